@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 from benchmarks.belief_numpy import NumpyFilter, scores
 from benchmarks.reporting import RESULTS, about, command_line, finish, versions
 from evolvent.belief.cloud import Cloud
-from evolvent.belief.particles import prior, summary, update
-from evolvent.belief.planners import dcee, entrotaxis, go_to_mean, infotaxis, table
+from evolvent.belief.particles import draw_prior, summarize_cloud, update
+from evolvent.belief.planners import dcee, entrotaxis, go_to_mean, infotaxis, tabulate_draws
 from evolvent.trajectory import sample_rng
 from evolvent.worlds.plume.batch import PlumeBatch
 from evolvent.worlds.plume.world import PlumeWorld
@@ -66,7 +66,7 @@ def cpu_s(run: Callable[[], object], rounds: int) -> float:
 
 def ours(batch: PlumeBatch, seen: Walk, n: int, *, fused: bool, rounds: int) -> dict[str, Any]:
     """CPU microseconds for each episode of an update and of Bayes' rule alone; and the last cloud."""
-    begun = prior(batch.priors, n, seeds=range(batch.size), fused=fused)  # type: ignore[arg-type]
+    begun = draw_prior(batch.priors, n, seeds=range(batch.size), fused=fused)  # type: ignore[arg-type]
     last: list[Cloud] = []
 
     def episode() -> None:
@@ -126,7 +126,7 @@ def shape(episodes: int, n: int, *, fused: bool, quick: bool) -> dict[str, Any]:
         row[what] = {name: way[what] for name, way in ways.items()} | {"numpy": numpy_side[what]}
         row[what.replace("_us", "_x")] = numpy_side[what] / min(way[what] for way in ways.values())
     row["updates_per_cpu_s"] = 1e6 / min(way["update_us"] for way in ways.values())
-    row["spread_m"] = float(np.mean(summary(ways["eager"]["cloud"]).spread))
+    row["spread_m"] = float(np.mean(summarize_cloud(ways["eager"]["cloud"]).spread))
     return row
 
 
@@ -138,7 +138,7 @@ def decisions(episodes: int, n: int, *, quick: bool) -> dict[str, Any]:
     places, inside = batch.candidates()
 
     def decide() -> None:
-        found = table(cloud, places, sensor=batch.sensor, allowed=inside, nz=NZ)
+        found = tabulate_draws(cloud, places, sensor=batch.sensor, allowed=inside, nz=NZ)
         for score in (infotaxis, entrotaxis, dcee):
             score(found)
 

@@ -27,12 +27,12 @@ from benchmarks.bfcl_answers import Wrong, answer_text, properties_of, sourced, 
 from benchmarks.bfcl_mini import write_mini
 from benchmarks.reporting import RESULTS, about, command_line, finish
 from evolvent.errors import ConfigError, InvalidAction
-from evolvent.grade.calls import Verdict, decode_calls
+from evolvent.grade.calls import CallGrade, decode_calls
 from evolvent.messages import Call
 from evolvent.trajectory import sample_rng
 from evolvent.worlds.bfcl.files import Items, count_problems, read_items
 from evolvent.worlds.bfcl.items import BAD_ITEMS, CATEGORIES, IRRELEVANCE, CallItem, judge_calls
-from evolvent.worlds.bfcl.multi_turn import corrupted, judge_turns, padding_of, read_multi_turn
+from evolvent.worlds.bfcl.multi_turn import drop_last_gold_turn, find_padding, judge_turns, read_multi_turn
 
 RESULT = RESULTS / "bfcl.json"
 SHUFFLES, SEED = 20, 0
@@ -60,12 +60,12 @@ def answers(items: Sequence[CallItem]) -> list[Asked]:
     return found
 
 
-def judge(asked: Asked) -> Verdict:
+def judge(asked: Asked) -> CallGrade:
     """The verdict on an answer's text."""
     try:
         calls = decode_calls(asked.text, form=asked.item.form)
     except InvalidAction as error:
-        return Verdict(False, "unreadable", "", str(error))
+        return CallGrade(False, "unreadable", "", str(error))
     return judge_calls(asked.item, calls)
 
 
@@ -108,11 +108,11 @@ def made_none(item: CallItem, text: str) -> bool:
 def multi_turn(items: Items) -> dict[str, int]:
     """The multi-turn part: gold runs that are accepted, and runs whose last turn is cut that are accepted."""
     found = {"multi_turn_total": len(items.turns), "multi_turn_gold": 0, "multi_turn_corrupted": 0}
-    padding = padding_of(items.turns) if items.turns else None
+    padding = find_padding(items.turns) if items.turns else None
     for one in items.turns:
         item = read_multi_turn(one, padding)
         found["multi_turn_gold"] += judge_turns(item, [[calls] for calls in item.gold]).valid
-        found["multi_turn_corrupted"] += judge_turns(item, corrupted(item)).valid
+        found["multi_turn_corrupted"] += judge_turns(item, drop_last_gold_turn(item)).valid
     return found
 
 
@@ -149,7 +149,7 @@ def peer_answers(python: str, asked: Sequence[Asked], data: Path) -> tuple[list[
     return found["verdicts"], found["seconds"]
 
 
-def compare(asked: Sequence[Asked], ours: Sequence[Verdict], theirs: Sequence[Any]) -> dict[str, Any]:
+def compare(asked: Sequence[Asked], ours: Sequence[CallGrade], theirs: Sequence[Any]) -> dict[str, Any]:
     """Where the two sides differ, each difference with its reason."""
     listed, reasons = [], Counter[str]()
     for one, own, other in zip(asked, ours, theirs, strict=True):
@@ -168,7 +168,7 @@ def compare(asked: Sequence[Asked], ours: Sequence[Verdict], theirs: Sequence[An
     }
 
 
-def reason(one: Asked, own: Verdict, other: Any) -> str:
+def reason(one: Asked, own: CallGrade, other: Any) -> str:
     """Why the released checker says otherwise; "unexplained" where no known mistake of it applies."""
     if other not in (True, False):
         return f"its checker stops with {other}"

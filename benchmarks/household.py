@@ -33,8 +33,8 @@ from benchmarks.worlds import first_visit, steps_per_cpu_s
 from evolvent.trajectory import Task, sample_seed
 from evolvent.worlds.base import Env
 from evolvent.worlds.household.game import FAMILIES
-from evolvent.worlds.household.games import OfficialTexts, official_texts
-from evolvent.worlds.household.kinds import possible_goals
+from evolvent.worlds.household.games import OfficialTexts, read_official_texts
+from evolvent.worlds.household.kinds import list_possible_goals
 from evolvent.worlds.household.world import HouseholdWorld
 
 PARITY_SEED = 7_000_000
@@ -107,7 +107,7 @@ def games(world: HouseholdWorld, count: int) -> list[Task]:
     """So many new tasks of each family, in rooms of all sizes."""
     found = []
     for family in FAMILIES:
-        goals = [goal for goal in possible_goals() if goal.family == family]
+        goals = [goal for goal in list_possible_goals() if goal.family == family]
         for i in range(count):
             seed = PARITY_SEED + i
             rng = Random(sample_seed("parity", world.name, family, i))
@@ -172,7 +172,7 @@ def parity(python: str, texts: OfficialTexts, *, count: int) -> Parity:
                 found.families.add(task.kind.split()[0])
             read = HouseholdWorld(dialect, games=folder)
             tasks = [task for split in ("train", "dev", "test") for task in read.tasks(split, "seen")]
-            found.mismatches += len(read.broken) + abs(len(tasks) - len(games(world, count)))
+            found.mismatches += len(read.broken_files) + abs(len(tasks) - len(games(world, count)))
     return found
 
 
@@ -203,10 +203,10 @@ def _reset_cpu_ms(world: HouseholdWorld, tasks: Sequence[Task]) -> float:
 def _texts(python: str | None) -> OfficialTexts | None:
     """The official texts, from where the given interpreter has alfworld; None where there is none."""
     if python is None:
-        return official_texts() if find_spec("alfworld") else None
+        return read_official_texts() if find_spec("alfworld") else None
     code = "import importlib.util as u; print(u.find_spec('alfworld').origin)"
     origin = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
-    return official_texts(Path(origin).parent / "data")
+    return read_official_texts(Path(origin).parent / "data")
 
 
 def report(found: Parity | None, figures: dict[str, float], *, quick: bool) -> dict[str, Any]:

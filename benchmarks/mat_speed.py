@@ -24,11 +24,11 @@ import torch
 
 from benchmarks.mat_plain import PlainLoop, PlainMat
 from benchmarks.reporting import RESULTS, about, command_line, finish
-from evolvent.marl.policy import TeamPolicy, shape_of
+from evolvent.marl.policy import TeamPolicy, team_shape
 from evolvent.marl.rollout import ArrayRollout
-from evolvent.marl.updates import TeamLearner, TeamUpdates
+from evolvent.marl.updates import TeamLearner, TeamUpdateConfig
 from evolvent.models.mat import MultiAgentTransformer
-from evolvent.models.team_actions import Seen
+from evolvent.models.team_actions import TeamInputs
 from evolvent.models.team_files import make_team
 from evolvent.trajectory import sample_rng
 from evolvent.worlds.teams.base import Actions, Continuous, Discrete, TeamSpec, TeamView
@@ -47,11 +47,13 @@ class Case:
     actions: Actions
     rows: int
     steps: int
-    updates: TeamUpdates
+    updates: TeamUpdateConfig
 
 
-HALFCHEETAH = Case(6, 23, Continuous(1), 40, 100, TeamUpdates())
-SMAC = Case(8, 80, Discrete(14), 32, 100, TeamUpdates(lr=5e-4, epochs=15, minibatches=1, entropy=0.01, grad_norm=10.0))
+HALFCHEETAH = Case(6, 23, Continuous(1), 40, 100, TeamUpdateConfig())
+SMAC = Case(
+    8, 80, Discrete(14), 32, 100, TeamUpdateConfig(lr=5e-4, epochs=15, minibatches=1, entropy=0.01, grad_norm=10.0)
+)
 
 
 class Sides:
@@ -69,7 +71,7 @@ class Sides:
             self.available[..., 0] = True
         self.reward = rng.normal(size=team[:2])[:-1]
         self.over = rng.random(self.reward.shape) < 0.01
-        model = make_team(shape_of(self.spec), seed=0)
+        model = make_team(team_shape(self.spec), seed=0)
         if not isinstance(model, MultiAgentTransformer):
             raise TypeError(type(model))
         self.policy = TeamPolicy(model, self.spec)
@@ -94,7 +96,7 @@ class Sides:
         )
         masks = None if self.available is None else torch.from_numpy(self.available[0])
         with torch.no_grad():
-            one = model.evaluate(Seen(seen, None, masks), actions)
+            one = model.evaluate(TeamInputs(seen, None, masks), actions)
             logp, _, values = self.loop.model.evaluate(seen, actions, None if masks is None else masks.float())
         gap = max(float((one.logp - logp.sum(-1)).abs().max()), float((one.values - values[..., 0]).abs().max()))
         if gap > 1e-4:
@@ -188,7 +190,7 @@ def slope(seconds: dict[int, float]) -> float:
 
 def growth(rounds: int, *, steps: int) -> dict[str, Any]:
     """CPU seconds of the whole loop, and of action alone, by number of agents."""
-    updates = TeamUpdates(minibatches=max(1, 40 * steps // 100), epochs=2)
+    updates = TeamUpdateConfig(minibatches=max(1, 40 * steps // 100), epochs=2)
     every = {n: measured(Case(n, 23, Continuous(1), 40, steps, updates), rounds, both=False) for n in AGENTS}
     total = {n: row["action_s"] + row["update_s"] for n, row in every.items()}
     return {

@@ -28,7 +28,7 @@ from typing import Any
 from benchmarks.memory_sides import MALLOC, Cell, activations, build, config_of, measure
 from benchmarks.reporting import RESULTS, command_line, finish, machine, versions
 from evolvent.learn.optim import OptimizerConfig
-from evolvent.learn.parallel.memory import Load, MemoryEstimate, estimate
+from evolvent.learn.parallel.memory import Load, MemoryEstimate, estimate_memory
 from evolvent.learn.parallel.mesh import Parallelism
 
 METHODS = {
@@ -86,7 +86,7 @@ def planned(cell: Cell) -> MemoryEstimate:
     model = build(replace(cell, device="meta"), config_of(cell))
     optimizer = OptimizerConfig(name="adamw" if cell.optimizer == "lora" else cell.optimizer)
     load = Load(cell.rows, cell.tokens, targets_share=cell.targets_share, dtype=cell.dtype)
-    return estimate(model, Parallelism(recompute=cell.recompute), optimizer, load=load)
+    return estimate_memory(model, Parallelism(recompute=cell.recompute), optimizer, load=load)
 
 
 def rung(cell: Cell, found: dict[str, Any]) -> dict[str, Any]:

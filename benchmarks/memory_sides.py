@@ -20,10 +20,10 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from evolvent.errors import EvolventError
-from evolvent.learn.forward import outputs
+from evolvent.learn.forward import compute_outputs
 from evolvent.learn.learner import Learner, TrainConfig
 from evolvent.learn.objectives import weighted_nll
-from evolvent.learn.optim import Fused, OptimizerConfig, make
+from evolvent.learn.optim import FusedOptimizer, OptimizerConfig, build_optimizer
 from evolvent.learn.packing import Batch
 from evolvent.learn.parallel.mesh import Parallelism
 from evolvent.models.adapters import AdapterConfig, adapt
@@ -113,7 +113,7 @@ class Made:
 
 
 def _loss(model: Any, batch: Batch, dtype: str) -> Tensor:
-    amount, count = weighted_nll.loss(outputs(model, batch, dtype=getattr(torch, dtype)), batch)
+    amount, count = weighted_nll.loss(compute_outputs(model, batch, dtype=getattr(torch, dtype)), batch)
     return amount / count
 
 
@@ -121,7 +121,9 @@ def ours(model: Any, cell: Cell) -> Made:
     """The Learner, as `evolvent train` runs it; where weights are not float32, as it has them, its optimizer alone."""
     chosen = OptimizerConfig(name="adamw" if cell.optimizer == "lora" else cell.optimizer)
     if cell.weights != "float32":
-        return _loop(model, cell, make(chosen, model.named_parameters(), lr=1e-4, betas=(0.9, 0.98), weight_decay=0.0))
+        return _loop(
+            model, cell, build_optimizer(chosen, model.named_parameters(), lr=1e-4, betas=(0.9, 0.98), weight_decay=0.0)
+        )
     tokenizer = word_tokenizer(["a"])
     policy = Policy(model, tokenizer, dialect_for(tokenizer, "words"))
     config = TrainConfig.model_validate({"lr": 1e-4, "weight_decay": 0.0, "dtype": cell.dtype})
@@ -140,7 +142,7 @@ def _loop(model: Any, cell: Cell, optimizer: torch.optim.Optimizer, *, twice: bo
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
 
     def update(batch: Batch) -> None:
-        if isinstance(optimizer, Fused):
+        if isinstance(optimizer, FusedOptimizer):
             optimizer.arm()
         torch.autograd.backward(_loss(model, batch, cell.dtype), create_graph=twice)
         optimizer.step()

@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.page_tables import BENCHES, Bench, Figure
 from benchmarks.study import unpacked_copy
-from evolvent.bench.verdict import as_json, read_summary
+from evolvent.bench.verdict import read_summary, to_json
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -46,7 +46,7 @@ def study_section(title: str, name: str, folder: Path) -> str:
     """A controlled study: every arm with its interval, the difference that decides, its verdict, seeds and versions."""
     frozen = json.loads((folder / "study.json").read_text(encoding="utf-8"))["study"]
     with unpacked_copy(folder) as copy:
-        found = as_json(read_summary(copy))
+        found = to_json(read_summary(copy))
     primary = found["primary"]
     lines = [f"## {title}", "", f"    python -m benchmarks.{name}", "", found["sentence"], ""]
     lines += [f"| arm | what it is | success | minus {primary['control']} |", "|---|---|---|---|"]

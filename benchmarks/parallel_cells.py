@@ -16,8 +16,8 @@ from evolvent.learn.learner import Learner, TrainConfig
 from evolvent.learn.objectives import weighted_nll
 from evolvent.learn.optim.make import OptimizerConfig
 from evolvent.learn.parallel.mesh import Parallelism
-from evolvent.learn.parallel.ranks import ranks_of
-from evolvent.learn.token_sequences import Parts, flatten
+from evolvent.learn.parallel.ranks import join_ranks
+from evolvent.learn.token_sequences import TokenSequence, flatten
 from evolvent.models.adapters import AdapterConfig, adapt
 from evolvent.models.dialects import dialect_for
 from evolvent.models.policy import Policy
@@ -101,13 +101,13 @@ def small_policy(cell: Cell) -> Policy:
     return adapt(policy, AdapterConfig(kind=cell.adapter), seed=4)
 
 
-def episodes(policy: Policy, count: int = 40) -> list[Parts]:
+def episodes(policy: Policy, count: int = 40) -> list[TokenSequence]:
     """Episodes of ragged lengths with ragged learning weights."""
     made = [_episode(number) for number in range(count)]
     flat = flatten(
         made, policy.dialect, instructions=lambda task: "", context=64, weight=lambda t: 0.5 + (len(t.steps) % 3)
     )
-    return flat.parts
+    return flat.sequences
 
 
 def _episode(number: int) -> Trajectory:
@@ -135,14 +135,14 @@ def train(cell: Cell, folder: str | None = None, updates: int = UPDATES) -> Trai
     fused = cell.optimizer in ("lomo", "adalomo") and cell.options.get("fused", True)
     config = TrainConfig(
         lr=cell.lr,
-        updates=UPDATES,
-        warmup_updates=2,
+        max_steps=UPDATES,
+        warmup_steps=2,
         batch_tokens=260,
-        micro_tokens=260 if fused else 130,
+        max_tokens_per_forward=260 if fused else 130,
         layout="packed" if cell.packed else "bucketed",
     )
     optimizer = OptimizerConfig(name=cell.optimizer, **cell.options)
-    with ranks_of(cell.parallelism.mesh) as ranks:
+    with join_ranks(cell.parallelism.mesh) as ranks:
         learner = Learner(
             policy, weighted_nll, config, seed=5, optimizer=optimizer, parallelism=cell.parallelism, ranks=ranks
         )

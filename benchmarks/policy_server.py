@@ -38,7 +38,7 @@ from benchmarks.policy_server_sides import make_checkpoint, texts
 from benchmarks.reporting import RESULTS, about, command_line, finish, load
 from benchmarks.serve import cpu_clock
 from evolvent.errors import EvolventError
-from evolvent.serve.launch import launched
+from evolvent.serve.launch import launch_server
 
 SEED = 0
 CLIENTS, QUICK = {1: 4, 8: 2, 32: 1}, {1: 1, 8: 1, 32: 1}  # requests of each client in a round
@@ -157,7 +157,7 @@ def sides(folder: Path, peers: str | None, threads: int) -> Iterator[tuple[dict[
         clients = Worker(["clients"], {"OMP_NUM_THREADS": "1"})
         stack.callback(clients.close)
         ours = stack.enter_context(
-            launched([*OURS, "--policy", str(folder), "--port", "0", "--slots", str(SLOTS)], env=env, ready_s=300)
+            launch_server([*OURS, "--policy", str(folder), "--port", "0", "--slots", str(SLOTS)], env=env, ready_s=300)
         )
         stack.callback(ours.process.send_signal, signal.SIGCONT)  # a stopped process does not hear that it should end
         usage = {"stream_options": {"include_usage": True}}  # transformers tells usage by itself and refuses the field
@@ -170,7 +170,7 @@ def sides(folder: Path, peers: str | None, threads: int) -> Iterator[tuple[dict[
             words = [peers, *PEER, str(folder), "--host", "127.0.0.1", "--port", str(port), "--device", "cpu"]
             url = f"http://127.0.0.1:{port}"
             try:
-                peer = stack.enter_context(launched([*map(str, words), *options], url=url, ready_s=180, env=env))
+                peer = stack.enter_context(launch_server([*map(str, words), *options], url=url, ready_s=180, env=env))
             except EvolventError as error:
                 why[name] = str(error)[:500]
                 continue

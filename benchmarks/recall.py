@@ -17,8 +17,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from evolvent.learn.taught import taught
-from evolvent.learn.token_sequences import Parts
+from evolvent.learn.taught import build_demonstration
+from evolvent.learn.token_sequences import TokenSequence
 from evolvent.models.dialects import Dialect
 from evolvent.trajectory import sample_rng
 
@@ -27,7 +27,7 @@ __all__ = ["recalled"]
 Pair = tuple[list[str], list[str]]
 
 
-def recalled(words: Sequence[str], count: int, *, dialect: Dialect, seed: int) -> Iterator[Parts]:
+def recalled(words: Sequence[str], count: int, *, dialect: Dialect, seed: int) -> Iterator[TokenSequence]:
     """So many lists of pairs with five asked for (of two pairs four), none again before all; the answer is learned.
 
     Args:
@@ -41,7 +41,7 @@ def recalled(words: Sequence[str], count: int, *, dialect: Dialect, seed: int) -
         lines = [f"{' '.join(key)} : {' '.join(value)}" for key, value in pairs]
         prompt = "\n".join([*lines, f"user : {' , '.join(' '.join(value) for _, value in asked)}"])
         answer = f"[{', '.join(' '.join(key) for key, _ in asked)}]"
-        yield taught(f"recall-{number}", dialect.open("", prompt), dialect.action(answer))
+        yield build_demonstration(f"recall-{number}", dialect.open("", prompt), dialect.action(answer))
 
 
 def _pairs(words: Sequence[str], rng: np.random.Generator) -> list[Pair]:

@@ -101,7 +101,7 @@ class Tick:
 def ours(shape: Shape, clocks: Clocks) -> list[Tick]:
     """`methods/grpo.py`, with a clock at the beginning of each step."""
     ticks, written = list[Tick](), 0
-    train = TrainConfig(lr=RATE, weight_decay=0.0, final_lr=1.0, clip=CLIP, batch_tokens=4096)
+    train = TrainConfig(lr=RATE, weight_decay=0.0, final_lr_ratio=1.0, max_grad_norm=CLIP, batch_tokens=4096)
     with practising(
         shape.policy(),
         shape.prompts(),
@@ -111,14 +111,14 @@ def ours(shape: Shape, clocks: Clocks) -> list[Tick]:
         train=train,
         seed=shape.seed,
     ) as (practice, tasks, chosen):
-        for _ in practice.rounds():
+        for _ in practice.iterations():
             ticks.append(Tick(time.process_time(), written, dict(clocks.spent)))
-            played = practice.play(practice.starts(tasks))
-            written += sum(one.generated() for one in played)
-            seen = practice.look(played)
+            played = practice.rollout(practice.next_starts(tasks))
+            written += sum(one.count_generated_tokens() for one in played)
+            seen = practice.score(played)
             with clocks.on("credit"):
-                credit = seen.credit(chosen.credit)
-            practice.improve(seen, credit)
+                credit = seen.estimate_advantages(chosen.credit)
+            practice.update(seen, credit)
     return ticks
 
 

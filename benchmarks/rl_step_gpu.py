@@ -24,10 +24,10 @@ import torch
 from benchmarks.reporting import about
 from benchmarks.rl_step_work import CLIP, RATE, practising
 from benchmarks.train_shapes import SIZES, Size
-from evolvent.engine.cuda_graphs import Recorder
+from evolvent.engine.cuda_graphs import GraphRecorder
 from evolvent.learn.cost import Cost
 from evolvent.learn.learner import TrainConfig
-from evolvent.learn.monitor import gemm_ceiling
+from evolvent.learn.monitor import measure_gemm_ceiling
 from evolvent.models.policy import Policy
 from evolvent.models.tiny import word_tokenizer
 from evolvent.trajectory import Trajectory, sample_rng
@@ -96,8 +96,8 @@ def ours(policy: Policy, work: Work, *, device: torch.device, seed: int) -> tupl
     train = TrainConfig(
         lr=RATE,
         weight_decay=0.0,
-        final_lr=1.0,
-        clip=CLIP,
+        final_lr_ratio=1.0,
+        max_grad_norm=CLIP,
         batch_tokens=work.micro,
         dtype="bfloat16_weights",
         layout=work.layout,  # type: ignore[arg-type]
@@ -112,29 +112,29 @@ def ours(policy: Policy, work: Work, *, device: torch.device, seed: int) -> tupl
         train=train,
         seed=seed,
     ) as (practice, tasks, chosen):
-        for _ in practice.rounds():
+        for _ in practice.iterations():
             watch.steps.append({})
             with watch.on("play"):
-                played = practice.play(practice.starts(tasks))
+                played = practice.rollout(practice.next_starts(tasks))
             with watch.on("look"):
-                seen = practice.look(played)
+                seen = practice.score(played)
             with watch.on("credit"):
-                credit = seen.credit(chosen.credit)
+                credit = seen.estimate_advantages(chosen.estimator)
             with watch.on("learn"):
-                practice.improve(seen, credit)
+                practice.update(seen, credit)
     return watch, played
 
 
 @contextmanager
 def counted() -> Iterator[list[bool]]:
     """Whether each forward of the engine inside was replayed; nothing where none are recorded (on a CPU)."""
-    found, forward = list[bool](), Recorder.forward
+    found, forward = list[bool](), GraphRecorder.forward
 
-    def noted(recorder: Recorder, *given: Any, **named: Any) -> bool:
+    def noted(recorder: GraphRecorder, *given: Any, **named: Any) -> bool:
         found.append(forward(recorder, *given, **named))
         return found[-1]
 
-    with patch.object(Recorder, "forward", noted):
+    with patch.object(GraphRecorder, "forward", noted):
         yield found
 
 
@@ -189,13 +189,13 @@ def limits(
     token = 2 * config.num_hidden_layers * config.num_key_value_heads * head * weight.element_size()
     read, written = (np.array(each, np.float64) for each in zip(*lengths, strict=True))
     prompts = float(read.mean())
-    play = cost.operations(tasks * prompts, tasks, prompts) / 3 / flops
+    play = cost.count_operations(tasks * prompts, tasks, prompts) / 3 / flops
     for step in range(1, int(written.max())):  # a text's first token follows from its prompt
         live = read[written > step] + step
-        work = cost.operations(len(live), len(live), 2 * float(live.mean())) / 3  # one query looks at all keys
+        work = cost.count_operations(len(live), len(live), 2 * float(live.mean())) / 3  # one query looks at all keys
         play += max((held + token * float(live.sum())) / bandwidth, work / flops)
     fed = float((read + written).sum())
-    whole = cost.operations(fed, float(written.sum()), float(((read + written) ** 2).sum()) / fed)
+    whole = cost.count_operations(fed, float(written.sum()), float(((read + written) ** 2).sum()) / fed)
     return {"play": play, "look": whole / 3 / flops, "learn": whole / flops}
 
 
@@ -226,9 +226,9 @@ def on_a_device(
     """
     where = torch.device(device)
     work = work or (Work(SIZES["0.5B"], steps=1, written=64) if quick else Work(SIZES["0.5B"]))
-    flops, bandwidth = gemm_ceiling(where, torch.bfloat16), copy_rate(where)
+    flops, bandwidth = measure_gemm_ceiling(where, torch.bfloat16), copy_rate(where)
     policy = work.policy(where)
-    cost, theirs = Cost.of(policy.model), list[float]()
+    cost, theirs = Cost.from_model(policy.model), list[float]()
     if peer:
         generated(policy, replace(work, written=8), device=where, seed=seed)  # libraries load, and choose their kernels
         theirs.append(_told(lambda: generated(policy, work, device=where, seed=seed)))
@@ -238,7 +238,7 @@ def on_a_device(
         theirs.append(_told(lambda: generated(policy, work, device=where, seed=seed)))
     steps = watch.steps[WARM:]
     took = {phase: statistics.median(step[phase] for step in steps) for phase in PHASES}
-    lengths = [(work.context - work.written, one.generated()) for one in played]
+    lengths = [(work.context - work.written, one.count_generated_tokens()) for one in played]
     least = limits(cost, policy, lengths, tasks=work.tasks, flops=flops, bandwidth=bandwidth)
     written, whole = sum(count for _, count in lengths), sum(took.values())
     rate = written / took["play"]

@@ -13,11 +13,11 @@ from typing import Any
 from evolvent.learn.learner import Learner, TrainConfig
 from evolvent.learn.objectives import weighted_nll
 from evolvent.learn.token_sequences import flatten
-from evolvent.methods.grpo import GRPOConfig, preset
+from evolvent.methods.grpo import GRPOConfig, build_preset
 from evolvent.models.policy import Policy, tiny_policy
-from evolvent.rl.trainer import Practice, PracticeConfig, Setup
+from evolvent.rl.trainer import PolicyTrainer, RLConfig, RLSpec
 from evolvent.run import Run
-from evolvent.scale.local_backend import LocalVerbs
+from evolvent.scale.local_backend import LocalBackend
 from evolvent.trajectory import Step, Task, Trajectory, sample_rng
 from evolvent.worlds.base import Play, TextWorld
 
@@ -75,9 +75,9 @@ def imitated(shape: Shape) -> Policy:
         step = Step(" ".join(rng.choice(WORDS, shape.prompt)), " ".join(rng.choice(WORDS, length)))
         shown.append(Trajectory(f"text-{number}", Task("repeating", "1", {"number": number}), (step,)))
     flat = flatten(shown, policy.dialect, instructions=lambda task: "", context=policy.context)
-    config = TrainConfig(lr=2e-3, batch_tokens=1024, tokens=12_000, final_lr=1.0)
+    config = TrainConfig(lr=2e-3, batch_tokens=1024, tokens=12_000, final_lr_ratio=1.0)
     learner = Learner(policy, weighted_nll, config, seed=shape.seed)
-    learner.fit(flat.parts)
+    learner.fit(flat.sequences)
     return learner.policy
 
 
@@ -90,7 +90,7 @@ def reward(prompt: str, written: str) -> float:
 class Repeating(TextWorld):
     """Write words of the prompt: one action an episode, and a reward that costs nothing to compute."""
 
-    name, blocking, horizon = "repeating", False, 1
+    name, run_in_thread, horizon = "repeating", False, 1
 
     def __init__(self, prompts: Sequence[str]) -> None:
         self._prompts = prompts
@@ -106,17 +106,22 @@ class Repeating(TextWorld):
 @contextmanager
 def practising(
     policy: Policy, prompts: Sequence[str], *, steps: int, samples: int, written: int, train: TrainConfig, seed: int
-) -> Iterator[tuple[Practice, list[Task], Any]]:
+) -> Iterator[tuple[PolicyTrainer, list[Task], Any]]:
     """A practice of GRPO of so many steps, its tasks, one a prompt, and the preset, in a scratch folder."""
     world = Repeating(prompts)
     tasks = [task for split in ("train", "dev", "test") for task in world.tasks(split, "seen")]
-    config = PracticeConfig(
-        iterations=steps, tasks=len(prompts), samples=samples, epochs=1, minibatches=1, save_every=steps + 1
+    config = RLConfig(
+        iterations=steps,
+        tasks_per_iteration=len(prompts),
+        group_size=samples,
+        ppo_epochs=1,
+        minibatches=1,
+        save_every=steps + 1,
     )
-    chosen = preset(GRPOConfig(kl=0.0, practice=config))
+    chosen = build_preset(GRPOConfig(kl=0.0, practice=config))
     slots = len(prompts) * samples
-    verbs = LocalVerbs({world.name: world}, slots=slots, max_tokens=written, practising=train)
-    setup = Setup("grpo", config, chosen.objective)
+    verbs = LocalBackend({world.name: world}, slots=slots, max_tokens=written, rl_train=train)
+    setup = RLSpec("grpo", config, chosen.objective)
     with tempfile.TemporaryDirectory() as scratch, Run(Path(scratch), verbs, seed=seed) as run:
-        with run.practise(policy, setup, [task.id for task in tasks]) as practice:
+        with run.train_rl(policy, setup, [task.id for task in tasks]) as practice:
             yield practice, tasks, chosen

@@ -33,7 +33,7 @@ from evolvent.learn.objectives import weighted_nll
 from evolvent.learn.token_sequences import flatten
 from evolvent.models.policy import Policy
 from evolvent.rollout.collect import collect
-from evolvent.scale.initial import demonstrations, policy_for
+from evolvent.scale.initial import collect_demonstrations, make_policy
 from evolvent.trajectory import Start, Trajectory
 from evolvent.worlds.base import World
 from evolvent.worlds.crafting import Crafting
@@ -73,10 +73,10 @@ def prepared(*, quick: bool, seed: int) -> Bench:
     """Clone the default policy and deal the tasks, three samples each, worlds in turn."""
     worlds: list[World] = [Crafting(), Lookup()]
     tasks = {world.name: list(world.tasks("train", "seen")) for world in worlds}
-    policy = policy_for(worlds, seed=seed)
-    shown = demonstrations(worlds, [task for each in tasks.values() for task in each[: 60 if quick else 200]])
-    parts = flatten(shown, policy.dialect, instructions=lambda task: "", context=policy.context).parts
-    learner = Learner(policy, weighted_nll, TrainConfig(updates=150 if quick else 600), seed=seed)
+    policy = make_policy(worlds, seed=seed)
+    shown = collect_demonstrations(worlds, [task for each in tasks.values() for task in each[: 60 if quick else 200]])
+    parts = flatten(shown, policy.dialect, instructions=lambda task: "", context=policy.context).sequences
+    learner = Learner(policy, weighted_nll, TrainConfig(max_steps=150 if quick else 600), seed=seed)
     learner.fit(parts)
     learner.policy.model.eval()
     dealt = [task for pair in zip(*(each[:200] for each in tasks.values()), strict=False) for task in pair]

@@ -26,14 +26,14 @@ from typing import Any
 
 from benchmarks.reporting import RESULTS, about, command_line, finish, show, versions
 from benchmarks.sandbox_problems import Problem, made
-from evolvent.grade.code import Tests, form, humaneval, judge
+from evolvent.grade.code import CodeTests, classify_tests, grade_code, parse_humaneval
 from evolvent.sandbox.bubblewrap import interpreter, isolation
-from evolvent.sandbox.limits import Limits, Request
-from evolvent.sandbox.pool import Boxes
+from evolvent.sandbox.limits import CallRequest, SandboxLimits
+from evolvent.sandbox.pool import SandboxPool
 
 GOALS = {"attacks": 40, "escaped": 0, "cheats_passed": 0, "canonical": "all", "overhead_ms": 35, "late_s": 1.0}
 RESULT = RESULTS / "sandbox.json"
-LIMITS = Limits(wall_s=20.0, cpu_s=20)
+LIMITS = SandboxLimits(wall_s=20.0, cpu_s=20)
 SOURCE = "def f(x):\n    return x"
 # The usual judges, as text: they execute what they judge, which nothing of this project does in its own process.
 FORKING = """
@@ -67,8 +67,8 @@ def problems(data: Path | None) -> list[Problem]:
         return [Problem(**json.loads(line)) for line in file]
 
 
-def tests_of(problem: Problem) -> Tests:
-    return humaneval(problem.prompt, problem.test, problem.entry_point)
+def tests_of(problem: Problem) -> CodeTests:
+    return parse_humaneval(problem.prompt, problem.test, problem.entry_point)
 
 
 def forking(programs: Sequence[str]) -> int:
@@ -92,18 +92,18 @@ def exit_code(programs: Sequence[str]) -> int:
     )
 
 
-def ours(sources: Sequence[str], chosen: Sequence[Problem], boxes: Boxes) -> int:
+def ours(sources: Sequence[str], chosen: Sequence[Problem], boxes: SandboxPool) -> int:
     """How many sources our judge lets pass."""
     opened = boxes.opener(LIMITS)
 
     def passed(pair: tuple[str, Problem]) -> bool:
-        return judge(pair[0], tests_of(pair[1]), opened).correct is True
+        return grade_code(pair[0], tests_of(pair[1]), opened).correct is True
 
     with ThreadPoolExecutor(4) as threads:
         return sum(threads.map(passed, zip(sources, chosen, strict=True)))
 
 
-def cheats(chosen: Sequence[Problem], boxes: Boxes) -> dict[str, Any]:
+def cheats(chosen: Sequence[Problem], boxes: SandboxPool) -> dict[str, Any]:
     """What passes which judge: the right solutions, and each cheat."""
     base = import_module("attack_base")
     sides = {"canonical": [problem.prompt + problem.canonical_solution for problem in chosen]}
@@ -126,14 +126,14 @@ def cheats(chosen: Sequence[Problem], boxes: Boxes) -> dict[str, Any]:
     return found
 
 
-def attacked(boxes: Boxes) -> dict[str, Any]:
+def attacked(boxes: SandboxPool) -> dict[str, Any]:
     """All attacks: how many escaped, and by how much the latest of them passed its wall limit."""
     attacks, base = import_module("attacks").ATTACKS, import_module("attack_base")
     late: list[float] = []
 
     def run(attack: Any) -> str:
         start = time.monotonic()
-        (outcome,) = boxes.observe(found.filled(attack), [Request("f")], attack.limits)
+        (outcome,) = boxes.observe(found.filled(attack), [CallRequest("f")], attack.limits)
         late.append(time.monotonic() - start - attack.limits.wall_s)
         return str(found.escaped(attack, outcome))
 
@@ -161,12 +161,12 @@ def costs(rounds: int, packages: tuple[str, ...]) -> dict[str, float]:
     bare = [interpreter(), "-I", "-S", "-c", f"{SOURCE}\nf(3)"]
     sides: dict[str, list[float]] = {"bare": [], "cold": [], "ready": [], "packages": []}
 
-    def ask(boxes: Boxes, limits: Limits = LIMITS) -> None:
-        if not boxes.observe(SOURCE, [Request("f", (3,))], limits)[0].ok:
+    def ask(boxes: SandboxPool, limits: SandboxLimits = LIMITS) -> None:
+        if not boxes.observe(SOURCE, [CallRequest("f", (3,))], limits)[0].ok:
             raise RuntimeError("a box did not answer")
 
-    roomy = Limits(wall_s=60.0, cpu_s=60, memory_mb=4096, total_mb=4096)
-    with Boxes(ahead=0) as cold, Boxes(ahead=1) as ready, Boxes(ahead=1, packages=packages) as heavy:
+    roomy = SandboxLimits(wall_s=60.0, cpu_s=60, memory_mb=4096, total_mb=4096)
+    with SandboxPool(ahead=0) as cold, SandboxPool(ahead=1) as ready, SandboxPool(ahead=1, packages=packages) as heavy:
         for _ in range(2 * rounds):
             sides["bare"].append(_timed(lambda: subprocess.run(bare, check=True)))
             sides["cold"].append(_timed(lambda: ask(cold)))
@@ -184,10 +184,10 @@ def report(chosen: Sequence[Problem], *, quick: bool) -> dict[str, Any]:
     """All figures as one JSON object."""
     host = isolation()
     figures: dict[str, Any] = costs(10 if quick else 40, ("numpy",))
-    with Boxes() as boxes:
+    with SandboxPool() as boxes:
         figures |= attacked(boxes)
         judged = cheats(chosen, boxes)
-    forms = [form(tests_of(problem)) for problem in chosen]
+    forms = [classify_tests(tests_of(problem)) for problem in chosen]
     return {
         **figures,
         "cheats_passed": sum(row["ours"] for name, row in judged.items() if name != "canonical"),

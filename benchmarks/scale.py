@@ -39,12 +39,12 @@ from benchmarks.reporting import RESULTS, about, command_line, finish, show
 from evolvent.agents.language import LanguageAgent
 from evolvent.engine.local import LocalEngine
 from evolvent.rollout.collect import collect
-from evolvent.scale.initial import policy_for
-from evolvent.scale.local_backend import LocalVerbs
-from evolvent.scale.ray_backend import RayVerbs, collect_on
-from evolvent.scale.ray_cluster import Placing, Where, connected
-from evolvent.scale.ray_players import Making, Players, players
-from evolvent.scale.ray_wire import line_of
+from evolvent.scale.initial import make_policy
+from evolvent.scale.local_backend import LocalBackend
+from evolvent.scale.ray_backend import RayBackend, collect_on_cluster
+from evolvent.scale.ray_cluster import Cluster, Placement, connect
+from evolvent.scale.ray_players import PlayerPool, WorldFactory, open_players
+from evolvent.scale.ray_wire import trajectory_to_line
 from evolvent.store.store import Store
 from evolvent.trajectory import Start, Trajectory
 from evolvent.worlds.base import World
@@ -59,7 +59,7 @@ _PAUSE_S = 0.4
 class Waiting(ev.TextWorld):
     """Four steps that sleep, as a page does that loads."""
 
-    name, horizon, instructions, blocking = "waiting", 4, "say a", True
+    name, horizon, instructions, run_in_thread = "waiting", 4, "say a", True
     reward_range = (0.0, 1.0)
 
     def specs(self) -> list[dict[str, int]]:
@@ -101,17 +101,17 @@ def simulated(nodes: int) -> Iterator[tuple[Any, list[Any]]]:
     cluster = Cluster(initialize_head=True, head_node_args=head)
     try:
         made = [cluster.add_node(num_cpus=1, resources={"place": 1}, object_store_memory=_MEMORY) for _ in range(nodes)]
-        with connected(Where(cluster.address)):
+        with connect(Cluster(cluster.address)):
             yield cluster, made
     finally:
         cluster.shutdown()
 
 
 @contextmanager
-def crew_of(where: str, worlds: dict[str, World], count: int) -> Iterator[Players]:
+def crew_of(where: str, worlds: dict[str, World], count: int) -> Iterator[PlayerPool]:
     """Players on the cluster that is connected."""
-    place = Where(None, Placing(players=count, resources={"place": 1}, lost_s=400))
-    with players(place, Making(f"benchmarks.scale:{where}"), worlds) as crew:
+    place = Cluster(None, Placement(players=count, resources={"place": 1}, lost_s=400))
+    with open_players(place, WorldFactory(f"benchmarks.scale:{where}"), worlds) as crew:
         yield crew
 
 
@@ -147,16 +147,16 @@ def measured(play: Callable[[], Iterator[Trajectory]], pids: Sequence[int]) -> P
 def overhead(*, quick: bool) -> dict[str, Any]:
     """One player beside this process."""
     worlds = own_worlds()
-    policy = policy_for(list(worlds.values()), seed=0)
+    policy = make_policy(list(worlds.values()), seed=0)
     count, passes = (24, 2) if quick else (60, 5)
     starts = [Start(task) for world in worlds.values() for task in world.tasks("train", "seen")[:count]]
     agent, engine = LanguageAgent(policy), LocalEngine(policy, slots=96)
     passed: list[tuple[Pass, Pass]] = []
     with simulated(1), crew_of("own_worlds", worlds, 1) as crew:
-        list(collect_on(crew, starts[:4], agent, slots=96))
+        list(collect_on_cluster(crew, starts[:4], agent, slots=96))
         for seed in range(passes):
             play = partial(collect, worlds, starts, agent, engine=engine, seed=seed, slots=96)
-            play_there = partial(collect_on, crew, starts, agent, seed=seed, slots=96)
+            play_there = partial(collect_on_cluster, crew, starts, agent, seed=seed, slots=96)
             passed.append((measured(play, crew.pids()), measured(play_there, crew.pids())))
             same(passed[-1][0].played, passed[-1][1].played)
     cpu = [[1e3 * one.cpu_s / len(starts) for one in side] for side in zip(*passed, strict=True)]
@@ -173,24 +173,24 @@ def overhead(*, quick: bool) -> dict[str, Any]:
 
 def same(here: Sequence[Trajectory], there: Sequence[Trajectory]) -> None:
     """Stop where both sides have not played the same episodes, bit for bit."""
-    if {one.id: line_of(one) for one in here} != {one.id: line_of(one) for one in there}:
+    if {one.id: trajectory_to_line(one) for one in here} != {one.id: trajectory_to_line(one) for one in there}:
         raise SystemExit("the episodes on Ray are not those of this process")
 
 
 def nodes(*, quick: bool) -> dict[str, Any]:
     """One node beside two, on a world that sleeps."""
     worlds = waiting_worlds()
-    policy, count = policy_for(list(worlds.values()), seed=0), 32 if quick else 96
+    policy, count = make_policy(list(worlds.values()), seed=0), 32 if quick else 96
     starts = [Start(task) for task in worlds["waiting"].tasks("train", "seen")[:count]]
     agent, walls = LanguageAgent(policy, max_tokens=1), {1: [0.0], 2: [0.0]}
     with simulated(2):
         for size in (1, 2) if quick else (1, 2, 1, 2):
             with crew_of("waiting_worlds", worlds, size) as crew:
                 while len(crew.pids()) < size:  # a player that has not begun to live is no node
-                    list(collect_on(crew, starts[: 8 * size], agent, slots=8))
-                list(collect_on(crew, starts[: 8 * size], agent, slots=8))  # all have their weights
+                    list(collect_on_cluster(crew, starts[: 8 * size], agent, slots=8))
+                list(collect_on_cluster(crew, starts[: 8 * size], agent, slots=8))  # all have their weights
                 began = time.perf_counter()
-                list(collect_on(crew, starts, agent, seed=1, slots=8))
+                list(collect_on_cluster(crew, starts, agent, seed=1, slots=8))
                 walls[size].append(time.perf_counter() - began)
     one, two = (statistics.median(walls[number][1:]) for number in (1, 2))
     return {
@@ -205,7 +205,7 @@ def nodes(*, quick: bool) -> dict[str, Any]:
 def killed() -> dict[str, Any]:
     """One of two nodes is killed in the middle of a collection."""
     worlds = own_worlds()
-    policy = policy_for(list(worlds.values()), seed=0)
+    policy = make_policy(list(worlds.values()), seed=0)
     starts = [Start(task) for world in worlds.values() for task in world.tasks("train", "seen")[:60]]
     with (
         tempfile.TemporaryDirectory() as made,
@@ -213,7 +213,7 @@ def killed() -> dict[str, Any]:
         crew_of("own_worlds", worlds, 2) as crew,
     ):
         folder = Path(made)
-        here, there = LocalVerbs(worlds, slots=16), RayVerbs(worlds, slots=16, players=crew)
+        here, there = LocalBackend(worlds, slots=16), RayBackend(worlds, slots=16, players=crew)
         play = there.collect
 
         def hurt(*given: Any, **named: Any) -> Iterator[Trajectory]:
@@ -227,7 +227,7 @@ def killed() -> dict[str, Any]:
             with ev.Run(folder / name, using, seed=1, settings=using.settings()) as run:
                 run.collect(policy, starts)
         expected, kept = (
-            [line_of(one) for one in Store.open(folder / name / "trajectories").trajectories()]
+            [trajectory_to_line(one) for one in Store.open(folder / name / "trajectories").trajectories()]
             for name in ("here", "there")
         )
         again = crew.counts["again"]

@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 
 from benchmarks.reporting import RESULTS, about, command_line, finish, show
 from evolvent.rl.advantages import decomposed_gae
-from evolvent.rl.rollout_batch import TERMINATED, Flat
+from evolvent.rl.rollout_batch import TERMINATED, RolloutBatch
 
 GAMMA, LAM, LAM_PART = 0.95, 0.95, 0.95
 SEED = 0
 Array = NDArray[np.float64]
 
 
-def buffer(*, steps: int, episodes: int, tokens: int, seed: int) -> tuple[Flat, Array]:
+def buffer(*, steps: int, episodes: int, tokens: int, seed: int) -> tuple[RolloutBatch, Array]:
     """A buffer of terminated episodes, paid at the end of every action, and the values of its prefixes."""
     actions = steps * episodes
     parts, rng = actions * tokens, np.random.default_rng(seed)
@@ -34,7 +34,7 @@ def buffer(*, steps: int, episodes: int, tokens: int, seed: int) -> tuple[Flat, 
     ended[steps - 1 :: steps] = TERMINATED
     reward[tokens - 1 :: tokens] = rng.normal(size=actions)
     action = np.repeat(np.arange(actions), tokens)
-    flat = Flat(
+    flat = RolloutBatch(
         np.zeros(parts, np.float32),
         np.zeros(parts, np.int32),
         action,
@@ -50,8 +50,8 @@ def buffer(*, steps: int, episodes: int, tokens: int, seed: int) -> tuple[Flat, 
     return flat, rng.normal(size=parts)
 
 
-def by_scan(flat: Flat, value: Array) -> Array:
-    return decomposed_gae(value, flat, gamma=GAMMA, lam=LAM, lam_part=LAM_PART).advantage
+def by_scan(flat: RolloutBatch, value: Array) -> Array:
+    return decomposed_gae(value, flat, gamma=GAMMA, gae_lambda=LAM, token_lambda=LAM_PART).advantage
 
 
 def by_loop(value: Array, reward: Array) -> Array:

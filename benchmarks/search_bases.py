@@ -36,7 +36,8 @@ from benchmarks.search_headroom import KS, measured
 from benchmarks.search_heads import look_alike
 from benchmarks.study import load_or_make_policy, read_policy_note
 from evolvent.agents.plain import Script
-from evolvent.errors import ConfigError, Problem, unknown
+from evolvent.errors import ConfigError, Problem, unknown_name_problem
+from evolvent.identity import version_1_values
 from evolvent.learn.learner import Learner, TrainConfig
 from evolvent.learn.objectives import weighted_nll
 from evolvent.learn.token_sequences import flatten
@@ -44,7 +45,7 @@ from evolvent.models.dialects import dialect_for
 from evolvent.models.policy import Policy
 from evolvent.models.tiny import ROPE_THETA, init_tiny, tiny_config, word_tokenizer
 from evolvent.rollout.collect import collect
-from evolvent.scale.initial import demonstrations
+from evolvent.scale.initial import collect_demonstrations
 from evolvent.trajectory import Start, Task, Trajectory, canonical_json, sample_seed
 from evolvent.worlds.base import World
 from evolvent.worlds.countdown import Countdown
@@ -75,7 +76,7 @@ TRAIN = TrainConfig(lr=3e-3, batch_tokens=512)
 
 def _experts(world: World, tasks: Sequence[Task], seed: int) -> list[Trajectory]:
     """What the world's expert does."""
-    return demonstrations([world], tasks, seed=seed)
+    return collect_demonstrations([world], tasks, seed=seed)
 
 
 def _mixture(world: World, tasks: Sequence[Task], seed: int) -> list[Trajectory]:
@@ -84,7 +85,7 @@ def _mixture(world: World, tasks: Sequence[Task], seed: int) -> list[Trajectory]
         raise ConfigError("only continuations have a quality", value=world.name, expected=Preference.name)
 
     def actions(_: World, task: Task) -> list[str]:
-        rates = Faults.drawn(Random(sample_seed("search base", seed, task.id)))
+        rates = Faults.sample(Random(sample_seed("search base", seed, task.id)))
         return [world.continuation(task, faults=rates, seed=seed)]
 
     playing = collect({world.name: world}, [*map(Start, tasks)], Script(actions), engine=None)
@@ -129,7 +130,7 @@ class Base:
     def digest(self) -> str:
         """16 hex digits: a policy of another recipe, or of another version of its world, is another policy."""
         own = {name: getattr(value, "__name__", value) for name, value in vars(self).items()}
-        own |= {"settings": dict(self.settings), "train": self.train.model_dump(mode="json")}
+        own |= {"settings": dict(self.settings), "train": version_1_values(self.train)}
         return f"{sample_seed(canonical_json(own), _world(self).version):016x}"
 
 
@@ -181,7 +182,7 @@ def _tasks(base: Base, split: str) -> list[Task]:
 
 def _recipe(task: str, bases: Mapping[str, Base]) -> Base:
     if task not in bases:
-        raise ConfigError([unknown("task", task, bases)])
+        raise ConfigError([unknown_name_problem("task", task, bases)])
     return bases[task]
 
 
@@ -289,11 +290,13 @@ def _made(base: Base, task: str, seed: int) -> tuple[Policy, dict[str, Any]]:
     if base.first is not None:
         longest, tokens = base.first
         short = {one.id for one in shown if len(one.task.spec["chain"]) <= longest}
-        before = Learner(policy, weighted_nll, config.model_copy(update={"tokens": tokens, "final_lr": 0.3}), seed=own)
-        report = before.fit([one for one in flat.parts if one.trajectory in short])
+        before = Learner(
+            policy, weighted_nll, config.model_copy(update={"tokens": tokens, "final_lr_ratio": 0.3}), seed=own
+        )
+        report = before.fit([one for one in flat.sequences if one.trajectory in short])
         policy, learned, fed = before.policy, report.tokens, report.fed
     learner = Learner(policy, weighted_nll, config.model_copy(update={"tokens": base.tokens}), seed=own)
-    report = learner.fit(flat.parts)
+    report = learner.fit(flat.sequences)
     note = {
         "task": task,
         "seed": seed,
@@ -304,7 +307,7 @@ def _made(base: Base, task: str, seed: int) -> tuple[Policy, dict[str, Any]]:
         "loss": round(float(np.mean(report.losses[-50:])), 4),
         "cpu_s": round(time.process_time() - began, 1),
     }
-    return learner.policy.advanced(), note
+    return learner.policy.next_version(), note
 
 
 # ---------------------------------------------------------------------- showing

@@ -43,10 +43,10 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from benchmarks.reporting import RESULTS, about, command_line, finish
 from benchmarks.search_cost_peers import PathCopied, Peer, Reprefill, differences, refed, rounds_of
 from evolvent.engine.arena import Arena
-from evolvent.engine.driver import drive
+from evolvent.engine.driver import run_jobs
 from evolvent.engine.fused import FusedDecoder
 from evolvent.engine.local import LocalEngine
-from evolvent.engine.multi_model import Several
+from evolvent.engine.multi_model import MultiModelEngine
 from evolvent.engine.plan import Plan
 from evolvent.models.heads import ValueHead, fresh_head
 from evolvent.reward.process import SpanScorer, TagIds
@@ -56,7 +56,7 @@ from evolvent.search.mcts import Commit, Descend, mcts
 from evolvent.search.records import Budget, SearchResult
 from evolvent.search.samples import best_of_n
 from evolvent.search.scorers import Scorer
-from evolvent.search.texts import over_text
+from evolvent.search.texts import search_text
 from evolvent.search.writing import Writing, begin_text
 
 RESULT = RESULTS / "search_cost.json"
@@ -163,7 +163,7 @@ class Ours:
 
     def __init__(self, models: Models, *, slots: int = 384) -> None:
         self.models = models
-        self.engine = Several(
+        self.engine = MultiModelEngine(
             {
                 name: LocalEngine(given, slots=slots)
                 for name, given in (("policy", models.policy), ("judge", models.judge))
@@ -188,7 +188,7 @@ class Ours:
         usage = self.engine.usage.computed
         with recount() as hook:
             began = time.process_time()
-            done = list(drive(works, self.engine, slots=len(works)))
+            done = list(run_jobs(works, self.engine, slots=len(works)))
             seconds = time.process_time() - began
         results = [one.value for one in sorted(done, key=lambda one: one.index) if one.value is not None]
         if len(results) < len(works):
@@ -211,7 +211,7 @@ class Ours:
             level="token" if cell.search == "token" else "span",
             separators=(),
         )
-        return over_text(begin(root, Budget(), rng), writing=writing, scorer=scorer)
+        return search_text(begin(root, Budget(), rng), writing=writing, scorer=scorer)
 
 
 @contextmanager

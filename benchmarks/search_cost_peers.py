@@ -47,7 +47,7 @@ def rounds_of(result: SearchResult, *, together: bool, listed: bool) -> list[lis
         listed: as of `Opened`.
     """
     tree = result.tree
-    nodes = sorted((node for node in range(len(tree)) if tree.expanded(node)), key=lambda node: tree.first[node])
+    nodes = sorted((node for node in range(len(tree)) if tree.is_expanded(node)), key=lambda node: tree.first[node])
     rounds: dict[int, list[Opened]] = {}
     for number, node in enumerate(nodes):
         state, children = tree.states[node], range(len(tree))[tree.children(node)]
@@ -56,7 +56,7 @@ def rounds_of(result: SearchResult, *, together: bool, listed: bool) -> list[lis
             (*state.prompt, *state.written),
             tuple(children),
             tuple(tree.states[child].written[len(state.written) :] for child in children),
-            tuple(tree.expanded(child) for child in children),
+            tuple(tree.is_expanded(child) for child in children),
             listed,
         )
         rounds.setdefault(int(tree.depth[node]) if together else number, []).append(opened)

@@ -99,12 +99,16 @@ def marks_of(world: World, played: Trajectory) -> dict[str, float]:
     score = played.score
     if score.success is None or score.raw is None:
         raise ScoringError("an episode that could not be scored", value=played.id)
-    marks = {"success": float(score.success), "return": float(score.raw), "tokens": float(played.generated())}
+    marks = {
+        "success": float(score.success),
+        "return": float(score.raw),
+        "tokens": float(played.count_generated_tokens()),
+    }
     if isinstance(world, Deduction):
         said = str(played.steps[0].action) if played.steps else ""
         right = world.check_steps(played.task, said)
         marks["steps"] = sum(right) / len(right) if right else 0.0
-        marks["proof"] = float(bool(world.proof_grade(played.task, said).correct))
+        marks["proof"] = float(bool(world.grade_proof(played.task, said).correct))
     return marks
 
 

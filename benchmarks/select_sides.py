@@ -123,15 +123,15 @@ def copy_gb_per_s(features: Any) -> float:
 
 def bytes_read(features: Any, k: int) -> int:
     """Bytes of features that our choice reads after its first pass, counted block by block."""
-    from evolvent.curate.greedy import Greedy
+    from evolvent.curate.greedy import GreedySelector
 
-    class Counted(Greedy):
+    class Counted(GreedySelector):
         rows = 0
 
-        def _renew(self, block: int) -> float:
+        def _update_residues(self, block: int) -> float:
             place = self._blocks[block]
             self.rows += (place.stop - place.start) * int(self._fed[block] < len(self._directions))
-            return super()._renew(block)
+            return super()._update_residues(block)
 
     counted = Counted(features)
     counted.extend(k)

@@ -31,7 +31,7 @@ import psutil
 
 from benchmarks.reporting import RESULTS, about, command_line, finish, load
 from benchmarks.serve_sides import AgentGym, InProcess, Native, Noop, Remote, Scripts, Side, deal, episodes
-from evolvent.serve.launch import launched
+from evolvent.serve.launch import launch_server
 from evolvent.worlds.base import World
 from evolvent.worlds.crafting import Crafting
 from evolvent.worlds.grid.world import GridWorld
@@ -188,10 +188,10 @@ def servers(worlds: Mapping[str, World]) -> Iterator[Servers]:
     """Our server alone and with workers, and the peer; stopped at the end."""
     served = ("crafting,gridworld", "--port", "0", "--capacity", "16384", "--idle_s", "3600")
     with ExitStack() as stack:
-        ours = stack.enter_context(launched([*COMMAND, *served]))
-        pooled = stack.enter_context(launched([*COMMAND, *served, "--workers", str(WORKERS)]))
+        ours = stack.enter_context(launch_server([*COMMAND, *served]))
+        pooled = stack.enter_context(launch_server([*COMMAND, *served, "--workers", str(WORKERS)]))
         sizes = asyncio.run(answer_sizes(worlds, ours.url))
-        noop = stack.enter_context(launched([*PEER, *(f"{name}={size}" for name, size in sizes.items())]))
+        noop = stack.enter_context(launch_server([*PEER, *(f"{name}={size}" for name, size in sizes.items())]))
         cpu = {
             name: cpu_clock(server.process.pid) for name, server in (("ours", ours), ("pooled", pooled), ("noop", noop))
         }

@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from evolvent.serve.listen import listen, url_of
+from evolvent.serve.listen import listen, listening_url
 
 
 def route(name: str, size: int) -> Route:
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         timeout_graceful_shutdown=5,
     )
     with listen("127.0.0.1", 0) as bound:
-        print(f"a no-op at {url_of(bound)}", flush=True)
+        print(f"a no-op at {listening_url(bound)}", flush=True)
         asyncio.run(uvicorn.Server(config).serve(sockets=[bound]))
 
 

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from benchmarks.serve_clients import FreshLines, HttpLines, Played, SocketLines
 from evolvent.serve.remote.world import RemoteWorld
-from evolvent.serve.wire import plain
+from evolvent.serve.wire import to_json
 from evolvent.trajectory import Task, sample_seed
 from evolvent.worlds.base import SPLITS, Env, World
 
@@ -66,7 +66,7 @@ def _replies(world: World, task: Task, plan: Iterable[str]) -> tuple[tuple[str, 
     replies = []
     for action in plan:
         observation, reward, terminated, truncated, info = env.step(action)
-        replies.append((str(observation), float(reward or 0), terminated or truncated, plain(info)))
+        replies.append((str(observation), float(reward or 0), terminated or truncated, to_json(info)))
     env.close()
     return tuple(replies)
 

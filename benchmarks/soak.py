@@ -35,8 +35,8 @@ import psutil
 
 from benchmarks.reporting import RESULTS, about, command_line, finish, load, show
 from benchmarks.serve import COMMAND
-from evolvent.serve.launch import launched
-from evolvent.serve.wire import plain
+from evolvent.serve.launch import launch_server
+from evolvent.serve.wire import to_json
 from evolvent.trajectory import Task, sample_seed
 from evolvent.worlds.base import SPLITS, World
 from evolvent.worlds.crafting import Crafting
@@ -121,7 +121,7 @@ def played(world: World, task: Task, *, index: int, rng: Random) -> dict[str, An
         "index": index,
         "actions": [],
         "replies": [],
-        "first": {"observation": first, "info": plain(info)},
+        "first": {"observation": first, "info": to_json(info)},
     }
     for action in plan:
         observation, reward, terminated, truncated, info = env.step(action)
@@ -129,10 +129,10 @@ def played(world: World, task: Task, *, index: int, rng: Random) -> dict[str, An
         row["replies"].append(
             {
                 "observation": observation,
-                "reward": plain(reward),
+                "reward": to_json(reward),
                 "terminated": terminated,
                 "truncated": truncated,
-                "info": plain(info),
+                "info": to_json(info),
             }
         )
         if terminated or truncated:
@@ -273,7 +273,7 @@ def report(minutes: float) -> dict[str, Any]:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         count = written([Crafting(), GridWorld()], folder / "episodes.json")
         server = stack.enter_context(
-            launched(
+            launch_server(
                 [
                     *COMMAND,
                     "crafting,gridworld",

@@ -39,8 +39,8 @@ from benchmarks.reporting import RESULTS, about, command_line, finish, load, sho
 from evolvent.agents.plain import Random as RandomAgent
 from evolvent.errors import EvolventError
 from evolvent.rollout.collect import collect
-from evolvent.store.frame import read_lines, to_line
-from evolvent.store.schema import encode
+from evolvent.store.frame import encode_line, read_lines
+from evolvent.store.schema import encode_trajectory
 from evolvent.store.store import Store
 from evolvent.trajectory import Start, Trajectory, trajectory_name
 from evolvent.worlds.crafting import Crafting
@@ -211,7 +211,9 @@ def digests(run: Path) -> dict[str, str]:
         every = list(Store.open(run / "trajectories").trajectories())
     except EvolventError:
         return {}
-    return {one.id: hashlib.sha256(to_line(encode(one), run="", traj=one.id)).hexdigest() for one in every}
+    return {
+        one.id: hashlib.sha256(encode_line(encode_trajectory(one), run="", traj=one.id)).hexdigest() for one in every
+    }
 
 
 def raw_ids(run: Path) -> Counter[str]:

@@ -29,11 +29,11 @@ from typing import Any, TypeVar
 import torch
 
 from benchmarks.reporting import RESULTS
-from evolvent.bench.results import claimed
+from evolvent.bench.results import hold_lock
 from evolvent.errors import ConfigError, Locked, Problem
 from evolvent.files import plain_json, write_atomic
 from evolvent.models.policy import Policy, load_policy
-from evolvent.stats import crossed
+from evolvent.stats import crossed_interval
 from evolvent.trajectory import sample_rng
 
 __all__ = [
@@ -185,7 +185,7 @@ def write_cell(folder: Path, key: str, row: Mapping[str, Any], *, kind: str = "c
 def play_once(folder: Path, key: str, digest: str, play: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any] | None:
     """Plays a cell and writes its row. Returns None if the folder holds the cell or another process plays it."""
     try:
-        with claimed(folder / "locks" / f"cell-{key}", wait_s=0):
+        with hold_lock(folder / "locks" / f"cell-{key}", wait_s=0):
             if read_rows(folder).get(f"cell-{key}", {}).get("digest") == digest:
                 return None
             row = play()
@@ -205,7 +205,7 @@ def load_or_make_policy(folder: Path, name: str, make: Callable[[], tuple[Policy
         Locked: another process has been making it for half an hour.
     """
     path = _policy_path(folder, name)
-    with claimed(folder / "locks" / name, wait_s=_POLICY_WAIT_S):
+    with hold_lock(folder / "locks" / name, wait_s=_POLICY_WAIT_S):
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
@@ -277,7 +277,7 @@ def compute_interval(
         [mean, low, high]; low and high equal the mean if there is one seed.
     """
     baseline = [[0.0] * len(kinds)] * len(scores) if control is None else control
-    result = crossed(scores, baseline, kinds=kinds, rng=sample_rng(name))
+    result = crossed_interval(scores, baseline, kinds=kinds, rng=sample_rng(name))
     ends = (result.mean, result.low, result.high) if result.low == result.low else (result.mean,) * 3
     return [round(end if control is not None else min(max(end, 0.0), 1.0), 4) for end in ends]
 

@@ -53,7 +53,7 @@ def workload(*, episodes: int, epochs: int, seed: int) -> Bench:
         steps = tuple(Step(text(4, 11), text(2, 5)) for _ in range(int(rng.integers(3, 9))))
         trajectories.append(Trajectory(f"episode-{number}", Task("synthetic", "1", {"number": number}), steps))
     flat = flatten(trajectories, policy.dialect, instructions=lambda task: "", context=policy.context)
-    return Bench(policy, [s for s in flat.parts if 40 <= len(s) <= 110], epochs, seed)
+    return Bench(policy, [s for s in flat.sequences if 40 <= len(s) <= 110], epochs, seed)
 
 
 def ours(bench: Bench) -> float:

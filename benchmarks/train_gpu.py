@@ -14,7 +14,7 @@ from benchmarks.train_shapes import ON_A_GPU, Bench, Point, labelled
 from evolvent.errors import DeviceMemory
 from evolvent.learn.cost import Cost
 from evolvent.learn.learner import Learner
-from evolvent.learn.monitor import gemm_ceiling
+from evolvent.learn.monitor import measure_gemm_ceiling
 from evolvent.learn.objectives import weighted_nll
 
 __all__ = ["on_a_gpu"]
@@ -25,7 +25,7 @@ WARM = 4  # updates before the clock starts
 def on_a_gpu(*, seed: int, quick: bool) -> dict[str, Any]:
     """One row a shape. Each side has the card for itself."""
     device, rows = torch.device("cuda", 0), []
-    ceiling = gemm_ceiling(device, torch.bfloat16)
+    ceiling = measure_gemm_ceiling(device, torch.bfloat16)
     for point in ON_A_GPU[:1] if quick else ON_A_GPU:
         updates = 8 if quick else 24
         row: dict[str, Any] = {"point": str(point)}
@@ -53,10 +53,10 @@ def _measured(
     side: Callable[[Bench], float], point: Point, *, updates: int, seed: int, ceiling: float
 ) -> dict[str, float]:
     bench = point.bench(updates=updates + WARM, seed=seed, device="cuda", dtype="bfloat16")
-    cost = Cost.of(bench.policy.model)
+    cost = Cost.from_model(bench.policy.model)
     torch.cuda.reset_peak_memory_stats()
     rate = updates * point.batch / side(bench)
-    work = cost.operations(point.batch, point.batch, point.length) / point.batch * rate
+    work = cost.count_operations(point.batch, point.batch, point.length) / point.batch * rate
     return {
         "tokens_per_s": round(rate),
         "gemm_share": round(work / ceiling, 3),

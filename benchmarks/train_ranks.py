@@ -13,7 +13,7 @@ from benchmarks.train_shapes import Point
 from evolvent.learn.learner import Learner
 from evolvent.learn.objectives import weighted_nll
 from evolvent.learn.parallel.mesh import Parallelism
-from evolvent.learn.parallel.ranks import ranks_of
+from evolvent.learn.parallel.ranks import join_ranks
 
 __all__ = ["ranks2", "seconds"]
 
@@ -25,7 +25,7 @@ def seconds(layout: dict[str, int], point: Point, updates: int, seed: int) -> li
     torch.set_num_threads(1)
     parallelism, stamps = Parallelism(**layout), list[float]()
     bench = point.bench(updates=updates + WARM, seed=seed)
-    with ranks_of(parallelism.mesh) as ranks:
+    with join_ranks(parallelism.mesh) as ranks:
         learner = Learner(bench.policy, weighted_nll, bench.config, seed=seed, parallelism=parallelism, ranks=ranks)
         learner.fit(bench.parts, on_update=lambda _: stamps.append(time.perf_counter()))
     return [after - before for before, after in zip(stamps[WARM - 1 :], stamps[WARM:], strict=False)]

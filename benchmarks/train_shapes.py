@@ -10,9 +10,9 @@ import torch
 from transformers import AutoModelForCausalLM, Qwen2Config
 
 from evolvent.learn.learner import TrainConfig
-from evolvent.learn.loader import Stream
+from evolvent.learn.loader import DataOrder
 from evolvent.learn.packing import Batch, collate_padded
-from evolvent.learn.token_sequences import Parts
+from evolvent.learn.token_sequences import TokenSequence
 from evolvent.models.dialects import dialect_for
 from evolvent.models.policy import Policy
 from evolvent.models.tiny import word_tokenizer
@@ -72,7 +72,7 @@ class Bench:
     """
 
     policy: Policy
-    parts: list[Parts]
+    parts: list[TokenSequence]
     epochs: int
     seed: int
     budget: int = 768
@@ -93,8 +93,8 @@ class Bench:
 
     def batches(self) -> list[Batch]:
         """The Learner's batches of all epochs."""
-        stream = Stream([s.feed for s in self.parts], budget=self.config.batch_tokens, seed=self.seed)
-        return [collate_padded(self.parts, rows) for epoch in range(self.epochs) for rows in stream.epoch(epoch)]
+        stream = DataOrder([s.feed for s in self.parts], budget=self.config.batch_tokens, seed=self.seed)
+        return [collate_padded(self.parts, rows) for epoch in range(self.epochs) for rows in stream.plan_epoch(epoch)]
 
 
 @dataclass(frozen=True)
@@ -118,14 +118,14 @@ class Point:
         policy = size.policy(context=longest + 1, device=device)
         return Bench(policy, parts, 1, seed, max(self.batch, longest), rows, LOW_LR, dtype)
 
-    def _text(self, number: int, rng: np.random.Generator, words: int) -> Parts:
+    def _text(self, number: int, rng: np.random.Generator, words: int) -> TokenSequence:
         full = self.kind == "pretrain"
         count = self.length if full else int(rng.integers(self.length // 2, self.length * 3 // 2 + 1))
         written = np.ones(count, np.bool_) if full else np.arange(count) % 12 >= 8
         weight = written.astype(np.float32)
         weight[0], weight[-1] = 0.0, 1.0
         zeros = np.zeros(count, np.int32)
-        return Parts(
+        return TokenSequence(
             f"t{number}",
             rng.integers(4, words, count).astype(np.int32),
             written,

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 
 from evolvent.files import append_line
 from evolvent.store.columns import STEPS, TRAJECTORIES, step_table, trajectory_table
-from evolvent.store.frame import SCHEMA_VERSION, to_line
-from evolvent.store.schema import encode
+from evolvent.store.frame import SCHEMA_VERSION, encode_line
+from evolvent.store.schema import encode_trajectory
 from evolvent.trajectory import Generation, Score, Step, Task, Trajectory, sample_rng
 
 __all__ = ["SEED", "episodes", "logged_run", "sealed_run"]
@@ -131,11 +131,11 @@ def logged_run(folder: Path, count: int, *, distinct: int = 500, state: str = "r
     _info(folder, state)
     path = folder / "trajectories" / "log" / "seg-000001.jsonl"
     path.parent.mkdir(parents=True)
-    fields = [(one.id, encode(one)) for one in episodes(distinct)]
+    fields = [(one.id, encode_trajectory(one)) for one in episodes(distinct)]
     with path.open("wb") as file:
         for number in range(count):
             traj, row = fields[number % distinct]
-            file.write(to_line(row, run="run", traj=f"copy-{number // distinct:05d}/{traj}"))
+            file.write(encode_line(row, run="run", traj=f"copy-{number // distinct:05d}/{traj}"))
     return folder
 
 

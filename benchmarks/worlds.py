@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.reporting import RESULTS, about, command_line, finish
-from evolvent.cli.registry import EVERY, world
+from evolvent.cli.registry import ALL_WORLDS, load_world
 from evolvent.trajectory import Task
 from evolvent.worlds.audit import PanelAudit, TierAudit, audit
 from evolvent.worlds.base import World
@@ -118,8 +118,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = command_line("worlds", __doc__, quick=few, save=RESULTS / "worlds.json")
     parser.add_argument("--worlds", nargs="+", help="only these; by default every embedded one")
     options = parser.parse_args(arguments)
-    chosen = options.worlds or EVERY
-    found = {made.name: measure(made, world(name), quick=options.quick) for name in chosen for made in (world(name),)}
+    chosen = options.worlds or ALL_WORLDS
+    found = {
+        made.name: measure(made, load_world(name), quick=options.quick)
+        for name in chosen
+        for made in (load_world(name),)
+    }
     print(table(found))
     finish(report(found, quick=options.quick), options)
 

@@ -9,19 +9,19 @@ from pathlib import Path
 
 import evolvent as ev
 from evolvent.learn.optim.make import OptimizerConfig
-from evolvent.learn.rows import Reading, read_rows
-from evolvent.learn.sources import json_lines
+from evolvent.learn.rows import ReadingConfig, read_rows
+from evolvent.learn.sources import read_json_lines
 
 if len(sys.argv) > 2:
-    policy, rows, lr = ev.load_policy(sys.argv[1]), json_lines(Path(sys.argv[2])), 1e-3
+    policy, rows, lr = ev.load_policy(sys.argv[1]), read_json_lines(Path(sys.argv[2])), 1e-3
 else:
     world = ev.Crafting(level=0)
-    policy, lr = ev.policy_for([world]), 5e-3
-    shown = ev.demonstrations([world], world.tasks("train", "seen")[:60])
+    policy, lr = ev.make_policy([world]), 5e-3
+    shown = ev.collect_demonstrations([world], world.tasks("train", "seen")[:60])
     rows = ((one.id, {"text": one.steps[0].observation}) for one in shown)
 
-parts = list(read_rows(rows, policy, Reading(kind="text", join=True)))
-config = ev.TrainConfig(lr=lr, epochs=3, batch_tokens=1024, warmup_updates=5)
+parts = list(read_rows(rows, policy, ReadingConfig(kind="text", join=True)))
+config = ev.TrainConfig(lr=lr, epochs=3, batch_tokens=1024, warmup_steps=5)
 learner = ev.Learner(policy, ev.weighted_nll, config, seed=0, optimizer=OptimizerConfig(name="adalomo"))
 report = learner.fit(parts)
 state = sum(value.numel() for entry in learner.optimizer.state.values() for value in entry.values())

@@ -18,10 +18,10 @@ from pathlib import Path
 import evolvent as ev
 from evolvent.engine.servers import endpoint_type
 from evolvent.methods.grpo import GRPOConfig, grpo
-from evolvent.models.adapters import AdapterConfig, adapt, merged
-from evolvent.rl.trainer import PracticeConfig
-from evolvent.scale.endpoint_backend import RemoteVerbs
-from evolvent.scale.local_backend import LocalVerbs, Panel
+from evolvent.models.adapters import AdapterConfig, adapt, merge_adapter
+from evolvent.rl.trainer import RLConfig
+from evolvent.scale.endpoint_backend import EndpointBackend
+from evolvent.scale.local_backend import EvaluationPanel, LocalBackend
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("given", nargs="*", metavar="MODEL RECIPES")
@@ -32,30 +32,30 @@ if len(given) > 2 or (there and len(there) not in (3, 4)):
 speaking = endpoint_type(there[3] if len(there) > 3 else "openai")
 world = (ev.Crafting.from_folder(given[1]) if given[1:] else ev.Crafting()) if given else ev.Lookup()
 tasks = world.tasks("train", "seen")
-learner = ev.TrainConfig(lr=1e-5 if given else 1e-3, warmup_updates=0, batch_tokens=4096)
-settings = {"panel": Panel(limit=40), "slots": 32, "max_tokens": 64 if given else 16}
+learner = ev.TrainConfig(lr=1e-5 if given else 1e-3, warmup_steps=0, batch_tokens=4096)
+settings = {"panel": EvaluationPanel(limit=40), "slots": 32, "max_tokens": 64 if given else 16}
 config = GRPOConfig(
     kind="grpo",
     correct="truncated",  # weights against a sampler that differs a little from the learner
-    practice=PracticeConfig(iterations=50 if given else 10, tasks=8, samples=8, temperature=1.0),
+    practice=RLConfig(iterations=50 if given else 10, tasks_per_iteration=8, group_size=8, temperature=1.0),
 )
 
 if given:
     policy = ev.load_policy(given[0])
 else:
     with ev.local_run("runs/grpo-textcraft-first", [world], train=ev.TrainConfig(lr=5e-3, batch_tokens=512)) as first:
-        shown = ev.demonstrations([world], tasks[:100])
-        policy = first.fit(ev.policy_for([world]), shown, ev.weighted_nll, tokens=40_000)
+        shown = ev.collect_demonstrations([world], tasks[:100])
+        policy = first.fit(ev.make_policy([world]), shown, ev.weighted_nll, tokens=40_000)
 tuned = adapt(policy, AdapterConfig(kind="lora", rank=16, targets=("all-linear",)), seed=0)
 with ExitStack() as open_:
-    verbs = LocalVerbs({world.name: world}, learner, **settings)
+    verbs = LocalBackend({world.name: world}, learner, **settings)
     if there:
         endpoint = open_.enter_context(speaking(there[0], there[1], tokens=True, processed=True))
-        verbs = RemoteVerbs({world.name: world}, learner, endpoint=endpoint, handover=Path(there[2]), **settings)
+        verbs = EndpointBackend({world.name: world}, learner, endpoint=endpoint, handover=Path(there[2]), **settings)
     run = open_.enter_context(ev.Run(Path("runs/grpo-textcraft"), verbs, settings=verbs.settings()))
     best = grpo(tuned, tasks[100:400], config=config, run=run)
     for row in run.evaluate(best, config.practice.iterations):
         print(f"{row.tier:7} {row.mean:.0%} ({row.low:.0%} to {row.high:.0%})")
     best.save(run.folder / "adapter")  # as peft reads it
-    merged(best).save(run.folder / "model")  # as transformers reads it
+    merge_adapter(best).save(run.folder / "model")  # as transformers reads it
     ev.report(run.folder, run.folder / "report.html")

@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 import evolvent as ev
-from evolvent.learn.rows import Reading, read_rows
-from evolvent.learn.sources import json_lines
+from evolvent.learn.rows import ReadingConfig, read_rows
+from evolvent.learn.sources import read_json_lines
 from evolvent.learn.windows import Intake
-from evolvent.models.adapters import AdapterConfig, adapt, merged
+from evolvent.models.adapters import AdapterConfig, adapt, merge_adapter
 
 run = Path("runs/lora-sft")
 if len(sys.argv) > 2:
@@ -24,7 +24,7 @@ else:
     data.write_text("".join(json.dumps(row) + "\n" for row in sums))
 
 intake = Intake()
-parts = list(read_rows(json_lines(data, intake=intake), policy, Reading(), intake=intake))
+parts = list(read_rows(read_json_lines(data, intake=intake), policy, ReadingConfig(), intake=intake))
 print(f"{len(parts)} conversations, {intake.refused} left out")
 tuned = adapt(policy, AdapterConfig(kind="lora", rank=8, targets=("all-linear",)), seed=0)
 learner = ev.Learner(tuned, ev.weighted_nll, ev.TrainConfig(lr=lr, epochs=40, batch_tokens=512), seed=0)
@@ -32,4 +32,4 @@ report = learner.fit(parts)
 trained, every = sum(w.numel() for w in tuned.model.parameters() if w.requires_grad), policy.parameters()
 print(f"loss {report.losses[0]:.2f} -> {report.losses[-1]:.2f}, {trained:,} weights learned beside {every:,}")
 tuned.save(run / "adapter")  # as peft reads it
-merged(tuned).save(run / "model")  # as transformers reads it
+merge_adapter(tuned).save(run / "model")  # as transformers reads it

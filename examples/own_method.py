@@ -18,8 +18,9 @@ def show(number, rows):
 
 worlds, learner = [ev.Lookup()], ev.TrainConfig(lr=5e-3, batch_tokens=512)
 tasks = worlds[0].tasks("train", "seen")
+demonstrations = ev.collect_demonstrations(worlds, tasks[:70])
 with ev.local_run("runs/own-method", worlds, seed=0, train=learner) as run:
-    cloned = run.fit(ev.policy_for(worlds), ev.demonstrations(worlds, tasks[:70]), ev.weighted_nll, tokens=40_000)
+    cloned = run.fit(ev.make_policy(worlds), demonstrations, ev.weighted_nll, tokens=40_000)
     show(0, run.evaluate(cloned, 0))
     rejection_sampling(cloned, tasks[70:170], run)
     ev.report(run.folder, run.folder / "report.html")

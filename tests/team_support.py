@@ -57,7 +57,7 @@ def played(batch, numbers, steps, *, salt: str = "") -> dict[int, list]:
             success = None if result.success is None else bool(result.success[row])
             running[row].append(
                 (
-                    view.rows(np.array([row])),
+                    view.select_rows(np.array([row])),
                     result.reward[row],
                     bool(result.terminated[row]),
                     bool(result.truncated[row]),
@@ -65,7 +65,7 @@ def played(batch, numbers, steps, *, salt: str = "") -> dict[int, list]:
                 )
             )
         for at, row in enumerate(result.ended):
-            last = result.final.rows(np.array([at]))
+            last = result.final.select_rows(np.array([at]))
             found[int(view.number[row])] = [*running[row], last]
             running[row] = []
         view = result.view

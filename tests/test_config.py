@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field, ValidationError, model_validator
 
-from evolvent.config import Config, Knob, as_dict, knobs, redact, resolve, to_toml
+from evolvent.config import Config, SettingInfo, as_dict, list_settings, redact, resolve, to_toml
 from evolvent.errors import ConfigError
 from evolvent.identity import canonical
 
@@ -144,11 +144,11 @@ def test_frozen_and_closed():
 
 
 def test_knobs():
-    assert knobs(Job)[:4] == [
-        Knob("train.lr", "float > 0", "1.0", "learning rate"),
-        Knob("train.betas", "list of 2 (float, float)", "[0.9, 0.98]", "moments"),
-        Knob("train.batch", "int >= 1 and <= 64", "8", "rows"),
-        Knob("train.micro", "int >= 1 or none", '"none"', "rows at once"),
+    assert list_settings(Job)[:4] == [
+        SettingInfo("train.lr", "float > 0", "1.0", "learning rate"),
+        SettingInfo("train.betas", "list of 2 (float, float)", "[0.9, 0.98]", "moments"),
+        SettingInfo("train.batch", "int >= 1 and <= 64", "8", "rows"),
+        SettingInfo("train.micro", "int >= 1 or none", '"none"', "rows at once"),
     ]
 
 
@@ -157,7 +157,7 @@ def test_required_fields():
         path: Path = Field(description="a file")
         count: int = Field(description="how many")
 
-    assert [knob.default for knob in knobs(Needs)] == ["required", "required"]
+    assert [knob.default for knob in list_settings(Needs)] == ["required", "required"]
     with pytest.raises(ConfigError) as caught:
         resolve(Needs, overrides=["--count", "x"])
     assert [str(problem) for problem in caught.value.problems] == ["count: got 'x', expected int", "path: is required"]
@@ -170,6 +170,7 @@ def test_redact():
         "HF_TOKEN": "c",
         "password": 3,
         "max_tokens": 7,
+        "token_lambda": 0.9,
         "keys": 2,
         "keep": "all",
         "monkey": "ape",
@@ -186,6 +187,7 @@ def test_redact():
         "HF_TOKEN": hidden,
         "password": hidden,
         "max_tokens": 7,
+        "token_lambda": 0.9,
         "keys": 2,
         "keep": "all",
         "monkey": "ape",
@@ -260,7 +262,7 @@ def test_former_names_load_from_every_source_with_one_warning(former, tmp_path, 
     job = resolve(_Job, file=file)
     assert job == _Job(learning=_Learning(max_grad_norm=2.0, lr=0.5), output_dir="there")
     assert [record.getMessage() for record in caplog.records] == [
-        "renamed settings: to is now output_dir, train.clip is now learning.max_grad_norm, train.lr is now learning.lr"
+        "renamed settings: train.clip is now learning.max_grad_norm, train.lr is now learning.lr"
     ]
     assert resolve(_Job, overrides=["--train.clip", "3", "--learning.lr=1"]).learning.max_grad_norm == 3.0
     assert resolve(_Job, overrides=["--learning.clip", "3"]).learning.max_grad_norm == 3.0

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from evolvent.errors import NoSpace, StoreUnavailable, UnsafePath
 from evolvent.files import (
-    TEMPORARY,
+    TEMPORARY_SUFFIX,
     append_line,
     atomic_writer,
     disk_error,
@@ -86,7 +86,7 @@ def test_killed_while_writing_the_old_file_is_whole(tmp_path):
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "f")], check=False)
     assert done.returncode == -signal.SIGKILL and (tmp_path / "f").read_text() == "old"
     (left,) = (p for p in tmp_path.iterdir() if p.name != "f")
-    assert left.name.endswith(TEMPORARY)
+    assert left.name.endswith(TEMPORARY_SUFFIX)
 
 
 def test_space_is_checked_first(tmp_path):

@@ -11,7 +11,7 @@ import pytest
 
 import evolvent as ev
 from evolvent.agents.plain import Script
-from evolvent.logs import FORMAT, about, configure, hidden
+from evolvent.logs import FORMAT_VARIABLE, configure, hide_secrets, log_run
 from evolvent.rollout.collect import collect
 from evolvent.trajectory import Start
 
@@ -24,7 +24,7 @@ class Talking(ev.TextWorld):
     name, horizon, instructions = "talking", 5, "say something"
 
     def __init__(self, blocking: bool) -> None:
-        self.blocking = blocking
+        self.run_in_thread = blocking
 
     def specs(self):
         return [{"number": n} for n in range(40)]
@@ -42,7 +42,7 @@ def lines():
     """Where all logs go, as JSON lines; the root logger is as before afterwards."""
     root, out = logging.getLogger(), io.StringIO()
     before, level = root.handlers[:], root.level
-    configure({FORMAT: "json", "A_KEY": "planted-secret"}, stream=out)
+    configure({FORMAT_VARIABLE: "json", "A_KEY": "planted-secret"}, stream=out)
     yield lambda: [json.loads(line) for line in out.getvalue().splitlines()]
     root.handlers[:] = before
     root.setLevel(level)
@@ -50,7 +50,7 @@ def lines():
 
 def test_a_secret_that_begins_another_leaves_nothing_of_it():
     secrets = [f"planted-secret{'x' * n}" for n in range(8)]
-    assert hidden(f"of {' '.join(secrets)}.", frozenset(secrets)) == f"of {' '.join(['<redacted>'] * 8)}."
+    assert hide_secrets(f"of {' '.join(secrets)}.", frozenset(secrets)) == f"of {' '.join(['<redacted>'] * 8)}."
 
 
 @pytest.mark.parametrize("blocking", [False, True])
@@ -58,7 +58,7 @@ def test_every_line_names_its_run_and_episode(lines, blocking):
     world = Talking(blocking)
     starts = [Start(task) for task in world.tasks("train", "seen")][:12]
     numbers = {f"{start.task.id}/0": start.task.spec["number"] for start in starts}
-    with about("run-7"):
+    with log_run("run-7"):
         played = list(
             collect({"talking": world}, starts, Script(lambda world, task: ["on"] * 3), engine=None, slots=12)
         )

@@ -46,10 +46,10 @@ class Verbs:
             stage.store.append(done)
             yield done
 
-    def search(self, policy, starts, stage, *, how, judge=None):
+    def search(self, policy, starts, stage, *, search, value_model=None):
         return self.collect(policy, starts, stage)
 
-    def label(self, policy, data, stage, *, how):
+    def label(self, policy, data, stage, *, labeler):
         for one in data:
             if one.task.spec["n"] == self.breaks:
                 raise KeyboardInterrupt
@@ -167,7 +167,7 @@ def test_a_search_is_known_by_how_and_by_its_judge(tmp_path):
 
     def searched(how, judge=None):
         with Run(tmp_path, verbs) as run:
-            found = run.search(Weights(), [ev.Start(TASKS[0])], how, judge=judge)
+            found = run.search(Weights(), [ev.Start(TASKS[0])], how, value_model=judge)
         assert [one.task for one in found] == [TASKS[0]]
         return len(verbs.played)
 
@@ -211,14 +211,14 @@ def test_a_measurement_that_is_alone_costs_what_it_did_alone(tmp_path):
     class Ahead(Verbs):
         def evaluate(self, policy, stage, *, split=None):
             self.played += [1, 1]
-            with stage.alone():
+            with stage.exclusive():
                 self.played += [2]
                 stage.log({"step": 1})
                 noted.append(json.loads((stage.folder / "spent.json").read_text())["generated"])
             self.played += [3]
             return [], []
 
-        def practise(self, policy, stage, *, setup):
+        def train_rl(self, policy, stage, *, spec):
             return Practised(policy)
 
     class Practised:
@@ -230,7 +230,7 @@ def test_a_measurement_that_is_alone_costs_what_it_did_alone(tmp_path):
 
     noted, verbs = [], Ahead()
     with Run(tmp_path, verbs) as run:
-        with run.practise(Weights(), "setup") as practice:
+        with run.train_rl(Weights(), "setup") as practice:
             verbs.played += [0]
             run.evaluate(practice.policy, 1)
     counts = {row["verb"]: row["counts"] for row in read_rows(tmp_path / "stages.jsonl")}

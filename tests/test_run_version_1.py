@@ -14,18 +14,18 @@ import pytest
 import evolvent as ev
 from evolvent.learn.config import TrainConfig
 from evolvent.learn.objectives import weighted_nll
-from evolvent.methods.poad import POAD, poad
+from evolvent.methods.poad import POADConfig, poad
 from evolvent.models.dialects import dialect_for
 from evolvent.models.policy import Policy
 from evolvent.models.tiny import init_tiny, tiny_config, word_tokenizer
-from evolvent.rl.trainer import PracticeConfig
-from evolvent.scale.local_backend import LocalVerbs, Panel
+from evolvent.rl.trainer import RLConfig
+from evolvent.scale.local_backend import EvaluationPanel, LocalBackend
 from tests.rl.acting import Echo
 
 ARCHIVE = Path(__file__).parent / "fixtures" / "run_version_1.tar.gz"
 
 
-class Strict(LocalVerbs):
+class Strict(LocalBackend):
     """Plays nothing but the interrupted collection, and learns nothing."""
 
     def collect(self, policy, starts, stage, **more):
@@ -60,17 +60,17 @@ def test_a_run_of_version_1_resumes_without_repeating_a_stage(folder):
     before = [json.loads(line) for line in (folder / "stages.jsonl").read_text().splitlines()]
     assert [row["verb"] for row in before] == ["collect", "fit", "evaluate", "evaluate", "practise"]
     assert not any("key_version" in row for row in before)
-    world, train = Echo(), TrainConfig(lr=1e-3, warmup_updates=0, batch_tokens=256, epochs=1)
+    world, train = Echo(), TrainConfig(lr=1e-3, warmup_steps=0, batch_tokens=256, epochs=1)
     tasks = world.tasks("train", world.tiers[0])
-    verbs = Strict({"echo": world}, train, Panel(limit=4), slots=8, max_tokens=3)
+    verbs = Strict({"echo": world}, train, EvaluationPanel(limit=4), slots=8, max_tokens=3)
     with ev.Run(folder, verbs, seed=3, settings=verbs.settings()) as run:
         policy = small_policy()
         for _ in run.rounds(1):
             played = run.collect(policy, [ev.Start(task) for task in tasks[:8]])
             policy = run.fit(policy, played, weighted_nll)
             run.evaluate(policy, 1)
-        practice = PracticeConfig(iterations=1, tasks=4, samples=2)
-        poad(policy, tasks[:8], config=POAD(practice=practice), run=run.arm("poad"))
+        practice = RLConfig(iterations=1, tasks_per_iteration=4, group_size=2)
+        poad(policy, tasks[:8], config=POADConfig(practice=practice), run=run.arm("poad"))
         more = run.collect(policy, [ev.Start(task, sample=5) for task in tasks[:8]])
     assert len(played) == len(more) == 8
     assert verbs.replayed_starts == 5, "three of its episodes were kept"
@@ -84,9 +84,9 @@ def test_a_run_of_version_1_resumes_without_repeating_a_stage(folder):
 def test_a_stage_of_version_2_is_found_by_its_new_key(folder):
     """The second resumption reads the collection that the first one finished."""
     for expected in (5, None):
-        world, train = Echo(), TrainConfig(lr=1e-3, warmup_updates=0, batch_tokens=256, epochs=1)
+        world, train = Echo(), TrainConfig(lr=1e-3, warmup_steps=0, batch_tokens=256, epochs=1)
         tasks = world.tasks("train", world.tiers[0])
-        verbs = Strict({"echo": world}, train, Panel(limit=4), slots=8, max_tokens=3)
+        verbs = Strict({"echo": world}, train, EvaluationPanel(limit=4), slots=8, max_tokens=3)
         with ev.Run(folder, verbs, seed=3, settings=verbs.settings()) as run:
             policy = small_policy()
             for _ in run.rounds(1):
@@ -96,9 +96,9 @@ def test_a_stage_of_version_2_is_found_by_its_new_key(folder):
 
 
 def test_other_settings_are_another_stage(folder):
-    world, train = Echo(), TrainConfig(lr=1e-3, warmup_updates=0, batch_tokens=256, epochs=2)
+    world, train = Echo(), TrainConfig(lr=1e-3, warmup_steps=0, batch_tokens=256, epochs=2)
     tasks = world.tasks("train", world.tiers[0])
-    verbs = Strict({"echo": world}, train, Panel(limit=4), slots=8, max_tokens=3)
+    verbs = Strict({"echo": world}, train, EvaluationPanel(limit=4), slots=8, max_tokens=3)
     with ev.Run(folder, verbs, seed=3, settings=verbs.settings()) as run:
         policy = small_policy()
         for _ in run.rounds(1):
@@ -112,6 +112,6 @@ def test_a_run_of_a_newer_version_is_refused_by_name(folder):
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     rows[-1]["key_version"] = 3
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    verbs = Strict({"echo": Echo()}, TrainConfig(), Panel(limit=4), slots=8, max_tokens=3)
+    verbs = Strict({"echo": Echo()}, TrainConfig(), EvaluationPanel(limit=4), slots=8, max_tokens=3)
     with pytest.raises(ev.ConfigError, match=r"written by a newer evolvent.*got 3; expected at most 2"):
         ev.Run(folder, verbs, seed=3, settings=verbs.settings())

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from evolvent.errors import SampleInvalid
 from evolvent.messages import Tool
-from evolvent.schemas import check_tools, faults, is_flat, json_schema, tool_of
+from evolvent.schemas import check_tools, find_argument_faults, is_flat, json_schema, parse_tool
 
 OPENAI = {
     "type": "object",
@@ -187,33 +187,33 @@ def test_reading_leaves_the_schema_as_it_was():
 
 
 def test_faults_by_hand():
-    assert faults({"city": "Oslo", "days": None, "where": {"lat": 1}}, OPENAI) == ()
-    assert faults({"days": 0, "where": {}, "extra": 1}, OPENAI) == (
+    assert find_argument_faults({"city": "Oslo", "days": None, "where": {"lat": 1}}, OPENAI) == ()
+    assert find_argument_faults({"days": 0, "where": {}, "extra": 1}, OPENAI) == (
         "'city' is a required property",
         "Additional properties are not allowed ('extra' was unexpected)",
         "days: 0 is less than the minimum of 1",
         "where: 'lat' is a required property",
     )
-    assert faults({"size": 1, "pair": (1, 2), "what": [{}], "free": None}, BFCL) == ()
-    assert faults({"size": True}, BFCL), "a truth value is no number"
-    assert faults({"size": 1.0, "pair": [1, "2"]}, BFCL) == ("pair.1: '2' is not of type 'integer'",)
+    assert find_argument_faults({"size": 1, "pair": (1, 2), "what": [{}], "free": None}, BFCL) == ()
+    assert find_argument_faults({"size": True}, BFCL), "a truth value is no number"
+    assert find_argument_faults({"size": 1.0, "pair": [1, "2"]}, BFCL) == ("pair.1: '2' is not of type 'integer'",)
 
 
 def test_hostile_arguments_are_faults_and_end_soon():
     many = schema({"type": "array", "uniqueItems": True})
-    assert faults({"a": [{"x": n} for n in range(50_000)]}, many) == ()
-    assert faults({"a": [1, {"x": 1}, {"x": 1.0}]}, many), "1 and 1.0 are one number of JSON"
-    assert faults({"a": [1, True, "1"]}, many) == ()
+    assert find_argument_faults({"a": [{"x": n} for n in range(50_000)]}, many) == ()
+    assert find_argument_faults({"a": [1, {"x": 1}, {"x": 1.0}]}, many), "1 and 1.0 are one number of JSON"
+    assert find_argument_faults({"a": [1, True, "1"]}, many) == ()
     slow = schema({"type": "string", "pattern": "^(a+)+$"})
-    assert faults({"a": "a" * 5_000 + "b"}, slow) and not faults({"a": "aaa"}, slow)
-    assert "\ud800".encode("utf-8", "replace") == b"?" and faults({"a": "\ud800"}, slow)
+    assert find_argument_faults({"a": "a" * 5_000 + "b"}, slow) and not find_argument_faults({"a": "aaa"}, slow)
+    assert "\ud800".encode("utf-8", "replace") == b"?" and find_argument_faults({"a": "\ud800"}, slow)
     deep = json.loads("[" * 100 + "]" * 100)
     whole = schema({})
     for value in (deep, float("nan"), 10**400, {1: 2}, object(), list(range(250_000))):
-        (fault,) = faults({"a": value}, whole)
+        (fault,) = find_argument_faults({"a": value}, whole)
         assert fault
-    assert len(faults({"a": "x" * 10_000_000}, schema({"type": "integer"}))[0]) <= 300
-    assert faults([], whole) and faults("text", whole)
+    assert len(find_argument_faults({"a": "x" * 10_000_000}, schema({"type": "integer"}))[0]) <= 300
+    assert find_argument_faults([], whole) and find_argument_faults("text", whole)
 
 
 @settings(max_examples=40, deadline=None)
@@ -239,7 +239,7 @@ def test_faults_agree_with_jsonschema(arguments):
         "c": {"type": "object", "properties": {"a": {"type": "number"}}, "required": ["a"]},
     }
     whole = {"type": "object", "properties": parts, "required": ["b"], "additionalProperties": False}
-    assert (faults(arguments, whole) == ()) == jsonschema.Draft202012Validator(whole).is_valid(arguments)
+    assert (find_argument_faults(arguments, whole) == ()) == jsonschema.Draft202012Validator(whole).is_valid(arguments)
 
 
 def test_tools_of_every_provider_are_one():
@@ -252,8 +252,8 @@ def test_tools_of_every_provider_are_one():
         {"name": "f", "description": "does", "inputSchema": parts},
         {"name": "f", "description": "does", "input_schema": parts},
     ):
-        assert tool_of(row) == tool
-    assert tool_of({"name": "f"}) == Tool("f", "", {})
+        assert parse_tool(row) == tool
+    assert parse_tool({"name": "f"}) == Tool("f", "", {})
     for bad in (
         {},
         {"name": ""},
@@ -262,7 +262,7 @@ def test_tools_of_every_provider_are_one():
         {"name": "f", "parameters": {}, "inputSchema": {}},
     ):
         with pytest.raises(SampleInvalid):
-            tool_of(bad)
+            parse_tool(bad)
 
 
 def test_every_problem_of_tools_is_told():

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from evolvent.errors import ConfigError, GraderTimeout, ScoringError
-from evolvent.workers import Workers, packed
+from evolvent.workers import Workers, pack_message
 
 
 def twice(value):
@@ -50,14 +50,17 @@ def slow_once(value):
 
 
 def test_the_first_call_is_made_before_time_runs():
-    with Workers(slow_once, wall_s=0.5, most=1) as workers, pytest.raises(GraderTimeout):
+    with Workers(slow_once, wall_s=0.5, max_processes=1) as workers, pytest.raises(GraderTimeout):
         workers.call("asked")
-    with Workers(slow_once, wall_s=0.5, most=1, first=["ready"]) as workers:
+    with Workers(slow_once, wall_s=0.5, max_processes=1, warmup_args=["ready"]) as workers:
         assert workers.call("asked") == ["ready", "asked"]
 
 
 def test_a_first_call_that_raises_is_no_process_that_starts():
-    with Workers(strange, most=1, first=["raise"]) as workers, pytest.raises(ScoringError, match="no such answer"):
+    with (
+        Workers(strange, max_processes=1, warmup_args=["raise"]) as workers,
+        pytest.raises(ScoringError, match="no such answer"),
+    ):
         workers.call("fine")
 
 
@@ -69,7 +72,7 @@ def test_calls_and_answers():
 
 
 def test_one_process_serves_many_calls():
-    with Workers(pid, most=1) as workers:
+    with Workers(pid, max_processes=1) as workers:
         first = workers.call()
         assert first == workers.call() != os.getpid()
 
@@ -84,19 +87,19 @@ def test_one_process_serves_many_calls():
     ],
 )
 def test_failures_are_never_results(given, said):
-    with Workers(strange, most=1) as workers:
+    with Workers(strange, max_processes=1) as workers:
         with pytest.raises(ScoringError, match=said):
             workers.call(given)
         assert workers.call("after") == "after"
 
 
 def test_a_forged_answer_on_standard_output_is_not_read():
-    with Workers(strange, most=1) as workers:
+    with Workers(strange, max_processes=1) as workers:
         assert workers.call("print") == "print"
 
 
 def test_a_call_without_end_is_killed():
-    with Workers(strange, wall_s=0.3, most=1) as workers:
+    with Workers(strange, wall_s=0.3, max_processes=1) as workers:
         assert workers.call("a") == "a"
         (worker,) = [workers._free.get()]
         workers._free.put(worker)
@@ -109,10 +112,10 @@ def test_a_call_without_end_is_killed():
 
 
 def test_the_process_ends_by_itself_when_nobody_is_left_to_kill_it():
-    with Workers(strange, wall_s=0.2, most=1) as workers:
+    with Workers(strange, wall_s=0.2, max_processes=1) as workers:
         workers.call("a")
         worker = workers._free.get()
-        os.write(worker._process.stdin.fileno(), packed(["spin"]))
+        os.write(worker._process.stdin.fileno(), pack_message(["spin"]))
         assert worker._process.wait(30) != 0
         workers._free.put(worker)
         assert workers.call("b") == "b"
@@ -127,7 +130,7 @@ def test_a_process_with_thousands_of_open_handles_has_workers():
     try:
         while not held or held[-1] < 1050:
             held.append(os.open(os.devnull, os.O_RDONLY))
-        with Workers(strange, wall_s=0.3, most=1) as workers:
+        with Workers(strange, wall_s=0.3, max_processes=1) as workers:
             assert workers.call("a") == "a"
             assert workers.call("b" * 200_000) == "b" * 200_000
             with pytest.raises(GraderTimeout):
@@ -140,7 +143,7 @@ def test_a_process_with_thousands_of_open_handles_has_workers():
 
 def test_a_call_may_have_months():
     """`poll` counts in milliseconds, and in an int of C no more than 24 days."""
-    with Workers(strange, wall_s=1e7, most=1) as workers:
+    with Workers(strange, wall_s=1e7, max_processes=1) as workers:
         assert workers.call("a") == "a"
 
 
@@ -152,7 +155,7 @@ def test_threads_share_the_processes():
         with lock:
             seen.append((number, answer))
 
-    with Workers(twice, most=2) as workers:
+    with Workers(twice, max_processes=2) as workers:
         threads = [threading.Thread(target=ask, args=(number,)) for number in range(12)]
         for thread in threads:
             thread.start()
@@ -162,7 +165,7 @@ def test_threads_share_the_processes():
 
 
 def test_closing_leaves_no_process():
-    workers = Workers(pid, most=2)
+    workers = Workers(pid, max_processes=2)
     number = workers.call()
     workers.close()
     with pytest.raises(ProcessLookupError):
@@ -171,7 +174,7 @@ def test_closing_leaves_no_process():
 
 def test_all_mistakes_at_once():
     with pytest.raises(ConfigError) as caught:
-        Workers(lambda value: value, wall_s=0, memory_mb=-1, most=0)
+        Workers(lambda value: value, wall_s=0, memory_mb=-1, max_processes=0)
     assert [problem.where for problem in caught.value.problems] == [
         "workers.wall_s",
         "workers.memory_mb",

@@ -40,9 +40,9 @@ from pygments.token import Comment
 from benchmarks.comments.training import arguments as training_arguments
 from benchmarks.comments.training import training
 from benchmarks.reporting import RESULTS, about, command_line, finish, show
-from evolvent.curate.comments import Note, commented, density, open_lines, same_code
-from evolvent.curate.languages import LANGUAGES, language_of
-from evolvent.curate.syntax import Reading, read
+from evolvent.curate.comments import Note, add_comments, density, find_open_lines, is_same_code
+from evolvent.curate.languages import LANGUAGES, detect_language
+from evolvent.curate.syntax import ParsedSource, parse_source
 from evolvent.errors import SampleInvalid
 from evolvent.trajectory import sample_rng
 
@@ -112,9 +112,9 @@ def chosen(roots: Sequence[str], most: int) -> dict[str, list[tuple[str, str]]]:
     """Language -> (path, text) of at most `most` files, each text once, those whose path has the smallest hash."""
     found: dict[str, list[tuple[str, Path]]] = defaultdict(list)
     for path in set(paths(roots)):
-        if path.suffix and language_of(path.name) is None:
+        if path.suffix and detect_language(path.name) is None:
             continue
-        name = language_of(path.name) or "?"
+        name = detect_language(path.name) or "?"
         found[name].append((hashlib.sha256(str(path).encode("utf-8", "surrogateescape")).hexdigest(), path))
     out: dict[str, list[tuple[str, str]]] = defaultdict(list)
     seen: set[bytes] = set()
@@ -124,7 +124,7 @@ def chosen(roots: Sequence[str], most: int) -> dict[str, list[tuple[str, str]]]:
             if language is None or len(out[language]) >= most:
                 continue
             text = text_of(path)
-            language = language_of(path.name, text or "") or language  # a header may be C or C++
+            language = detect_language(path.name, text or "") or language  # a header may be C or C++
             digest = hashlib.sha256((text or "").encode()).digest()
             if text is not None and digest not in seen and len(out[language]) < most:
                 seen.add(digest)
@@ -136,7 +136,7 @@ def shell(path: Path) -> str | None:
     """The language of a file without a suffix, by its first bytes."""
     try:
         with path.open("rb") as file:
-            return language_of(path.name, file.readline(200).decode("ascii", "replace"))
+            return detect_language(path.name, file.readline(200).decode("ascii", "replace"))
     except OSError:
         return None
 
@@ -175,7 +175,7 @@ def lexed(lexer: Lexer, source: str) -> list[tuple[str, str]]:
     return [piece for piece in pieces if piece[1]]
 
 
-def positions(source: str, reading: Reading) -> list[tuple[int, str]]:
+def positions(source: str, reading: ParsedSource) -> list[tuple[int, str]]:
     """(offset, text) of the tokens: between two of them lie blanks and comments only."""
     bare = list(source)
     for start, end in reading.comments:
@@ -218,13 +218,13 @@ def one_file(path: str, source: str, language: str, tally: Tally) -> None:
     lexer = get_lexer_by_name(LEXERS.get(language, language))
     rng = sample_rng(0, language, hashlib.sha256(source.encode()).hexdigest())
     tally.files += 1
-    lines = open_lines(source, language)
+    lines = find_open_lines(source, language)
     if not lines:
         tally.unparsable += 1
         return
     notes = notes_for(lines, rng)
     _, scan_s = timed(lambda: density(source, language))
-    done, comment_s = timed(lambda: commented(source, notes, language))
+    done, comment_s = timed(lambda: add_comments(source, notes, language))
     _, pygments_s = timed(
         lambda: sum(len(text) for _, kind, text in lexer.get_tokens_unprocessed(source) if kind in Comment)
     )
@@ -235,8 +235,8 @@ def one_file(path: str, source: str, language: str, tally: Tally) -> None:
         tally.code_changed += 1
         return
     tally.notes += len(done.placed)
-    before, after = read(source, language), read(done.source, language)
-    equal = same_code(before, after) and same_outside(source, done.source, done.placed, LANGUAGES[language].mark)
+    before, after = parse_source(source, language), parse_source(done.source, language)
+    equal = is_same_code(before, after) and same_outside(source, done.source, done.placed, LANGUAGES[language].mark)
     if equal and language == "python":
         equal = ast.dump(ast.parse(source)) == ast.dump(ast.parse(done.source))
     if not equal or len(done.placed) != len(notes):
@@ -247,7 +247,7 @@ def one_file(path: str, source: str, language: str, tally: Tally) -> None:
     for _ in range(CORRUPTIONS if tokens else 0):  # a file may be all comment
         wrong = corrupted(source, tokens, rng)
         tally.corruptions += 1
-        if same_code(before, read(wrong, language)):
+        if is_same_code(before, parse_source(wrong, language)):
             tally.undetected.append(path)
 
 

@@ -29,33 +29,34 @@ from benchmarks.comments.suites import FORMS, Problem, low_value, problems, repl
 from benchmarks.looking_back import look_back
 from benchmarks.search_heads import look_alike
 from evolvent.agents.language import LanguageAgent
-from evolvent.curate.commenting import Commenting, Source, Written, against
-from evolvent.curate.comments import commented, density
-from evolvent.curate.notes import asked
+from evolvent.curate.commenting import Commenting, CommentResult, Source, find_faults
+from evolvent.curate.comments import add_comments, density
+from evolvent.curate.notes import format_request
 from evolvent.engine.asks import GREEDY
 from evolvent.engine.local import LocalEngine
 from evolvent.errors import ScoringError
+from evolvent.identity import version_1_values
 from evolvent.learn.config import TrainConfig
 from evolvent.learn.objectives import weighted_nll
-from evolvent.learn.rows import Reading, conversation, read_rows
-from evolvent.learn.token_sequences import Parts
+from evolvent.learn.rows import ReadingConfig, conversation_sequence, read_rows
+from evolvent.learn.token_sequences import TokenSequence
 from evolvent.messages import Message
 from evolvent.methods.comments import (
     COMMENTED,
     COMMENTED_FILTERED,
     FILTERED_RAW,
     RAW,
-    Comments,
-    comment,
+    CommentsConfig,
+    build_training_pairs,
+    comment_sources,
     comments,
-    lessons,
 )
 from evolvent.models.dialects import dialect_for
 from evolvent.models.policy import Policy
 from evolvent.models.tiny import CONTROL_WORDS, init_tiny, tiny_config
 from evolvent.rollout.collect import collect
 from evolvent.run import Run
-from evolvent.scale.local_backend import LocalVerbs
+from evolvent.scale.local_backend import LocalBackend
 from evolvent.trajectory import Start, canonical_json, sample_seed
 from evolvent.worlds.code.rows import read_code_row
 from evolvent.worlds.code.world import Code
@@ -110,14 +111,14 @@ class Protocol:
     temperature: float = 0.0
     context: int = 320
     max_tokens: int = 110
-    generator: TrainConfig = field(default_factory=lambda: TrainConfig(lr=4e-3, batch_tokens=768, warmup_updates=20))
-    train: TrainConfig = field(default_factory=lambda: TrainConfig(lr=2e-3, batch_tokens=1024, warmup_updates=10))
+    generator: TrainConfig = field(default_factory=lambda: TrainConfig(lr=4e-3, batch_tokens=768, warmup_steps=20))
+    train: TrainConfig = field(default_factory=lambda: TrainConfig(lr=2e-3, batch_tokens=1024, warmup_steps=10))
 
     @property
     def digest(self) -> str:
         """16 hex digits: cells of another protocol are not mixed with these."""
         own = asdict(replace(self, generator=None, train=None))  # type: ignore[arg-type]
-        own |= {name: getattr(self, name).model_dump(mode="json") for name in ("generator", "train")}
+        own |= {name: version_1_values(getattr(self, name)) for name in ("generator", "train")}
         own |= {"models": {name: dict(more) for name, more in MODELS.items()}, "arms": [*MAIN, *DENSITIES]}
         return f"{sample_seed(canonical_json(own)):016x}"
 
@@ -176,7 +177,7 @@ def tokenizer(context: int) -> PreTrainedTokenizerFast:
 
 def _texts() -> list[str]:
     made = problems("train", _TOLD_TO, seed=-1)
-    shown = [asked(one.program, "python") for one in made] + [one.text for one in low_value(40, seed=-1)]
+    shown = [format_request(one.program, "python") for one in made] + [one.text for one in low_value(40, seed=-1)]
     for one in made:
         shown += [_prompt(one, form) for form in FORMS]
         shown.append(source(one, "", noted=True).text)
@@ -205,21 +206,21 @@ def _prompt(problem: Problem, form: str) -> str:
     return read_code_row(problem.row(form, 0), "", 0).text
 
 
-def pairs(protocol: Protocol, policy: Policy, seed: int) -> list[Parts]:
+def pairs(protocol: Protocol, policy: Policy, seed: int) -> list[TokenSequence]:
     """What the generator learns: requests and programs in both forms, code and its comments, low value and SKIP."""
     made = problems("train", protocol.pairs, seed=seed)
     shown = [source(one, f"noted/{number}", noted=True) for number, one in enumerate(made)]
     low = low_value(protocol.pairs // 4, seed=-1 - seed)
     return [
         *requests(protocol, policy, seed),
-        *lessons([*shown, *low], Comments(skips=protocol.skips), policy, seed=seed),
+        *build_training_pairs([*shown, *low], CommentsConfig(skips=protocol.skips), policy, seed=seed),
     ]
 
 
-def requests(protocol: Protocol, policy: Policy, seed: int) -> list[Parts]:
+def requests(protocol: Protocol, policy: Policy, seed: int) -> list[TokenSequence]:
     """The pairs of requests and programs among them, in both forms."""
     return [
-        conversation(
+        conversation_sequence(
             f"{form}/{number}",
             [Message("user", _prompt(one, form)), Message("assistant", reply(one, form))],
             policy.dialect,
@@ -237,7 +238,7 @@ def corpus(protocol: Protocol, seed: int) -> list[Source]:
     return [*bare, *low_value(protocol.low, seed=seed)]
 
 
-def thinned(every: Sequence[Written], share: float, *, seed: int) -> list[str]:
+def thinned(every: Sequence[CommentResult], share: float, *, seed: int) -> list[str]:
     """The texts with so many of their notes, drawn by name, that comments are this share of all characters, or less."""
     told = [
         (sample_seed(seed, one.source.id, place), at, place)
@@ -255,12 +256,14 @@ def thinned(every: Sequence[Written], share: float, *, seed: int) -> list[str]:
         marks, letters, notes = marks + own, letters + more, notes + 1
         kept.setdefault(at, []).append(place)
     return [
-        commented(one.source.text, [one.notes[place] for place in sorted(kept.get(at, ()))], one.source.language).source
+        add_comments(
+            one.source.text, [one.notes[place] for place in sorted(kept.get(at, ()))], one.source.language
+        ).source
         for at, one in enumerate(every)
     ]
 
 
-def _indentation(one: Written, place: int) -> int:
+def _indentation(one: CommentResult, place: int) -> int:
     line = one.source.text.split("\n")[one.notes[place].line - 1]
     return len(line) - len(line.lstrip(" "))
 
@@ -292,14 +295,14 @@ def run_cell(protocol: Protocol, folder: Path, cell: Cell, *, split: str = "test
     }
 
 
-def _verbs(protocol: Protocol, train: TrainConfig) -> LocalVerbs:
-    return LocalVerbs({"commenting": Commenting()}, train, slots=128, max_tokens=protocol.max_tokens)
+def _verbs(protocol: Protocol, train: TrainConfig) -> LocalBackend:
+    return LocalBackend({"commenting": Commenting()}, train, slots=128, max_tokens=protocol.max_tokens)
 
 
 def _arm(protocol: Protocol, cell: Cell, generator: Policy, *, run: Run[Policy]) -> tuple[Policy, dict[str, Any]]:
     """The policy of an arm, and what became of the corpus."""
     sources, beside = corpus(protocol, cell.seed), requests(protocol, generator, cell.seed)
-    config = Comments.model_validate(
+    config = CommentsConfig.model_validate(
         {
             "teach": False,
             "tokens": protocol.tokens,
@@ -309,17 +312,17 @@ def _arm(protocol: Protocol, cell: Cell, generator: Policy, *, run: Run[Policy])
     )
     about: dict[str, Any] = {}
     if cell.arm in ARMS:
-        learned = comments(generator, sources, config=config, run=run, beside=beside)
+        learned = comments(generator, sources, config=config, run=run, extra_sequences=beside)
         about = json.loads((run.folder / "comments.json").read_text(encoding="utf-8"))[-1]
         if not (config.augment and config.filter):
             return learned, about
-    every = comment(sources, generator, run=run, temperature=protocol.temperature)
-    kept = [one for one in every if not against(one, config.limits)]
+    every = comment_sources(sources, generator, run=run, temperature=protocol.temperature)
+    kept = [one for one in every if not find_faults(one, config.limits)]
     if cell.arm in ARMS:
         return learned, {**about, "density": _density([one.text for one in kept])}
     texts = thinned(kept, DENSITIES[cell.arm], seed=cell.seed)
     rows = ((one.source.id, {"text": text}) for one, text in zip(kept, texts, strict=True))
-    parts = list(read_rows(rows, generator, Reading(kind="text", too_long="split")))
+    parts = list(read_rows(rows, generator, ReadingConfig(kind="text", overlong="split")))
     learned = run.fit(generator, [*parts, *beside], weighted_nll, tokens=protocol.tokens)
     return learned, {"sources": len(every), "kept": len(kept), "density": _density(texts)}
 

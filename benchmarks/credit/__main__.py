@@ -47,9 +47,9 @@ from benchmarks.study import (
     study_run,
     summary_path,
 )
-from evolvent.errors import unknown
-from evolvent.rl.trainer import PracticeConfig
-from evolvent.stats import Interval, crossed, paired
+from evolvent.errors import unknown_name_problem
+from evolvent.rl.trainer import RLConfig
+from evolvent.stats import Interval, crossed_interval, paired_interval
 from evolvent.trajectory import sample_rng
 
 FOLDER = RESULTS / "credit"
@@ -58,7 +58,7 @@ RIVALS = ("ppo", "ntpo")  # whom POAD is to beat
 ENOUGH = 0.7  # of a rival's steps to the threshold
 PROTOCOL = Protocol()
 QUICK = Protocol(
-    practice=PracticeConfig(iterations=5000, tasks=4, samples=2, minibatches=2, save_every=5000),
+    practice=RLConfig(iterations=5000, tasks_per_iteration=4, group_size=2, minibatches=2, save_every=5000),
     rates=(1e-3,),
     development=(100,),
     seeds=(0, 1),
@@ -75,7 +75,7 @@ def rounded(found: Interval, *, least: float = -np.inf, most: float = np.inf) ->
 
 def over_seeds(own: Sequence[float], other: Sequence[float] | None = None) -> list[float | None]:
     """The interval of a mean, or of a difference in pairs, over seeds."""
-    return rounded(paired(own, other or [0.0] * len(own), rng=sample_rng("credit intervals")))
+    return rounded(paired_interval(own, other or [0.0] * len(own), rng=sample_rng("credit intervals")))
 
 
 def over_tasks(cells: Cells, own: Sequence[Cell], panel: str) -> list[float | None]:
@@ -83,7 +83,7 @@ def over_tasks(cells: Cells, own: Sequence[Cell], panel: str) -> list[float | No
     world, measure = own[0].world, PLACES[own[0].world].measure
     tasks = getattr(panels(world, cells.protocol.panel)[1], panel)
     scores = [cells.kept[cell][panel][measure] for cell in own]
-    found = crossed(
+    found = crossed_interval(
         scores, [[0.0] * len(tasks)] * len(own), kinds=[task.kind for task in tasks], rng=sample_rng("credit intervals")
     )
     return rounded(found, least=0.0, most=1.0) if measure == "success" else rounded(found)
@@ -214,8 +214,12 @@ def show(found: Mapping[str, Any]) -> None:
 def asked_of(options: argparse.Namespace, protocol: Protocol, folder: Path) -> Asked:
     """What the command line asks for; the program ends where it names what does not exist."""
     worlds, methods = options.worlds or [*PLACES][-1 if options.quick else 0 :], options.methods or [*WAYS]
-    problems = [unknown("world", name, PLACES, where="--worlds") for name in worlds if name not in PLACES]
-    problems += [unknown("method", name, WAYS, where="--methods") for name in methods if name not in WAYS]
+    problems = [
+        unknown_name_problem("world", name, PLACES, location="--worlds") for name in worlds if name not in PLACES
+    ]
+    problems += [
+        unknown_name_problem("method", name, WAYS, location="--methods") for name in methods if name not in WAYS
+    ]
     exit_on_problems(problems)
     return Asked(folder, worlds, methods, options.seeds or protocol.seeds, options.cells or KINDS, options.jobs)
 

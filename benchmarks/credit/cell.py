@@ -21,20 +21,22 @@ from benchmarks.study import load_or_make_policy
 from benchmarks.tuning.cell import sources
 from evolvent.agents.language import LanguageAgent
 from evolvent.agents.plain import Random
-from evolvent.cli.train_rl import CLONE, METHODS
+from evolvent.cli.train_rl import CLONE_CONFIG, METHODS
 from evolvent.config import Config
 from evolvent.engine.asks import GREEDY
 from evolvent.engine.local import LocalEngine
 from evolvent.errors import ConfigError, NonFinite, NothingToLearn, ScoringError
+from evolvent.former_names import former_fields
+from evolvent.identity import version_1_values
 from evolvent.learn.learner import Learner, TrainConfig
 from evolvent.learn.objectives import weighted_nll
 from evolvent.learn.token_sequences import flatten
 from evolvent.models.policy import Policy
-from evolvent.rl.trainer import PracticeConfig
+from evolvent.rl.trainer import RLConfig
 from evolvent.rollout.collect import collect
 from evolvent.rollout.episode import Limits
 from evolvent.run import Run
-from evolvent.scale.initial import demonstrations, policy_for
+from evolvent.scale.initial import collect_demonstrations, make_policy
 from evolvent.store.ledger import read_rows
 from evolvent.trajectory import Json, Start, Task, canonical_json, sample_rng, sample_seed
 from evolvent.worlds.base import World
@@ -129,13 +131,18 @@ class Way:
     settings: Mapping[str, Any] = field(default_factory=dict)
     discounted: bool = True
 
+    def described(self) -> dict[str, Any]:
+        """Returns the settings under the names of version 1, which the digests of kept cells are made of."""
+        former = former_fields(METHODS[self.method].config)
+        return {former.get(name, name): value for name, value in self.settings.items()}
+
     def config(self, protocol: Protocol, place: Place) -> Config:
         """As the method takes it."""
         gamma = {"gamma": place.gamma} if self.discounted else {}
         return METHODS[self.method].config(**{**gamma, **self.settings, "practice": protocol.practice})
 
 
-_SAME: Mapping[str, Any] = {"entropy": 1e-3, "stop_kl": None, "whiten": True}
+_SAME: Mapping[str, Any] = {"entropy_coef": 1e-3, "target_kl": None, "whiten": True}
 # POAD, NTPO and action-level PPO differ in credit and ratio alone. Left as published, PPO would have a hundred times
 # POAD's entropy bonus, and the comparison would be about that. ETPO as published learns next to nothing in so few
 # iterations: a reward comes one token nearer in each, and beta .3 hardly lets the policy move (kitchen, development
@@ -145,10 +152,10 @@ WAYS: Mapping[str, Way] = {
     "ntpo": Way("ntpo", _SAME),
     "ppo": Way("ppo", {**_SAME, "level": "action"}),
     "token_ppo": Way("token_ppo", dict(METHODS["token_ppo"].defaults or {}), discounted=False),
-    "etpo": Way("etpo", {"beta": 0.05, "lam": 0.95, "lam_part": 1.0}),
+    "etpo": Way("etpo", {"beta": 0.05, "gae_lambda": 0.95, "token_lambda": 1.0}),
     "grpo": Way("grpo", discounted=False),
     "gigpo": Way("grpo", {"kind": "gigpo"}, discounted=False),
-    **{f"poad{inner:g}": Way("poad", {**_SAME, "gamma_part": inner}) for inner in INNER},
+    **{f"poad{inner:g}": Way("poad", {**_SAME, "token_gamma": inner}) for inner in INNER},
 }
 
 
@@ -162,15 +169,15 @@ class Protocol:
         scale: of the budgets, for a quick run. panel: tasks of each panel at the end.
     """
 
-    practice: PracticeConfig = field(
-        default_factory=lambda: PracticeConfig(
-            iterations=5000, tasks=32, samples=4, epochs=2, minibatches=2, save_every=5000
+    practice: RLConfig = field(
+        default_factory=lambda: RLConfig(
+            iterations=5000, tasks_per_iteration=32, group_size=4, ppo_epochs=2, minibatches=2, save_every=5000
         )
     )
     train: TrainConfig = field(
-        default_factory=lambda: TrainConfig(weight_decay=0.0, final_lr=1.0, clip=0.5, batch_tokens=4096)
+        default_factory=lambda: TrainConfig(weight_decay=0.0, final_lr_ratio=1.0, max_grad_norm=0.5, batch_tokens=4096)
     )
-    clone: TrainConfig = CLONE
+    clone: TrainConfig = CLONE_CONFIG
     rates: tuple[float, ...] = (3e-4, 1e-3, 3e-3)
     development: tuple[int, ...] = (100, 101)
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
@@ -180,15 +187,13 @@ class Protocol:
 
     def described(self) -> dict[str, Json]:
         """Everything, as JSON values."""
-        own: dict[str, Json] = {
-            name: getattr(self, name).model_dump(mode="json") for name in ("practice", "train", "clone")
-        }
+        own: dict[str, Json] = {name: version_1_values(getattr(self, name)) for name in ("practice", "train", "clone")}
         own |= {name: getattr(self, name) for name in ("rates", "development", "seeds", "scale", "panel", "max_tokens")}
         own["places"] = {
             name: {what: value for what, value in asdict(place).items() if what not in ("make", "threshold")}
             for name, place in PLACES.items()
         }
-        own["ways"] = {name: [way.method, dict(way.settings), way.discounted] for name, way in WAYS.items()}
+        own["ways"] = {name: [way.method, way.described(), way.discounted] for name, way in WAYS.items()}
         return own
 
     @property
@@ -235,13 +240,13 @@ def _cloned(protocol: Protocol, name: str, seed: int) -> Policy:
     starts = [Start(task) for task in [*said, *chosen[: place.random - len(said)]]]
     shown = list(collect({world.name: world}, starts, Random(), engine=None, seed=seed))
     shown.sort(key=lambda one: one.id)  # they come in order of completion
-    shown += demonstrations([world], chosen[place.random :], seed=seed) if place.expert else []
-    policy = policy_for([world], seed=seed)
+    shown += collect_demonstrations([world], chosen[place.random :], seed=seed) if place.expert else []
+    policy = make_policy([world], seed=seed)
     flat = flatten(shown, policy.dialect, instructions=lambda task: "", context=policy.context)
     config = protocol.clone.model_copy(update={"tokens": max(1, round(place.tokens * protocol.scale))})
     learner = Learner(policy, weighted_nll, config, seed=sample_seed("credit start", seed) % 2**31)
-    learner.fit(flat.parts)
-    return learner.policy.advanced()
+    learner.fit(flat.sequences)
+    return learner.policy.next_version()
 
 
 def weights_digest(policy: Policy) -> str:

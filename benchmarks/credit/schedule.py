@@ -25,7 +25,7 @@ from benchmarks.study import (
     run_in_processes,
 )
 
-STUDIED = tuple(name for name, way in WAYS.items() if "gamma_part" not in way.settings)
+STUDIED = tuple(name for name, way in WAYS.items() if "token_gamma" not in way.settings)
 KINDS = ("tuning", "study", "inner")
 
 

@@ -25,12 +25,12 @@ from rich.console import Console
 from benchmarks.evolve.arms import Plan, arms, worlds
 from benchmarks.reporting import RESULTS, about, command_line, finish, versions
 from benchmarks.study import study_run, unpack
-from evolvent.bench.plan import Primary, Study
-from evolvent.bench.results import Played
-from evolvent.bench.study import Event, freeze, read_results, run_study
-from evolvent.bench.verdict import Summary, as_json, read_summary
+from evolvent.bench.plan import PrimaryComparison, Study
+from evolvent.bench.results import ArmResult
+from evolvent.bench.study import StudyEvent, freeze_study, read_results, run_study
+from evolvent.bench.verdict import StudySummary, read_summary, to_json
 from evolvent.learn.learner import TrainConfig
-from evolvent.methods.agentevol import FORMULATED, PUBLISHED, AgentEvol
+from evolvent.methods.agentevol import FORMULATED, PUBLISHED, AgentEvolConfig
 from evolvent.stats import Interval
 from evolvent.view.study import study_table
 from evolvent.worlds.base import SPLITS
@@ -46,7 +46,7 @@ PLAN = Plan(
     clone_tokens=150_000,
     clones=10,
     train=LEARNER,
-    method=AgentEvol(iterations=4, samples=6, revisit=False, select="best", round_tokens=100_000, lr_scale=0.7),
+    method=AgentEvolConfig(iterations=4, samples=6, revisit=False, select="best", round_tokens=100_000, lr_scale=0.7),
 )
 VARIANTS = Plan(
     worlds=("lookup",),
@@ -56,7 +56,7 @@ VARIANTS = Plan(
     clone_tokens=40_000,
     clones=6,
     train=LEARNER,
-    method=AgentEvol(iterations=3, samples=6, revisit=False, select="best", round_tokens=60_000, lr_scale=0.7),
+    method=AgentEvolConfig(iterations=3, samples=6, revisit=False, select="best", round_tokens=60_000, lr_scale=0.7),
 )
 ARMS = {
     "evolve": ("base", "evolve", "train", "total", "regardless", "upper"),
@@ -71,7 +71,7 @@ QUICK = Plan(
     clone_tokens=12_000,
     clones=2,
     train=LEARNER,
-    method=AgentEvol(iterations=1, samples=2, select="best", round_tokens=8_000, lr_scale=0.7),
+    method=AgentEvolConfig(iterations=1, samples=2, select="best", round_tokens=8_000, lr_scale=0.7),
     limit=40,
 )
 
@@ -90,7 +90,7 @@ def quick_plan(names: Sequence[str]) -> Plan:
         context=1024,
         limit=2,
         tiers=("seen",),
-        method=AgentEvol(iterations=1, samples=2, select="best", round_tokens=6_000, lr_scale=0.7),
+        method=AgentEvolConfig(iterations=1, samples=2, select="best", round_tokens=6_000, lr_scale=0.7),
     )
 
 
@@ -109,11 +109,11 @@ def study(name: str, plan: Plan, seeds: Sequence[int], names: Sequence[str]) -> 
     }
     if name != "evolve":  # which has neither of these arms, and was frozen before they were facts
         facts["presets"] = {"published": dict(PUBLISHED), "formulated": dict(FORMULATED)}
-    primary = Primary("evolve", "total", tiers=plan.tiers)
+    primary = PrimaryComparison("evolve", "total", tiers=plan.tiers)
     return Study(name, arms(plan, names), tuple(seeds), BUDGET, primary, 0.05, facts)
 
 
-def tell(event: Event) -> None:
+def tell(event: StudyEvent) -> None:
     """One line for whatever happens."""
     if event.state != "known":
         print(f"{event.arm} {event.seed} {event.state} {event.why}".rstrip(), flush=True)
@@ -122,7 +122,7 @@ def tell(event: Event) -> None:
 def gains_of_more(chosen: Study, folder: Path) -> list[float]:
     """By seed, what 25 % more cloning won over the base on the primary tiers of the test panels."""
     kept = read_results(chosen, folder)
-    bases = [result for (arm, _), result in kept.items() if arm == "base" and isinstance(result, Played)]
+    bases = [result for (arm, _), result in kept.items() if arm == "base" and isinstance(result, ArmResult)]
     return [float(str(base.notes["gain_of_25_percent_more"])) for base in bases]
 
 
@@ -139,7 +139,7 @@ def ends(interval: Interval) -> list[float | None]:
     return [None if isnan(end) else end for end in (interval.low, interval.high)]
 
 
-def report(found: Summary, gains: Sequence[float], *, quick: bool) -> dict[str, Any]:
+def report(found: StudySummary, gains: Sequence[float], *, quick: bool) -> dict[str, Any]:
     """The figures as one JSON object."""
     by_arm: dict[str, dict[str, list[float | None]]] = {}
     for rate in found.rates:
@@ -192,14 +192,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "study" if options.quick else RESULTS / options.study
         chosen = _chosen(options)
-        print(f"study {freeze(chosen, folder)}", flush=True)
+        print(f"study {freeze_study(chosen, folder)}", flush=True)
         if options.freeze:
             return
         with study_run(folder):
             unpack(folder)
             run_study(chosen, folder, only=options.arms, seeds=options.seeds, observe=tell)
             found, gains = read_summary(folder), gains_of_more(chosen, folder)
-    Console(width=110).print(study_table(as_json(found), width=110))
+    Console(width=110).print(study_table(to_json(found), width=110))
     print(further_cloning(gains))
     finish(report(found, gains, quick=options.quick), options)
 

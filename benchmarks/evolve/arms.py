@@ -17,19 +17,20 @@ from pathlib import Path
 import torch
 
 import evolvent
-from evolvent.bench.plan import Arm, Seat
-from evolvent.bench.results import Played, outcomes, spent
+from evolvent.bench.plan import Arm, ArmRun
+from evolvent.bench.results import ArmResult, collect_outcomes, read_costs
 from evolvent.cli import registry
 from evolvent.config import Config
-from evolvent.curate.balance import balanced
+from evolvent.curate.balance import balance_worlds
 from evolvent.errors import ConfigError, ScoringError
+from evolvent.identity import version_1_values
 from evolvent.learn.learner import TrainConfig
 from evolvent.learn.objectives import weighted_nll
-from evolvent.methods.agentevol import FORMULATED, PUBLISHED, AgentEvol, Keep, evolve, keep
+from evolvent.methods.agentevol import FORMULATED, PUBLISHED, AgentEvolConfig, Keep, evolve, select_successes
 from evolvent.models.policy import Policy
 from evolvent.run import Evaluation, Run
-from evolvent.scale.initial import demonstrations, policy_for
-from evolvent.scale.local_backend import Panel, local_run
+from evolvent.scale.initial import collect_demonstrations, make_policy
+from evolvent.scale.local_backend import EvaluationPanel, local_run
 from evolvent.trajectory import Json, Task, Trajectory, sample_rng
 from evolvent.worlds.base import World
 
@@ -60,7 +61,7 @@ class Plan:
     namings: int
     clone_tokens: int
     clones: int
-    method: AgentEvol
+    method: AgentEvolConfig
     train: TrainConfig
     tiers: tuple[str, ...] = ("evo", "combo")
     limit: int = 200
@@ -71,13 +72,13 @@ class Plan:
         own = {one.name: getattr(self, one.name) for one in fields(self)}
         if self.context == 256:  # what studies had that were frozen before this was a choice
             del own["context"]
-        return {name: one.model_dump(mode="json") if isinstance(one, Config) else one for name, one in own.items()}
+        return {name: version_1_values(one) if isinstance(one, Config) else one for name, one in own.items()}
 
 
 @cache
 def worlds(chosen: tuple[str, ...]) -> Mapping[str, World]:
     """The worlds of these registry, dealt once for all arms and seeds."""
-    return registry.worlds(chosen)
+    return registry.load_worlds(chosen)
 
 
 @dataclass
@@ -91,7 +92,7 @@ class Regardless:
     seed: int
     _round: int = field(default=0)
 
-    def __call__(self, tried: Sequence[Trajectory], config: AgentEvol) -> list[Trajectory]:
+    def __call__(self, tried: Sequence[Trajectory], config: AgentEvolConfig) -> list[Trajectory]:
         tasks: dict[str, list[Trajectory]] = {}
         for trajectory in tried:
             if trajectory.success is not None:
@@ -136,12 +137,14 @@ class _Ready:
     rows: Rows
 
 
-def _run(plan: Plan, seat: Seat, arm: str) -> Run[Policy]:
+def _run(plan: Plan, seat: ArmRun, arm: str) -> Run[Policy]:
     torch.set_num_threads(1)
     folder = seat.folder.parent.parent / arm / str(seat.seed)
     made = list(worlds(plan.worlds).values())
     slots = 384 * 256 // plan.context  # as many positions in the arena, whatever the context
-    return local_run(folder, made, seed=seat.seed, train=plan.train, panel=Panel("test", None, plan.limit), slots=slots)
+    return local_run(
+        folder, made, seed=seat.seed, train=plan.train, panel=EvaluationPanel("test", None, plan.limit), slots=slots
+    )
 
 
 def _rate(rows: Rows, tiers: Sequence[str]) -> float:
@@ -152,33 +155,33 @@ def _rate(rows: Rows, tiers: Sequence[str]) -> float:
     return sum(scored) / len(scored)
 
 
-def _ready(plan: Plan, seat: Seat) -> _Ready:
+def _ready(plan: Plan, seat: ArmRun) -> _Ready:
     """Clone, and choose the best fit on dev. What the base's run has finished is read, not done again."""
     made = worlds(plan.worlds)
     shown, tried = drawn(plan, made, seat.seed)
-    taught = demonstrations(list(made.values()), shown, seed=seat.seed, namings=plan.namings)
-    initial = policy_for(list(made.values()), context=plan.context, seed=seat.seed)
+    taught = collect_demonstrations(list(made.values()), shown, seed=seat.seed, namings=plan.namings)
+    initial = make_policy(list(made.values()), context=plan.context, seed=seat.seed)
     policy, found, curve = initial, [], []
     with _run(plan, seat, "base") as run:
         for number in run.rounds(plan.clones):
             scale = 1.0 if number == 1 else plan.method.lr_scale
-            policy = run.fit(policy, balanced(taught), weighted_nll, tokens=plan.clone_tokens, lr_scale=scale)
+            policy = run.fit(policy, balance_worlds(taught), weighted_nll, tokens=plan.clone_tokens, lr_scale=scale)
             curve.append(_rate(run.evaluate(policy, number, split="dev"), plan.tiers))
             found.append(policy)
         best = curve.index(max(curve))
         base = found[best]
         rows = run.evaluate(base, plan.clones)
         quarter = round((best + 1) * plan.clone_tokens / 4)
-        further = run.fit(base, balanced(taught), weighted_nll, tokens=quarter, lr_scale=plan.method.lr_scale)
+        further = run.fit(base, balance_worlds(taught), weighted_nll, tokens=quarter, lr_scale=plan.method.lr_scale)
         more = run.evaluate(further, plan.clones + 1)
     gain = _rate(more, plan.tiers) - _rate(rows, plan.tiers)
     return _Ready(initial, base, taught, tried, best + 1, curve, gain, rows)
 
 
-def _played(run: Run[Policy], rows: Rows, notes: Mapping[str, Json]) -> Played:
-    tokens, cpu_s = spent(run.folder)
-    return Played(
-        outcomes(rows),
+def _played(run: Run[Policy], rows: Rows, notes: Mapping[str, Json]) -> ArmResult:
+    tokens, cpu_s = read_costs(run.folder)
+    return ArmResult(
+        collect_outcomes(rows),
         {**tokens, "computed": tokens["computed"] + tokens["fed"]},
         cpu_s,
         {**notes, "sources": sources()},
@@ -195,7 +198,7 @@ def sources() -> str:
     return digest.hexdigest()[:16]
 
 
-def _base(plan: Plan, seat: Seat) -> Played:
+def _base(plan: Plan, seat: ArmRun) -> ArmResult:
     ready = _ready(plan, seat)
     with _run(plan, seat, "base") as run:
         notes = {"dev": ready.curve, "fits": ready.fits, "gain_of_25_percent_more": ready.gain_of_more}
@@ -203,8 +206,14 @@ def _base(plan: Plan, seat: Seat) -> Played:
 
 
 def _arm(
-    plan: Plan, seat: Seat, config: AgentEvol, *, choose: Keep = keep, plans: bool = False, fits: bool = False
-) -> Played:
+    plan: Plan,
+    seat: ArmRun,
+    config: AgentEvolConfig,
+    *,
+    choose: Keep = select_successes,
+    plans: bool = False,
+    fits: bool = False,
+) -> ArmResult:
     """Evolve from the base.
 
     Args:
@@ -215,7 +224,7 @@ def _arm(
         ConfigError: the base was made again and is not the one whose result is kept.
     """
     ready = _ready(plan, seat)
-    if outcomes(ready.rows) != dict(seat.others["base"].played.outcomes):
+    if collect_outcomes(ready.rows) != dict(seat.previous["base"].result.outcomes):
         raise ConfigError(
             f"the base of seed {seat.seed} is not the one of its result",
             expected="the same outcomes",
@@ -225,42 +234,42 @@ def _arm(
     config = config.model_copy(update={"iterations": plan.method.iterations, "select": "best", **tokens})
     counts: list[int] = []
 
-    def counted(tried: Sequence[Trajectory], config: AgentEvol) -> list[Trajectory]:
+    def counted(tried: Sequence[Trajectory], config: AgentEvolConfig) -> list[Trajectory]:
         kept = choose(tried, config)
         counts.append(len(kept))
         return kept
 
     taught = ready.taught
     if plans:
-        taught = taught + demonstrations(list(worlds(plan.worlds).values()), ready.tried, seed=seat.seed)
+        taught = taught + collect_demonstrations(list(worlds(plan.worlds).values()), ready.tried, seed=seat.seed)
     with _run(plan, seat, seat.arm) as run:
-        final = evolve(ready.base, ready.tried, taught, config=config, run=run, initial=ready.initial, choose=counted)
+        final = evolve(ready.base, ready.tried, taught, config=config, run=run, initial=ready.initial, select=counted)
         rows = run.evaluate(final, config.iterations)
         return _played(run, rows, {"kept": counts, "round_tokens": config.round_tokens or 0})
 
 
-def _idle(plan: Plan, round_tokens: int | None = None) -> AgentEvol:
+def _idle(plan: Plan, round_tokens: int | None = None) -> AgentEvolConfig:
     """The method with nothing explored and nothing kept: cloning goes on."""
     tokens = plan.method.round_tokens if round_tokens is None else round_tokens
     return plan.method.model_copy(update={"keep": "none", "samples": 0, "round_tokens": tokens})
 
 
-def _total(plan: Plan, seat: Seat) -> Played:
+def _total(plan: Plan, seat: ArmRun) -> ArmResult:
     """Cloning that computes as many tokens as evolve did in all, exploring included."""
-    cost = seat.others["evolve"].played.tokens
+    cost = seat.previous["evolve"].result.tokens
     share = cost["computed"] / max(1, cost["fed"])
     return _arm(plan, seat, _idle(plan, round((plan.method.round_tokens or 0) * share)))
 
 
-def _regardless(plan: Plan, seat: Seat) -> Played:
-    counts = seat.others["evolve"].played.notes["kept"]
+def _regardless(plan: Plan, seat: ArmRun) -> ArmResult:
+    counts = seat.previous["evolve"].result.notes["kept"]
     return _arm(plan, seat, plan.method, choose=Regardless(list(counts) if isinstance(counts, list) else [], seat.seed))
 
 
 def arms(plan: Plan, chosen: Sequence[str]) -> tuple[Arm, ...]:
     """The arms of these names; the first is where the others start."""
 
-    def at(play: Callable[[Plan, Seat], Played]) -> Callable[[Seat], Played]:
+    def at(play: Callable[[Plan, ArmRun], ArmResult]) -> Callable[[ArmRun], ArmResult]:
         return lambda seat: play(plan, seat)
 
     every = (
@@ -293,13 +302,13 @@ def arms(plan: Plan, chosen: Sequence[str]) -> tuple[Arm, ...]:
         Arm(
             "published",
             "AgentEvol as its code has it",
-            lambda seat: _arm(plan, seat, AgentEvol.model_validate(PUBLISHED), fits=True),
+            lambda seat: _arm(plan, seat, AgentEvolConfig.model_validate(PUBLISHED), fits=True),
             ("base",),
         ),
         Arm(
             "formulated",
             "AgentEvol as it is formulated",
-            lambda seat: _arm(plan, seat, AgentEvol.model_validate(FORMULATED), fits=True),
+            lambda seat: _arm(plan, seat, AgentEvolConfig.model_validate(FORMULATED), fits=True),
             ("base",),
         ),
     )

@@ -23,9 +23,9 @@ import numpy as np
 from benchmarks.masking.cell import MAIN, PANELS, VARIANTS, Cell, Protocol, panels, run_cell
 from benchmarks.reporting import RESULTS, about, command_line, finish
 from benchmarks.study import compute_interval, exit_on_problems, prepare_process, read_cells, study_run, write_cell
-from evolvent.curate.irrelevance import read_row, row_of
-from evolvent.curate.masking import MaskSpec, mask
-from evolvent.errors import unknown
+from evolvent.curate.irrelevance import row_to_sample, sample_to_row
+from evolvent.curate.masking import MaskSpec, mask_sample
+from evolvent.errors import unknown_name_problem
 from evolvent.trajectory import sample_rng
 from evolvent.worlds.functions.panels import call_samples
 
@@ -83,16 +83,16 @@ def report(rows: Rows, protocol: Protocol) -> dict[str, Any]:
 def speed(count: int = 2000) -> dict[str, float]:
     """Samples of one core in a second, masked, and read and written as JSON; the best of interleaved turns."""
     samples = call_samples("train", "seen", count, kinds=("simple", "multiple"))
-    texts = [json.dumps(row_of(one)) for one in samples]
+    texts = [json.dumps(sample_to_row(one)) for one in samples]
     spec = MaskSpec(1.0)
     best = {"samples_per_s": 0.0, "json_per_s": 0.0}
     for _ in range(5):
         began = time.process_time()
         for one in samples:
-            mask(one, sample_rng(0, 0, one.id), spec)
+            mask_sample(one, sample_rng(0, 0, one.id), spec)
         middle = time.process_time()
         for text in texts:
-            json.dumps(row_of(read_row(json.loads(text))))
+            json.dumps(sample_to_row(row_to_sample(json.loads(text))))
         ended = time.process_time()
         best["samples_per_s"] = max(best["samples_per_s"], count / (middle - began))
         best["json_per_s"] = max(best["json_per_s"], count / (ended - middle))
@@ -137,7 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--variants", nargs="+", default=list(VARIANTS), help=f"of {', '.join(VARIANTS)}")
     parser.add_argument("--seeds", nargs="+", type=int)
     asked = parser.parse_args(arguments)
-    wrong = [unknown("variant", name, VARIANTS) for name in asked.variants if name not in VARIANTS]
+    wrong = [unknown_name_problem("variant", name, VARIANTS) for name in asked.variants if name not in VARIANTS]
     exit_on_problems(wrong)
     prepare_process()
     protocol = QUICK if asked.quick else PROTOCOL

@@ -18,17 +18,18 @@ from typing import Any
 from benchmarks.looking_back import look_back
 from benchmarks.recall import recalled
 from benchmarks.search_heads import look_alike
-from evolvent.bench.calls import answer, masked_panel
+from evolvent.bench.calls import answer_samples, mask_panel
 from evolvent.curate.masking import SYLLABLES, MaskSpec
 from evolvent.engine.local import LocalEngine
+from evolvent.identity import version_1_values
 from evolvent.learn.config import TrainConfig
 from evolvent.learn.objectives import weighted_nll
 from evolvent.messages import CallSample
-from evolvent.methods.hammer import PLAIN, Hammer, hammer
+from evolvent.methods.hammer import PLAIN, HammerConfig, hammer
 from evolvent.models.policy import Policy, tiny_policy
 from evolvent.models.toolprompt import Compact
 from evolvent.run import Run
-from evolvent.scale.local_backend import LocalVerbs
+from evolvent.scale.local_backend import LocalBackend
 from evolvent.trajectory import canonical_json, sample_seed
 from evolvent.worlds.functions.panels import call_samples
 from evolvent.worlds.functions.world import Functions
@@ -108,19 +109,19 @@ class Protocol:
     context: int = 384
     train: TrainConfig = field(
         default_factory=lambda: TrainConfig(
-            lr=3e-3, betas=(0.9, 0.95), batch_tokens=512, weight_decay=0.01, warmup_updates=50
+            lr=3e-3, betas=(0.9, 0.95), batch_tokens=512, weight_decay=0.01, warmup_steps=50
         )
     )
 
-    def verbs(self, size: str) -> LocalVerbs:
+    def verbs(self, size: str) -> LocalBackend:
         """What a model of a size learns with."""
         train = self.train.model_copy(update={"lr": self.train.lr * RATES[size]})
-        return LocalVerbs({"functions": Functions()}, train)
+        return LocalBackend({"functions": Functions()}, train)
 
     @property
     def digest(self) -> str:
         """16 hex digits: cells of another protocol are not mixed with these."""
-        own = asdict(replace(self, train=None)) | {"train": self.train.model_dump(mode="json")}  # type: ignore[arg-type]
+        own = asdict(replace(self, train=None)) | {"train": version_1_values(self.train)}  # type: ignore[arg-type]
         own["rates"], own["names"] = RATES, [len(WORDS), *PIECES]
         own["variants"] = {name: [dict(one.settings), one.size] for name, one in VARIANTS.items() if one.times == 1}
         return f"{sample_seed(canonical_json(own)):016x}"
@@ -142,7 +143,7 @@ def panels(protocol: Protocol) -> Mapping[str, Sequence[CallSample]]:
     """The three panels; the same for all variants and seeds."""
     asked = call_samples("test", "seen", protocol.panel, kinds=("simple", "multiple"))
     nothing = call_samples("test", "seen", protocol.panel, kinds=("irrelevant",), seed=1)
-    renamed = tuple(masked_panel(asked, MaskSpec(1.0, style="snake", words=WORDS, pieces=PIECES), seed=1))
+    renamed = tuple(mask_panel(asked, MaskSpec(1.0, style="snake", words=WORDS, pieces=PIECES), seed=1))
     return {"plain": asked, "renamed": renamed, "irrelevant": nothing}
 
 
@@ -168,7 +169,7 @@ def run_cell(protocol: Protocol, folder: Path, cell: Cell) -> dict[str, Any]:
     began = time.process_time()
     policy, prompt = start(protocol, folder, taught.size, cell.seed), Compact()
     samples = call_samples("train", "seen", protocol.pool, kinds=("simple", "multiple"), seed=cell.seed)
-    config = Hammer.model_validate(
+    config = HammerConfig.model_validate(
         {
             "copies": 16 * taught.times,
             "tokens": protocol.tokens * taught.times,
@@ -185,10 +186,10 @@ def run_cell(protocol: Protocol, folder: Path, cell: Cell) -> dict[str, Any]:
     engine = LocalEngine(learned, slots=64)
     row: dict[str, Any] = {"digest": protocol.digest, "variant": cell.variant, "seed": cell.seed, "panels": {}}
     for name, panel in panels(protocol).items():
-        found = answer(panel, prompt, learned.dialect, engine=engine, max_tokens=48)
+        found = answer_samples(panel, prompt, learned.dialect, engine=engine, max_tokens=48)
         row["panels"][name] = {
-            "right": [int(one.verdict.valid) for one in found],
-            "generated": sum(one.generated for one in found),
+            "right": [int(one.grade.valid) for one in found],
+            "generated": sum(one.num_generated for one in found),
             "unreadable": sum(one.calls is None for one in found),
             "named": sum(
                 bool(one.calls) and [c.name for c in one.calls or ()] == [c.name for c in one.sample.calls]

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 
 from evolvent.config import as_dict
-from evolvent.marl.policy import TeamPolicy, shape_of
-from evolvent.marl.updates import TeamUpdates
-from evolvent.methods.mat import MAT, mat
+from evolvent.marl.policy import TeamPolicy, team_shape
+from evolvent.marl.updates import TeamUpdateConfig
+from evolvent.methods.mat import MATConfig, mat
 from evolvent.models.team_files import load_team, make_team, save_team
 from evolvent.rollout.teams import play_episodes
 from evolvent.trajectory import Task, canonical_json
@@ -100,7 +100,7 @@ def _rescue(place: str) -> tuple[Any, Sequence[Task]]:
     world = RescueWorld()
     tasks: Sequence[Task] = [task for task in world.tasks("train", "seen") if task.spec["agents"] == 3]
     if place:
-        tasks = [world.resized(task, int(place.split()[0])) for task in tasks]
+        tasks = [world.resize_team(task, int(place.split()[0])) for task in tasks]
     return world, tasks
 
 
@@ -146,12 +146,12 @@ def installed(task: str) -> bool:
     return not package or find_spec(package) is not None
 
 
-def settings_of(task: str, method: str, *, lr: float, seed: int, decisions: int) -> MAT:
+def settings_of(task: str, method: str, *, lr: float, seed: int, decisions: int) -> MATConfig:
     """The settings of a training; all but the learning rate are the same for every method of a task."""
     play = TASKS[task]
-    update = TeamUpdates(lr=lr, epochs=5, minibatches=4, clip=0.2, entropy=play.entropy, grad_norm=0.5)
+    update = TeamUpdateConfig(lr=lr, epochs=5, minibatches=4, clip=0.2, entropy=play.entropy, grad_norm=0.5)
     kind: Any = "mat" if method == "scratch" else method
-    return MAT(
+    return MATConfig(
         kind=kind,
         rows=play.rows,
         steps=ROLLOUT // play.rows,
@@ -162,7 +162,7 @@ def settings_of(task: str, method: str, *, lr: float, seed: int, decisions: int)
     )
 
 
-def protocol(task: str, config: MAT, *, place: str = "", start: str = "", arm: str = "") -> dict[str, Any]:
+def protocol(task: str, config: MATConfig, *, place: str = "", start: str = "", arm: str = "") -> dict[str, Any]:
     """All that a cell depends on, as JSON values.
 
     Args:
@@ -210,7 +210,7 @@ def curve_of(history: Sequence[Mapping[str, float]], decisions: int, stretches: 
     return [float(value) for value in sums[last] / counts[last]]
 
 
-def train(task: str, config: MAT, policy: Path | None = None) -> dict[str, Any]:
+def train(task: str, config: MATConfig, policy: Path | None = None) -> dict[str, Any]:
     """One training: its learning curve, its area (mean over the curve), CPU seconds. `policy`: where it is kept."""
     play = TASKS[task]
     began = time.process_time()
@@ -223,7 +223,7 @@ def train(task: str, config: MAT, policy: Path | None = None) -> dict[str, Any]:
     return {"curve": curve, "auc": float(np.mean(curve)), "last": curve[-1], "cpu_s": spent}
 
 
-def transfer(move: Move, config: MAT, *, decisions: int, start: Path | None) -> dict[str, Any]:
+def transfer(move: Move, config: MATConfig, *, decisions: int, start: Path | None) -> dict[str, Any]:
     """Go on at another place, and measure after each of `PARTS` of the pretraining's `decisions`.
 
     The policy is measured as it acts while it learns (actions are drawn), on the same episodes for every arm. Parts are
@@ -232,7 +232,7 @@ def transfer(move: Move, config: MAT, *, decisions: int, start: Path | None) -> 
     play, found = TASKS[move.task], {}
     began = time.process_time()
     with tempfile.TemporaryDirectory() as folder, closing(play.batch(move.place)) as batch:
-        shape = shape_of(
+        shape = team_shape(
             batch.spec, config.kind, width=config.width, heads=config.heads, blocks=config.blocks, share=config.share
         )
         model = make_team(shape, seed=config.seed) if start is None else load_team(start, expected=shape)

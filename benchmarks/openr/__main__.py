@@ -40,9 +40,9 @@ from benchmarks.study import (
     summary_path,
     write_cell,
 )
-from evolvent.errors import unknown
-from evolvent.reward.labelling import Labelling
-from evolvent.rl.trainer import PracticeConfig
+from evolvent.errors import unknown_name_problem
+from evolvent.reward.labelling import LabellingConfig
+from evolvent.rl.trainer import RLConfig
 
 FOLDER = RESULTS / "openr"
 PROTOCOL = Protocol()
@@ -50,9 +50,9 @@ QUICK = Protocol(
     seeds=(0,),
     tasks=6,
     samples=2,
-    labelling=Labelling(kind="shepherd", count=2),
+    labelling=LabellingConfig(kind="shepherd", count=2),
     labels=100,
-    practice=PracticeConfig(iterations=2, tasks=4, samples=2, epochs=1, minibatches=1, save_every=1000),
+    practice=RLConfig(iterations=2, tasks_per_iteration=4, group_size=2, ppo_epochs=1, minibatches=1, save_every=1000),
     paths=2,
     votes=3,
     panel=6,
@@ -150,7 +150,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", nargs="+", type=int, help="of everything")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the cells are")
     options = parser.parse_args(arguments)
-    wrong = [unknown("task", task, TASKS, where="--tasks") for task in options.tasks if task not in TASKS]
+    wrong = [
+        unknown_name_problem("task", task, TASKS, location="--tasks") for task in options.tasks if task not in TASKS
+    ]
     exit_on_problems(wrong)
     prepare_process()
     protocol = QUICK if options.quick else PROTOCOL

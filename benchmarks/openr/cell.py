@@ -14,17 +14,18 @@ from typing import Any
 
 from benchmarks.prm.bases import RECIPES, policy_of, took
 from benchmarks.search_bases import Base, panel, shown_of, world_of
-from evolvent.bench.results import claimed
+from evolvent.bench.results import hold_lock
 from evolvent.errors import ConfigError
+from evolvent.identity import version_1_text, version_1_values
 from evolvent.learn.config import TrainConfig
 from evolvent.learn.objectives import weighted_nll
 from evolvent.learn.optim.make import OptimizerConfig
-from evolvent.methods.openr import OpenR, openr
+from evolvent.methods.openr import OpenRConfig, openr
 from evolvent.models.policy import Policy
-from evolvent.reward.labelling import Labelling
-from evolvent.rl.trainer import PracticeConfig
+from evolvent.reward.labelling import LabellingConfig
+from evolvent.rl.trainer import RLConfig
 from evolvent.run import Evaluation, Run
-from evolvent.scale.local_backend import LocalVerbs, Panel
+from evolvent.scale.local_backend import EvaluationPanel, LocalBackend
 from evolvent.search.settings import SearchConfig
 from evolvent.store.ledger import read_rows
 from evolvent.trajectory import Task, canonical_json, sample_seed
@@ -59,21 +60,21 @@ class Protocol:
     seeds: tuple[int, ...] = (0, 1, 2)
     tasks: int = 40
     samples: int = 8
-    labelling: Labelling = field(default_factory=lambda: Labelling(kind="omega", count=8, rollouts=48))
+    labelling: LabellingConfig = field(default_factory=lambda: LabellingConfig(kind="omega", count=8, rollouts=48))
     labels: int = 4_000
     online: str = "grpo"
     reward: str = "gain"
     outcome: float = 1.0
     offline: str = "rft"
     per_task: int = 2
-    practice: PracticeConfig = field(
-        default_factory=lambda: PracticeConfig(
-            iterations=8, tasks=16, samples=4, epochs=2, minibatches=2, save_every=1000
+    practice: RLConfig = field(
+        default_factory=lambda: RLConfig(
+            iterations=8, tasks_per_iteration=16, group_size=4, ppo_epochs=2, minibatches=2, save_every=1000
         )
     )
     lr: float = 2e-4
     fitting: TrainConfig = field(
-        default_factory=lambda: TrainConfig(lr=1e-3, batch_tokens=1536, weight_decay=0.01, warmup_updates=10)
+        default_factory=lambda: TrainConfig(lr=1e-3, batch_tokens=1536, weight_decay=0.01, warmup_steps=10)
     )
     lr_scale: float = 0.5
     paths: int = 8
@@ -87,11 +88,11 @@ class Protocol:
         """The recipes of the policies: the deductions of `benchmarks.prm`, and word problems."""
         return RECIPES[self.quick]
 
-    def config(self, arm: str, task: str, *, tokens: int | None = None) -> OpenR:
+    def config(self, arm: str, task: str, *, tokens: int | None = None) -> OpenRConfig:
         """The settings of the method in an arm; tokens: that are learned offline."""
         labelling = self.labelling.model_copy(update={"max_tokens": self.bases[task].max_tokens})
         practice = self.practice.model_copy(update={"iterations": max(1, self.practice.iterations // 2)})
-        return OpenR.model_validate(
+        return OpenRConfig.model_validate(
             {
                 "samples": self.samples,
                 "labelling": labelling,
@@ -124,10 +125,10 @@ class Protocol:
     def digest(self) -> str:
         """16 hex digits: cells of another protocol are not mixed with these."""
         own = {name: value for name, value in vars(self).items() if name not in ("seeds", *_MODELS)}
-        own |= {name: getattr(self, name).model_dump(mode="json") for name in _MODELS}
+        own |= {name: version_1_values(getattr(self, name)) for name in _MODELS}
         own |= {
             "bases": [self.bases[task].digest for task in TASKS],
-            "search": [repr((self.guided(task), self.majority(task))).replace(_LATER, "") for task in TASKS],
+            "search": [version_1_text((self.guided(task), self.majority(task))).replace(_LATER, "") for task in TASKS],
         }
         return f"{sample_seed(canonical_json(own)):016x}"
 
@@ -170,22 +171,22 @@ def run_arms(
     place = folder / "runs" / f"openr-{protocol.digest}-{task}-{seed}"
     recipe, policy = protocol.bases[task], policy_of(task, seed, bases, bases=protocol.bases)
     world = world_of(task, bases=protocol.bases)
-    panels = Panel(split=protocol.split, tiers=(recipe.tier,), limit=protocol.panel)
+    panels = EvaluationPanel(split=protocol.split, tiers=(recipe.tier,), limit=protocol.panel)
     online = protocol.fitting.model_copy(
         update={"lr": protocol.lr, "final_lr": 1.0, "warmup_updates": 0, "clip": 0.5, "batch_tokens": 4096}
     )
-    verbs = LocalVerbs(
+    verbs = LocalBackend(
         {world.name: world},
         protocol.fitting,
         panels,
         _SLOTS,
         recipe.max_tokens,
-        practising=online,
+        rl_train=online,
         optimizer=OptimizerConfig(),
     )
     known = {cell.arm: dict(row) for cell, row in rows.items() if (cell.task, cell.seed) == (task, seed)}
     with (
-        claimed(folder / "locks" / place.name, wait_s=60.0),
+        hold_lock(folder / "locks" / place.name, wait_s=60.0),
         Run(place, verbs, seed=seed, settings=verbs.settings()) as run,
     ):
         arms = _Arms(protocol, run, policy, task, seed, panel(task, "train", protocol.tasks, bases=protocol.bases))
@@ -202,7 +203,7 @@ def run_arms(
                 "digest": protocol.digest,
                 **_right(found),
                 "stages": [row["name"] for row in spent],
-                **_spent(spent, epochs=protocol.practice.epochs),
+                **_spent(spent, epochs=protocol.practice.ppo_epochs),
                 "base": took(task, seed, bases, bases=protocol.bases)["cpu_s"],
             }
             note(Cell(task, seed, arm), known[arm])
@@ -225,7 +226,7 @@ class _Arms:
         if arm == "base":
             return run.evaluate(self.policy, 0)
         if arm == "majority":
-            return run.evaluate(self.policy, 0, how=asked.majority(self.task))
+            return run.evaluate(self.policy, 0, search=asked.majority(self.task))
         if arm == "imitated":
             shown = shown_of(self.task, self.seed, bases=asked.bases)
             again = run.fit(self.policy, shown, weighted_nll, tokens=learned, lr_scale=asked.lr_scale)
@@ -236,7 +237,7 @@ class _Arms:
         if arm not in ("guided", "all"):
             return run.evaluate(policy)
         last = 1 if arm == "guided" else config.practice.iterations + 1  # as `openr` counts: it has played this already
-        return run.arm("guided").evaluate(policy, last, how=config.search, judge=judge)
+        return run.arm("guided").evaluate(policy, last, search=config.search, value_model=judge)
 
 
 def _right(found: Sequence[Evaluation]) -> Row:

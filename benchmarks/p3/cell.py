@@ -19,20 +19,21 @@ from pathlib import Path
 from typing import Any
 
 from evolvent.agents.language import LanguageAgent
-from evolvent.curate.difficulty import by_lines
+from evolvent.curate.difficulty import split_by_lines
 from evolvent.curate.selectors import facility_location
 from evolvent.engine.asks import GREEDY
 from evolvent.engine.local import LocalEngine
 from evolvent.errors import ScoringError
+from evolvent.identity import version_1_values
 from evolvent.learn.config import TrainConfig
 from evolvent.learn.objectives import weighted_nll
-from evolvent.learn.token_sequences import Parts, flatten
-from evolvent.methods.p3 import FULL, NO_DIFFICULTY, NO_DIVERSITY, NO_PACE, P3, p3
+from evolvent.learn.token_sequences import TokenSequence, flatten
+from evolvent.methods.p3 import FULL, NO_DIFFICULTY, NO_DIVERSITY, NO_PACE, P3Config, p3
 from evolvent.models.policy import Policy, tiny_policy
 from evolvent.rollout.collect import collect
 from evolvent.run import Run
-from evolvent.scale.initial import demonstrations
-from evolvent.scale.local_backend import LocalVerbs, Panel
+from evolvent.scale.initial import collect_demonstrations
+from evolvent.scale.local_backend import EvaluationPanel, LocalBackend
 from evolvent.trajectory import Start, Task, Trajectory, canonical_json, sample_rng, sample_seed
 from evolvent.worlds.base import World
 from evolvent.worlds.panel import Sizes
@@ -43,7 +44,7 @@ __all__ = ["MAIN", "TASKS", "TIERS", "VARIANTS", "Cell", "Protocol", "panel", "r
 
 TASKS = ("maths", "programs", "noisy maths", "noisy programs")
 TIERS = ("seen", "evo", "longer")
-ROUNDS = Panel(split="dev", limit=2)  # rounds are not compared: as little as can be played
+ROUNDS = EvaluationPanel(split="dev", limit=2)  # rounds are not compared: as little as can be played
 MAIN = ("p3", "random", "full", "no difficulty", "no pace", "no diversity")
 _QUALITY: Mapping[str, object] = {"quality": True}
 VARIANTS: Mapping[str, Mapping[str, object]] = {
@@ -90,17 +91,17 @@ class Protocol:
     context: int = 160
     max_tokens: int = 72
     train: TrainConfig = field(
-        default_factory=lambda: TrainConfig(lr=1e-3, batch_tokens=2048, weight_decay=0.01, warmup_updates=10)
+        default_factory=lambda: TrainConfig(lr=1e-3, batch_tokens=2048, weight_decay=0.01, warmup_steps=10)
     )
     base_train: TrainConfig = field(
-        default_factory=lambda: TrainConfig(lr=3e-3, betas=(0.9, 0.95), batch_tokens=2048, warmup_updates=20)
+        default_factory=lambda: TrainConfig(lr=3e-3, betas=(0.9, 0.95), batch_tokens=2048, warmup_steps=20)
     )
 
     @property
     def digest(self) -> str:
         """16 hex digits: cells of another protocol are not mixed with these."""
         own = asdict(replace(self, train=None, base_train=None))  # type: ignore[arg-type]
-        own |= {name: getattr(self, name).model_dump(mode="json") for name in ("train", "base_train")}
+        own |= {name: version_1_values(getattr(self, name)) for name in ("train", "base_train")}
         own["levels"] = [*_LEVELS, _COMMON]
         own["variants"] = {name: dict(more) for name, more in VARIANTS.items()}
         return f"{sample_seed(canonical_json(own)):016x}"
@@ -184,12 +185,14 @@ def mixed_up(shown: Sequence[Trajectory], share: float, seed: int) -> list[Traje
     return found
 
 
-def parts_of(world: World, policy: Policy, tasks: Sequence[Task], seed: int, *, noise: float = 0.0) -> list[Parts]:
+def parts_of(
+    world: World, policy: Policy, tasks: Sequence[Task], seed: int, *, noise: float = 0.0
+) -> list[TokenSequence]:
     """Demonstrations as they are learned, with spans on their lines."""
-    shown = mixed_up(demonstrations([world], tasks, seed=seed), noise, seed)
+    shown = mixed_up(collect_demonstrations([world], tasks, seed=seed), noise, seed)
     flat = flatten(shown, policy.dialect, instructions=lambda one: world.instructions, context=policy.context)
     words = policy.tokenizer
-    return [by_lines(part, lambda token: words.decode([token])) for part in flat.parts]
+    return [split_by_lines(part, lambda token: words.decode([token])) for part in flat.sequences]
 
 
 def untrained(protocol: Protocol, world: World, seed: int) -> Policy:
@@ -217,17 +220,17 @@ def run_cell(protocol: Protocol, folder: Path, cell: Cell, *, split: str = "test
     even, pool = drawn(protocol, cell.task, cell.seed)
     start = untrained(protocol, world, cell.seed)
     place = folder / "runs" / f"{protocol.digest}-{cell.task}-{cell.seed}"
-    verbs = LocalVerbs({world.name: world}, protocol.base_train, ROUNDS)
+    verbs = LocalBackend({world.name: world}, protocol.base_train, ROUNDS)
     with Run(place / "base", verbs, seed=cell.seed, settings=verbs.settings()) as run:
         base = run.fit(start, parts_of(world, start, even, cell.seed), weighted_nll, tokens=protocol.base)
     noise = protocol.noise if cell.task.startswith("noisy") else 0.0
     parts = parts_of(world, base, pool, cell.seed, noise=noise)
     count = len(parts) if cell.variant == "full" else protocol.chosen
-    config = P3.model_validate(
+    config = P3Config.model_validate(
         {"rounds": protocol.rounds, "count": count, "tokens": protocol.tokens, **VARIANTS[cell.variant]}
     )
     more = {"select": facility_location} if cell.variant == "facility" else {}
-    verbs = LocalVerbs({world.name: world}, protocol.train, ROUNDS)
+    verbs = LocalBackend({world.name: world}, protocol.train, ROUNDS)
     with Run(place / cell.variant, verbs, seed=cell.seed, settings=verbs.settings()) as run:
         learned = p3(base, parts, config=config, run=run, **more)
     before, _ = solved(protocol, base, world, tasks)

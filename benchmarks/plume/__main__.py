@@ -35,12 +35,12 @@ import torch
 
 from benchmarks.reporting import RESULTS, about, command_line, finish, versions
 from benchmarks.study import read_cells, study_run, write_cell
-from evolvent.belief.comparison import Chooser, Played, planner, play
+from evolvent.belief.comparison import Chooser, ChooserResult, make_chooser, play_episodes
 from evolvent.belief.learners import LEARNERS
-from evolvent.belief.outcomes import CELLS, outcomes
+from evolvent.belief.outcomes import CELLS, tabulate_outcomes
 from evolvent.config import as_dict
-from evolvent.methods.agdc import AGDC, agdc, detector_of, world_of
-from evolvent.stats import crossed, paired, wilson
+from evolvent.methods.agdc import AGDCConfig, agdc, build_detector, build_world
+from evolvent.stats import crossed_interval, paired_interval, wilson_interval
 from evolvent.trajectory import Start, canonical_json, sample_rng
 
 FOLDER = RESULTS / "plume"
@@ -63,19 +63,19 @@ def names() -> list[str]:
     return [*PLANNED, *TURNING, *(f"{name}/{arm}" for name in LEARNED for arm in ARMS)]
 
 
-def config_of(name: str, seed: int, *, quick: bool) -> AGDC:
+def config_of(name: str, seed: int, *, quick: bool) -> AGDCConfig:
     """The settings of a system; those of planners say what is played."""
     first, _, second = name.partition("/")
     if first not in LEARNED:
-        return AGDC(algorithm="ppo", moves="heading" if second == "heading" else "preset", detector=DETECTOR)
+        return AGDCConfig(algorithm="ppo", moves="heading" if second == "heading" else "preset", detector=DETECTOR)
     small = {"budget": 2_000, "n_particles": 100} if quick else {}
-    return AGDC(**{**LEARNED[first], **small, "arm": second, "seed": seed, "detector": DETECTOR})
+    return AGDCConfig(**{**LEARNED[first], **small, "arm": second, "seed": seed, "detector": DETECTOR})
 
 
 def protocol(name: str, seed: int, *, quick: bool) -> dict[str, Any]:
     """All that a cell depends on, as JSON values. Compiled beliefs are the same equations, equal to rounding."""
     config = config_of(name, seed, quick=quick)
-    world = world_of(config)
+    world = build_world(config)
     told: dict[str, Any] = {"moves": world.preset.moves, "detector": DETECTOR}
     if name.partition("/")[0] in LEARNED:
         told = {key: value for key, value in as_dict(config).items() if key != "fused"}
@@ -100,16 +100,16 @@ def cell(name: str, seed: int, *, quick: bool) -> dict[str, Any]:
         began = time.process_time()
         learned = agdc(config)
         cpu_s, choose = time.process_time() - began, learned
-        curve = [[one.at, one.ceased, one.right, one.steps] for one in learned.finished]
+        curve = [[one.total_steps, one.ceased, one.right, one.steps] for one in learned.finished]
         chooser: Chooser = choose
     else:
-        chooser = planner(first)
-    world = world_of(config)
+        chooser = make_chooser(first)
+    world = build_world(config)
     tasks = world.tasks("test", "seen")
     starts = [Start(tasks[i % len(tasks)], i // len(tasks)) for i in range(said["episodes"])]
     began = time.process_time()
-    played = play(
-        chooser, world, starts, name=name, detector=detector_of(config), particles=said["particles"], fused=fused
+    played = play_episodes(
+        chooser, world, starts, name=name, detector=build_detector(config), particles=said["particles"], fused=fused
     )
     return {
         **said,
@@ -124,7 +124,7 @@ def cell(name: str, seed: int, *, quick: bool) -> dict[str, Any]:
     }
 
 
-def rows_of(played: Played) -> list[list[Any]]:
+def rows_of(played: ChooserResult) -> list[list[Any]]:
     """[task, kind, sample, stopped, right or None, steps, metres, error in metres] of each episode."""
     return [
         [
@@ -192,12 +192,12 @@ def spread(cells: Sequence[Mapping[str, Any]], measure: str, other: Mapping[str,
     base = measured([other], measure)[0] if other else [0.0] * len(kinds)
     rng = sample_rng("plume", measure)
     if len(own) > 1:
-        found = crossed(own, [base] * len(own), kinds=kinds, rng=rng)
+        found = crossed_interval(own, [base] * len(own), kinds=kinds, rng=rng)
     else:
-        found = paired(own[0], base, levels=[kinds], rng=rng)
+        found = paired_interval(own[0], base, levels=[kinds], rng=rng)
     ends = [found.low, found.high] if found.low == found.low else [found.mean, found.mean]
     if other is None and measure in ("success", "false_cessation"):
-        alone = wilson(int(sum(map(sum, own))), sum(map(len, own)))
+        alone = wilson_interval(int(sum(map(sum, own))), sum(map(len, own)))
         ends = [min(ends[0], alone.low), max(ends[1], alone.high)]
     return [round(value, 4) for value in (found.mean, *ends)]
 
@@ -205,7 +205,7 @@ def spread(cells: Sequence[Mapping[str, Any]], measure: str, other: Mapping[str,
 def row_of(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What is told of one system: its cells pooled; rates and means are [mean, low, high]."""
     rows = [row for each in cells for row in each["episodes_played"]]
-    table = outcomes([row[3] for row in rows], [row[4] for row in rows], [row[5] for row in rows])
+    table = tabulate_outcomes([row[3] for row in rows], [row[4] for row in rows], [row[5] for row in rows])
     return {
         **{name: spread(cells, name) for name in ("success", "false_cessation", "steps", "distance")},
         "decision_ms": round(float(np.mean([each["decision_ms"][0] for each in cells])), 5),

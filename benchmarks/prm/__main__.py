@@ -56,7 +56,7 @@ def choice(task: Row, n: int, *, way: str, span: Span, rule: Rule) -> tuple[int,
         for said, score in zip(task["answers"][:n], scores, strict=True)
     ]
     found = aggregate(samples, span="last", rule=rule)  # what is handed in is the solution's score already
-    proven = found.chosen is not None and task["proven"][found.chosen]
+    proven = found.best_sample is not None and task["proven"][found.best_sample]
     return int(found.answer == task["truth"]), int(proven)
 
 

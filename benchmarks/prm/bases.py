@@ -45,7 +45,7 @@ class Proofs(Deduction):
 
     def __init__(self, *, longest: int = 4, sizes: Sizes | None = None) -> None:
         super().__init__(depth=4, sizes=replace(sizes or Sizes(), per_kind=400))  # a kind is a length: there are few
-        self.chains = Chains(self.name, PARTS[:1], longest, fewest=2, ends=ENDS[:1])
+        self.chains = Chains(self.name, PARTS[:1], longest, min_length=2, ends=ENDS[:1])
         self.tiers = ("evo",)  # one part and one end are never shown side by side
         self._read: dict[str, Theory] = {}
 
@@ -57,7 +57,7 @@ class Proofs(Deduction):
 
     def make(self, task: Task) -> QuestionEnv:
         """An Env whose verdict is that of `proof_grade`."""
-        return QuestionEnv(task, self.question(task).text, partial(self.proof_grade, task))
+        return QuestionEnv(task, self.question(task).text, partial(self.grade_proof, task))
 
 
 _PROOFS = replace(
@@ -117,7 +117,7 @@ def _made(task: str, seed: int, bases: Mapping[str, Base]) -> tuple[Policy, dict
     shown = shown_of(task, seed, bases=bases)
     flat = flatten(shown, policy.dialect, instructions=lambda _: world.instructions, context=policy.context)
     learner = Learner(policy, weighted_nll, base.train.model_copy(update={"tokens": base.tokens}), seed=own)
-    report = learner.fit(flat.parts)
+    report = learner.fit(flat.sequences)
     note = {
         "task": task,
         "seed": seed,
@@ -128,4 +128,4 @@ def _made(task: str, seed: int, bases: Mapping[str, Base]) -> tuple[Policy, dict
         "loss": round(float(np.mean(report.losses[-50:])), 4),
         "cpu_s": round(time.process_time() - began, 1),
     }
-    return learner.policy.advanced(), note
+    return learner.policy.next_version(), note

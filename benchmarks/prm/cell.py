@@ -20,16 +20,17 @@ from benchmarks.prm.bases import RECIPES, Proofs, policy_of, took
 from benchmarks.search_bases import Base, panel, world_of
 from evolvent.agents.language import LanguageAgent
 from evolvent.engine.asks import Sampling
-from evolvent.engine.driver import drive
+from evolvent.engine.driver import run_jobs
 from evolvent.engine.local import LocalEngine
 from evolvent.errors import ConfigError
+from evolvent.identity import version_1_values
 from evolvent.learn.learner import Learner, TrainConfig
-from evolvent.learn.objectives import span_labels
+from evolvent.learn.objectives import span_labels_objective
 from evolvent.models.policy import Policy
 from evolvent.reward.calibration import auc_within, label_accuracy
-from evolvent.reward.labelling import Labelling, solutions_of
-from evolvent.reward.process import default_tags, prepare
-from evolvent.reward.scoring import Floats, solutions_in, span_scores, spans_of
+from evolvent.reward.labelling import LabellingConfig, rows_to_solutions
+from evolvent.reward.process import default_tags, prepare_rows
+from evolvent.reward.scoring import Floats, collect_solutions, make_span_splitter, score_spans
 from evolvent.reward.solutions import Solution
 from evolvent.rollout.collect import collect
 from evolvent.search.aggregate import Span
@@ -65,7 +66,7 @@ class Protocol:
     rollouts: int = 64
     labels: int = 12_000
     train: TrainConfig = field(
-        default_factory=lambda: TrainConfig(lr=2e-3, batch_tokens=1536, weight_decay=0.01, warmup_updates=20)
+        default_factory=lambda: TrainConfig(lr=2e-3, batch_tokens=1536, weight_decay=0.01, warmup_steps=20)
     )
     temperature: float = 1.3
     panel: int = 48
@@ -82,7 +83,7 @@ class Protocol:
     def digest(self) -> str:
         """16 hex digits: cells of another protocol are not mixed with these."""
         own = {name: value for name, value in vars(self).items() if name not in ("seeds", "train")}
-        own |= {"train": self.train.model_dump(mode="json"), "base": self.bases["deduction"].digest}
+        own |= {"train": version_1_values(self.train), "base": self.bases["deduction"].digest}
         return f"{sample_seed(canonical_json(own)):016x}"
 
 
@@ -114,7 +115,7 @@ class _Place:
 
     def proven(self, task: Task, said: str) -> bool:
         """Whether a response proves its answer."""
-        return bool(self.world.proof_grade(task, said).correct)
+        return bool(self.world.grade_proof(task, said).correct)
 
 
 def run_cell(protocol: Protocol, folder: Path, seed: int) -> Row:
@@ -149,7 +150,7 @@ def _labelled(
 ) -> tuple[Row, list[Row]]:
     """What labelling came to, beside the truth, and its rows."""
     asked = place.protocol
-    how = Labelling(
+    how = LabellingConfig(
         kind="omega" if way == "omega" else "shepherd",
         count=asked.completions,
         rollouts=asked.rollouts,
@@ -162,7 +163,7 @@ def _labelled(
         for task, one in wanted
     ]
     began, found = time.process_time(), dict[int, list[Row]]()
-    for done in drive(works, LocalEngine(place.policy, slots=_SLOTS), slots=_SLOTS):
+    for done in run_jobs(works, LocalEngine(place.policy, slots=_SLOTS), slots=_SLOTS):
         if done.error is not None:
             raise ConfigError("a task that could not be labelled", value=str(done.error), expected="labels")
         found[done.index] = done.value or []
@@ -200,7 +201,7 @@ def _held(place: _Place, task: Task, rows: Iterable[Row], known: Known) -> None:
 
     Where two solutions tell of one prefix, the higher label counts.
     """
-    for solution, labels in solutions_of(rows):
+    for solution, labels in rows_to_solutions(rows):
         ids: tuple[int, ...] = ()
         for span, label in zip(solution.spans, labels, strict=True):
             ids += span
@@ -249,14 +250,14 @@ def _known(value: float) -> float | None:
 
 def _judge(place: _Place, rows: Iterable[Row]) -> Policy:
     """A process reward model of the labels that follow, from a copy of the policy, as `methods/openr.py` fits it."""
-    ready = prepare(solutions_of(rows), default_tags(place.policy.tokenizer), context=place.policy.context)
+    ready = prepare_rows(rows_to_solutions(rows), default_tags(place.policy.tokenizer), context=place.policy.context)
     config = place.protocol.train.model_copy(update={"tokens": place.protocol.labels})
     learner = Learner(
-        place.policy.clone(), span_labels(soft=False), config, seed=sample_seed("judge", place.seed) % 2**31
+        place.policy.clone(), span_labels_objective(soft=False), config, seed=sample_seed("judge", place.seed) % 2**31
     )
-    if ready.parts:  # else nothing was labelled, and its scores say nothing
-        learner.fit(ready.parts)
-    return learner.policy.advanced()
+    if ready.sequences:  # else nothing was labelled, and its scores say nothing
+        learner.fit(ready.sequences)
+    return learner.policy.next_version()
 
 
 def _votes(place: _Place, judges: Mapping[str, Policy], asked: Sequence[Task]) -> Row:
@@ -265,9 +266,9 @@ def _votes(place: _Place, judges: Mapping[str, Policy], asked: Sequence[Task]) -
     Answers are places in `ANSWERS`, -1: none could be read. Scores are those of a solution, by judge and reduction.
     """
     tried = place.sampled(asked, max(place.protocol.budgets), "choose")
-    spans = spans_of(place.policy, Labelling().separators, max_tokens=place.most)
-    solutions = solutions_in((one for own in tried.values() for one in own), spans)
-    scores = {way: span_scores(judge, solutions, default_tags(judge.tokenizer)) for way, judge in judges.items()}
+    spans = make_span_splitter(place.policy, LabellingConfig().separators, max_tokens=place.most)
+    solutions = collect_solutions((one for own in tried.values() for one in own), spans)
+    scores = {way: score_spans(judge, solutions, default_tags(judge.tokenizer)) for way, judge in judges.items()}
     votes = []
     for task in asked:
         own = tried[task.id]

@@ -34,10 +34,10 @@ from benchmarks.study import (
     study_run,
     summary_path,
 )
-from evolvent.errors import Problem, unknown
-from evolvent.methods.r3 import R3
-from evolvent.rl.trainer import PracticeConfig
-from evolvent.stats import crossed
+from evolvent.errors import Problem, unknown_name_problem
+from evolvent.methods.r3 import R3Config
+from evolvent.rl.trainer import RLConfig
+from evolvent.stats import crossed_interval
 from evolvent.trajectory import Task, sample_rng
 
 FOLDER = RESULTS / "r3"
@@ -52,7 +52,7 @@ QUICK = Protocol(
     rates=(1e-3,),
     imitated=(1e-3,),
     tuned=("arithmetic",),
-    r3=R3(practice=PracticeConfig(iterations=40, tasks=16, samples=1, save_every=40, critic="own")),
+    r3=R3Config(practice=RLConfig(iterations=40, tasks_per_iteration=16, group_size=1, save_every=40, critic="own")),
 )
 
 
@@ -73,7 +73,7 @@ def interval(
         return [[float(row[at]) for at in used] for row in rows]
 
     tasks = [tasks[at] for at in used]
-    found = crossed(
+    found = crossed_interval(
         scores(own),
         scores(other) or [[0.0] * len(tasks)] * len(own),
         kinds=[f"{name}: {one.kind}" for name, one in tasks],
@@ -184,7 +184,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     tasks = options.tasks or (["arithmetic"] if options.quick else [*PANELS])
     seeds = options.seeds or ([0, 1] if options.quick else [0, 1, 2])
-    wrong = [unknown("panel", task, PANELS, where="--tasks") for task in tasks if task not in PANELS]
+    wrong = [unknown_name_problem("panel", task, PANELS, location="--tasks") for task in tasks if task not in PANELS]
     if used := sorted({*seeds} & {*PROTOCOL.development}):
         wrong.append(Problem("--seeds", f"{used} choose the rates", "give other seeds"))
     exit_on_problems(wrong)

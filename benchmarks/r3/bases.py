@@ -16,7 +16,7 @@ from evolvent.learn.token_sequences import flatten
 from evolvent.models.dialects import dialect_for
 from evolvent.models.policy import Policy
 from evolvent.models.tiny import word_tokenizer
-from evolvent.scale.initial import demonstrations
+from evolvent.scale.initial import collect_demonstrations
 from evolvent.trajectory import sample_seed
 
 __all__ = ["base_of", "untrained"]
@@ -36,7 +36,7 @@ def _made(protocol: Protocol, task: str, model: str, seed: int) -> Policy:
     chosen, world = PANELS[task], world_of(protocol, task)
     policy = untrained(protocol, task, model, seed)
     count, tokens = (max(1, round(most * protocol.scale)) for most in (chosen.imitated, chosen.tokens))
-    shown = demonstrations([world], panel(protocol, task, "train")[:count], seed=seed)
+    shown = collect_demonstrations([world], panel(protocol, task, "train")[:count], seed=seed)
     flat = flatten(shown, policy.dialect, instructions=lambda _: world.instructions, context=policy.context)
     if flat.refused or len(shown) < count:
         raise ConfigError(
@@ -46,8 +46,8 @@ def _made(protocol: Protocol, task: str, model: str, seed: int) -> Policy:
         )
     config = chosen.train.model_copy(update={"tokens": tokens})
     learner = Learner(policy, weighted_nll, config, seed=sample_seed("r3 base", seed) % 2**31)
-    learner.fit(flat.parts)
-    return learner.policy.advanced()
+    learner.fit(flat.sequences)
+    return learner.policy.next_version()
 
 
 def untrained(protocol: Protocol, task: str, model: str, seed: int) -> Policy:

@@ -16,18 +16,18 @@ from benchmarks.r3.bases import base_of
 from benchmarks.r3.protocol import PANELS, Cell, Protocol, panel, world_of
 from benchmarks.tuning.cell import sources
 from evolvent.agents.language import LanguageAgent
-from evolvent.backend import Stage
+from evolvent.backend import RunStage
 from evolvent.engine.asks import GREEDY
 from evolvent.engine.local import LocalEngine
 from evolvent.errors import ScoringError
 from evolvent.learn.objectives import weighted_nll
-from evolvent.methods.r3 import R3, r3
+from evolvent.methods.r3 import R3Config, r3
 from evolvent.models.policy import Policy
-from evolvent.rl.trainer import Practice, Setup
+from evolvent.rl.trainer import PolicyTrainer, RLSpec
 from evolvent.rollout.collect import collect
 from evolvent.run import Run
-from evolvent.scale.initial import demonstrations
-from evolvent.scale.local_backend import LocalVerbs
+from evolvent.scale.initial import collect_demonstrations
+from evolvent.scale.local_backend import LocalBackend
 from evolvent.trajectory import Start, Trajectory
 
 __all__ = ["Budgeted", "run_cell", "solved"]
@@ -45,15 +45,15 @@ def solved(protocol: Protocol, policy: Policy, task: str, split: str) -> list[bo
     return [bool(won[one.id]) for one in tasks]
 
 
-class Budgeted(LocalVerbs):
+class Budgeted(LocalBackend):
     """Verbs whose practices end with the iteration in which the environment steps are used up."""
 
     env_steps = 0
     most = 0
 
-    def practise(self, policy: Policy, stage: Stage, *, setup: Setup) -> Practice:
-        practice = super().practise(policy, stage, setup=setup)
-        rounds, play = practice.rounds, practice.play
+    def train_rl(self, policy: Policy, stage: RunStage, *, spec: RLSpec) -> PolicyTrainer:
+        practice = super().train_rl(policy, stage, spec=spec)
+        rounds, play = practice.iterations, practice.rollout
 
         def counted(starts: Sequence[Start], **more: Any) -> list[Trajectory]:
             played = play(starts, **more)
@@ -75,7 +75,7 @@ def run_cell(protocol: Protocol, folder: Path, cell: Cell, sft_tokens: int) -> d
     """Train and measure, cells of development seeds on the dev panel; the row to keep."""
     base, world = base_of(protocol, cell.task, cell.model, cell.seed, folder=folder), world_of(protocol, cell.task)
     began = time.process_time()
-    shown = demonstrations([world], panel(protocol, cell.task, "train"), seed=cell.seed)
+    shown = collect_demonstrations([world], panel(protocol, cell.task, "train"), seed=cell.seed)
     verbs = Budgeted(
         {world.name: world},
         protocol.again.model_copy(update={"lr": cell.rate}),
@@ -109,13 +109,13 @@ def run_cell(protocol: Protocol, folder: Path, cell: Cell, sft_tokens: int) -> d
     }
 
 
-def config_of(protocol: Protocol, cell: Cell, shown: Sequence[Trajectory]) -> R3:
+def config_of(protocol: Protocol, cell: Cell, shown: Sequence[Trajectory]) -> R3Config:
     """R3's settings of a cell. A staged curriculum must know how long it will be: from the steps that are left."""
     config = protocol.r3.model_copy(update={"kind": cell.method})
     if cell.method != "staged":
         return config
     long = sum(len(one.steps) for one in shown) / len(shown)
     left = 1 + (long - 1) / 2  # on average over the way
-    episodes = config.practice.tasks * config.practice.samples
+    episodes = config.practice.tasks_per_iteration * config.practice.group_size
     count = max(config.stages + 1, round(protocol.env_steps / (left * episodes)))
     return config.model_copy(update={"practice": config.practice.model_copy(update={"iterations": count})})

@@ -20,11 +20,12 @@ from benchmarks.looking_back import look_back
 from benchmarks.looking_up import look_up
 from benchmarks.prm.bases import Proofs
 from benchmarks.search_heads import look_alike
+from evolvent.identity import version_1_values
 from evolvent.learn.learner import TrainConfig
-from evolvent.methods.r3 import R3
+from evolvent.methods.r3 import R3Config
 from evolvent.models.policy import Policy
 from evolvent.models.tiny import ROPE_THETA, SIZES
-from evolvent.rl.trainer import PracticeConfig
+from evolvent.rl.trainer import RLConfig
 from evolvent.trajectory import Task, canonical_json, sample_seed
 from evolvent.worlds.base import World
 from evolvent.worlds.countdown import Countdown
@@ -38,7 +39,7 @@ __all__ = ["METHODS", "MODELS", "PANELS", "Cell", "Panel", "Protocol", "panel", 
 
 METHODS = ("sft", "outcome", "staged", "mixed")
 Heads = Callable[[Policy], None]
-IMITATING = TrainConfig(lr=3e-3, betas=(0.9, 0.95), batch_tokens=1024, final_lr=1.0)
+IMITATING = TrainConfig(lr=3e-3, betas=(0.9, 0.95), batch_tokens=1024, final_lr_ratio=1.0)
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class Panel:
         own = {name: getattr(value, "__name__", value) for name, value in vars(self).items()}
         return own | {
             "settings": dict(self.settings),
-            "train": self.train.model_dump(mode="json"),
+            "train": version_1_values(self.train),
             "tiers": list(self.tiers),
             "heads": [head.__name__ for head in self.heads],
         }
@@ -97,14 +98,14 @@ MODELS: Mapping[str, tuple[type[PretrainedConfig], type[PreTrainedModel], dict[s
 """The smallest embedded size, a Llama of twice the weights, and another architecture."""
 
 
-MIXED = R3(
+MIXED = R3Config(
     kl=0.01,
-    lam=1.0,
-    practice=PracticeConfig(
+    gae_lambda=1.0,
+    practice=RLConfig(
         iterations=2000,
-        tasks=128,
-        samples=1,
-        epochs=1,
+        tasks_per_iteration=128,
+        group_size=1,
+        ppo_epochs=1,
         minibatches=2,
         temperature=0.7,
         save_every=2000,
@@ -112,8 +113,8 @@ MIXED = R3(
         critic_lr=1e-3,
     ),
 )
-PRACTISING = TrainConfig(weight_decay=0.0, warmup_updates=0, final_lr=1.0, clip=1.0, batch_tokens=4096)
-AGAIN = TrainConfig(betas=(0.9, 0.95), batch_tokens=1024, final_lr=1.0)
+PRACTISING = TrainConfig(weight_decay=0.0, warmup_steps=0, final_lr_ratio=1.0, max_grad_norm=1.0, batch_tokens=4096)
+AGAIN = TrainConfig(betas=(0.9, 0.95), batch_tokens=1024, final_lr_ratio=1.0)
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,7 @@ class Protocol:
     imitated: tuple[float, ...] = (3e-4, 1e-3, 3e-3)
     development: tuple[int, ...] = (100,)
     tuned: tuple[str, ...] = ("arithmetic", "deduction")
-    r3: R3 = MIXED
+    r3: R3Config = MIXED
     train: TrainConfig = PRACTISING
     again: TrainConfig = AGAIN
 
@@ -153,7 +154,7 @@ class Protocol:
     def digest(self) -> str:
         """16 hex digits: cells of another protocol are not mixed with these."""
         own = asdict(replace(self, r3=None, train=None, again=None))  # type: ignore[arg-type]
-        own |= {name: getattr(self, name).model_dump(mode="json") for name in ("r3", "train", "again")}
+        own |= {name: version_1_values(getattr(self, name)) for name in ("r3", "train", "again")}
         own["panels"] = {name: chosen.described() for name, chosen in PANELS.items()}
         return f"{sample_seed(canonical_json(own)):016x}"
 

@@ -40,7 +40,7 @@ from evolvent.agents.language import LanguageAgent
 from evolvent.engine.local import LocalEngine
 from evolvent.models.policy import Policy
 from evolvent.rollout.collect import collect
-from evolvent.scale.ray_wire import files_of
+from evolvent.scale.ray_wire import read_policy_files
 from evolvent.trajectory import Start, sample_rng
 
 RESULT = RESULTS / "scale_sim.json"
@@ -108,7 +108,7 @@ def checked(
     policy: Policy, measured: Mapping[str, Any], checks: Mapping[str, Check], *, workers: Sequence[int], repeats: int
 ) -> dict[str, Any]:
     """Every workload by every number of workers, interleaved; the first turn warms up and is not counted."""
-    weights = float(sum(len(each) for each in files_of(policy)[1].values()))
+    weights = float(sum(len(each) for each in read_policy_files(policy)[1].values()))
     shapes = {name: pilot(policy, check) for name, check in checks.items()}
     rows: list[dict[str, Any]] = []
     with crew(max(workers)) as hands:

@@ -33,9 +33,16 @@ from evolvent.learn.token_sequences import flatten
 from evolvent.models.policy import Policy
 from evolvent.rollout.episode import Limits
 from evolvent.scale.ray_player import Player
-from evolvent.scale.ray_versions import versions
-from evolvent.scale.ray_wire import agent_row, files_of, message, parts_of, start_row, trajectory_of
-from evolvent.scale.ray_work import Item, Todo
+from evolvent.scale.ray_versions import read_versions
+from evolvent.scale.ray_wire import (
+    agent_to_row,
+    build_message,
+    parse_message,
+    read_policy_files,
+    start_to_row,
+    trajectory_from_line,
+)
+from evolvent.scale.ray_work import WorkItem, WorkQueue
 from evolvent.store.store import Store
 from evolvent.trajectory import Start, Trajectory, trajectory_name
 from evolvent.worlds.base import World
@@ -44,7 +51,7 @@ from evolvent.worlds.lookup import Lookup
 
 __all__ = ["Hand", "Real", "Work", "crew", "learned_from", "load", "play_circle", "shape_of", "worlds"]
 
-LEARNING = TrainConfig(epochs=1, lr=1e-6, final_lr=1.0)  # so small that episodes stay as long as they are
+LEARNING = TrainConfig(epochs=1, lr=1e-6, final_lr_ratio=1.0)  # so small that episodes stay as long as they are
 _MORE, _MORE_S = 512, 0.25  # as `scale.ray_players` asks
 
 
@@ -93,14 +100,14 @@ def _serve(pipe: Connection) -> None:
     player = Player(pipe.recv_bytes())
     pipe.send_bytes(player.hello())
     while told := pipe.recv_bytes():
-        contents = [np.frombuffer(pipe.recv_bytes(), np.uint8) for _ in parts_of(told)[0]["contents"]]
-        head, _ = parts_of(player.play(told, *contents))
+        contents = [np.frombuffer(pipe.recv_bytes(), np.uint8) for _ in parse_message(told)[0]["contents"]]
+        head, _ = parse_message(player.play(told, *contents))
         while "error" not in head and not head.get("end"):
             answer = player.more(_MORE, _MORE_S)
-            head, _ = parts_of(answer)
+            head, _ = parse_message(answer)
             pipe.send_bytes(answer)
         if "error" in head and "rows" not in head:
-            pipe.send_bytes(message({**head, "rows": []}))
+            pipe.send_bytes(build_message({**head, "rows": []}))
 
 
 @contextmanager
@@ -112,10 +119,10 @@ def crew(count: int) -> Iterator[list[Hand]]:
     """
     context = multiprocessing.get_context("spawn")
     made = {name: world.version for name, world in worlds().items()}
-    setup = message(
+    setup = build_message(
         {
             "worlds": [f"{__name__}:worlds", []],
-            "versions": versions(),
+            "versions": read_versions(),
             "made": made,
             "threads": 1,
         }
@@ -156,12 +163,12 @@ def play_circle(hands: Sequence[Hand], policy: Policy, work: Work, *, seed: int)
 
 def _collected(hands: Sequence[Hand], policy: Policy, work: Work, *, seed: int, folder: Path) -> list[Trajectory]:
     """Collection over the workers, as `scale.ray_players.Players.work` does it."""
-    files, contents = files_of(policy)
+    files, contents = read_policy_files(policy)
     named = {trajectory_name(start): start for start in work.starts}
-    todo = Todo([Item(name, start_row(start)) for name, start in named.items()], slots=work.rows)
+    todo = WorkQueue([WorkItem(name, start_to_row(start)) for name, start in named.items()], slots=work.rows)
     head = {
         "do": "play",
-        "agent": agent_row(LanguageAgent(policy, max_tokens=work.max_tokens)),
+        "agent": agent_to_row(LanguageAgent(policy, max_tokens=work.max_tokens)),
         "seed": seed,
         "name": "",
         "limits": asdict(Limits()),
@@ -173,15 +180,15 @@ def _collected(hands: Sequence[Hand], policy: Policy, work: Work, *, seed: int, 
     by_pipe = {hand.pipe: hand for hand in hands}
     with Store.open(folder, writing=True) as store:
         while len(todo):
-            while idle and todo.waiting:
-                _deal(idle.pop(0), todo.deal(len(hands)), head, contents, fresh)
+            while idle and todo.has_waiting:
+                _deal(idle.pop(0), todo.next_slice(len(hands)), head, contents, fresh)
             for pipe in wait(list(by_pipe)):
                 answer, lines = _checked(pipe.recv_bytes())  # type: ignore[union-attr]
                 for (key, _), line in zip(answer["rows"], lines, strict=True):
-                    item = todo.done(key)
+                    item = todo.finish(key)
                     if item is None:
                         raise EngineError("an episode was played twice", value=key)
-                    played.append(trajectory_of(line, named[key]))
+                    played.append(trajectory_from_line(line, named[key]))
                     store.append(played[-1])
                 if answer["end"]:
                     idle.append(by_pipe[pipe])  # type: ignore[index]
@@ -189,18 +196,22 @@ def _collected(hands: Sequence[Hand], policy: Policy, work: Work, *, seed: int, 
 
 
 def _deal(
-    hand: Hand, items: Sequence[Item], head: dict[str, Any], contents: dict[str, NDArray[np.uint8]], fresh: set[Hand]
+    hand: Hand,
+    items: Sequence[WorkItem],
+    head: dict[str, Any],
+    contents: dict[str, NDArray[np.uint8]],
+    fresh: set[Hand],
 ) -> None:
     """Send a slice; with it the weights, where they are new to the worker."""
     sent = list(contents) if hand in fresh else []
     fresh.discard(hand)
-    hand.pipe.send_bytes(message({**head, "rows": [item.row for item in items], "contents": sent}))
+    hand.pipe.send_bytes(build_message({**head, "rows": [item.row for item in items], "contents": sent}))
     for digest in sent:
         hand.pipe.send_bytes(contents[digest].tobytes())
 
 
 def _checked(told: bytes) -> tuple[dict[str, Any], list[bytes]]:
-    head, lines = parts_of(told)
+    head, lines = parse_message(told)
     if "error" in head:
         raise EngineError("a worker failed", value=head["error"])
     return head, lines
@@ -208,7 +219,7 @@ def _checked(told: bytes) -> tuple[dict[str, Any], list[bytes]]:
 
 def learned_from(policy: Policy, played: Sequence[Trajectory]) -> tuple[Policy, int]:
     """Learn once from what was played: the new policy, and how many tokens the training was fed."""
-    parts = flatten(played, policy.dialect, instructions=lambda task: "", context=policy.context).parts
+    parts = flatten(played, policy.dialect, instructions=lambda task: "", context=policy.context).sequences
     learner = Learner(policy.clone(), weighted_nll, LEARNING, seed=0)
     report = learner.fit(parts)
     learner.policy.model.eval()

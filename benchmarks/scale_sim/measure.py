@@ -30,16 +30,24 @@ from benchmarks.serve import COMMAND, Tally, cpu_clock, one_round
 from benchmarks.serve_sides import InProcess, Native, deal, episodes
 from evolvent.agents.language import LanguageAgent
 from evolvent.engine.asks import SampleAsk
-from evolvent.engine.driver import blocking
+from evolvent.engine.driver import ask_and_wait
 from evolvent.engine.local import LocalEngine
 from evolvent.learn.learner import Learner, TrainConfig
 from evolvent.learn.objectives import weighted_nll
 from evolvent.learn.token_sequences import flatten
 from evolvent.models.policy import Policy, tiny_policy
 from evolvent.rollout.collect import collect
-from evolvent.scale.initial import demonstrations, policy_for
-from evolvent.scale.ray_wire import files_of, line_of, message, parts_of, policy_in, start_row, trajectory_of
-from evolvent.serve.launch import launched
+from evolvent.scale.initial import collect_demonstrations, make_policy
+from evolvent.scale.ray_wire import (
+    build_message,
+    load_policy_files,
+    parse_message,
+    read_policy_files,
+    start_to_row,
+    trajectory_from_line,
+    trajectory_to_line,
+)
+from evolvent.serve.launch import launch_server
 from evolvent.store.store import Store
 from evolvent.trajectory import Generation, Start, Step, Task, Trajectory, sample_rng
 
@@ -54,10 +62,10 @@ _GROWN = 300  # updates of cloning, after which actions have natural lengths
 def natural_policy(*, seed: int, updates: int = _GROWN) -> Policy:
     """The default policy (xs), cloned from experts of both worlds for a short while: episodes end by themselves."""
     made = list(worlds().values())
-    policy = policy_for(made, seed=seed)
-    shown = demonstrations(made, [task for world in made for task in list(world.tasks("train", "seen"))[:60]])
-    parts = flatten(shown, policy.dialect, instructions=lambda task: "", context=policy.context).parts
-    learner = Learner(policy, weighted_nll, TrainConfig(updates=updates), seed=seed)
+    policy = make_policy(made, seed=seed)
+    shown = collect_demonstrations(made, [task for world in made for task in list(world.tasks("train", "seen"))[:60]])
+    parts = flatten(shown, policy.dialect, instructions=lambda task: "", context=policy.context).sequences
+    learner = Learner(policy, weighted_nll, TrainConfig(max_steps=updates), seed=seed)
     learner.fit(parts)
     learner.policy.model.eval()
     return learner.policy
@@ -93,7 +101,7 @@ def engine_costs(policy: Policy, repeats: int) -> dict[str, Any]:
         rng = sample_rng("scale sim prompts", next(numbers))  # prompts that the trie has never seen
         prompts = rng.integers(8, engines[rows].vocabulary, (rows, _PROMPT)).tolist()
         asks = [SampleAsk(None, prompt, written, seeds=(row,)) for row, prompt in enumerate(prompts)]
-        return _cpu(lambda: blocking(asks, engines[rows]))
+        return _cpu(lambda: ask_and_wait(asks, engines[rows]))
 
     def decode(rows: int) -> float:
         first, inside = asked(rows, 1), clocks.spent["model"]
@@ -165,7 +173,7 @@ def environment_costs(repeats: int, *, lines: int, steps: int) -> dict[str, floa
     """An environment step in process, and over the library's server: CPU of the server and seconds until the answer."""
     world = worlds()["crafting"]
     served = ("crafting", "--port", "0", "--capacity", "4096", "--idle_s", "3600")
-    with launched([*COMMAND, *served]) as server:
+    with launch_server([*COMMAND, *served]) as server:
         cpu = cpu_clock(server.process.pid)
         sides = {
             "in_process": Tally(InProcess(world), lambda: 0.0),
@@ -215,20 +223,20 @@ def episode_costs(repeats: int, copies: int) -> dict[str, Any]:
     Each fit is [an episode, a step, a token written or read].
     """
     shown = {length: _written(*length) for length in _LENGTHS}
-    lines = {length: line_of(one) for length, one in shown.items()}
+    lines = {length: trajectory_to_line(one) for length, one in shown.items()}
     sizes = {length: (1.0, float(length[0]), 3.0 * length[0] * length[1]) for length in _LENGTHS}
 
     def dealt(one: Trajectory) -> None:
-        message({"rows": [start_row(Start(one.task, number)) for number in range(copies)]})
+        build_message({"rows": [start_to_row(Start(one.task, number)) for number in range(copies)]})
 
     def told(one: Trajectory) -> None:
         for _ in range(copies):
-            line_of(one)
+            trajectory_to_line(one)
 
     def received(line: bytes, one: Trajectory) -> None:
-        _, parts = parts_of(message({}, [line] * copies))
+        _, parts = parse_message(build_message({}, [line] * copies))
         for part in parts:
-            trajectory_of(part, Start(one.task))
+            trajectory_from_line(part, Start(one.task))
 
     stored: dict[Any, int] = {}
 
@@ -297,15 +305,15 @@ def hand_over_costs(repeats: int) -> dict[str, Any]:
     """Weights as files in the driver, and loaded by a worker: fits [once, a byte], and the seconds by parameters."""
     words = [f"word{number}" for number in range(400)]
     policies = {size: tiny_policy(words, size=size) for size in ("xs", "s", "m")}
-    packed = {size: files_of(policy) for size, policy in policies.items()}
+    packed = {size: read_policy_files(policy) for size, policy in policies.items()}
 
     def loaded(size: str) -> None:
         with tempfile.TemporaryDirectory() as folder:
-            policy_in(Path(folder), *packed[size])
+            load_policy_files(Path(folder), *packed[size])
 
     calls: dict[Any, Callable[[], float]] = {}
     for size, policy in policies.items():
-        calls["pack", size] = partial(_cpu, partial(files_of, policy))
+        calls["pack", size] = partial(_cpu, partial(read_policy_files, policy))
         calls["load", size] = partial(_cpu, partial(loaded, size))
     seconds = _medians(calls, repeats)
     weights = {size: float(sum(len(each) for each in packed[size][1].values())) for size in policies}
@@ -351,7 +359,7 @@ def slowed_by_others(policy: Policy, repeats: int) -> float:
 
     def job() -> float:
         asks = [SampleAsk(None, [8 + row], _WRITTEN, seeds=(next(numbers),)) for row in range(16)]
-        return _cpu(lambda: blocking(asks, engine))
+        return _cpu(lambda: ask_and_wait(asks, engine))
 
     def beside() -> float:
         with _busy():

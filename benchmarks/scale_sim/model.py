@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from benchmarks.scale_sim.events import Clock, Cores, Letters, Process
 from evolvent.errors import ConfigError
-from evolvent.scale.ray_work import Item, Todo
+from evolvent.scale.ray_work import WorkItem, WorkQueue
 
 __all__ = [
     "Circle",
@@ -196,11 +196,11 @@ def circle(shape: Shape, costs: Costs, *, workers: int, rows: int, machine: Mach
 
     def driver() -> Process:
         yield shared.work(costs.pack_s)
-        todo = Todo([Item(str(number), {}) for number in range(len(shape.steps))], slots=rows)
+        todo = WorkQueue([WorkItem(str(number), {}) for number in range(len(shape.steps))], slots=rows)
         idle, fresh = list(range(workers)), set(range(workers))
         while len(todo):
-            while idle and todo.waiting:
-                who, items = idle.pop(0), todo.deal(workers)
+            while idle and todo.has_waiting:
+                who, items = idle.pop(0), todo.next_slice(workers)
                 first = int(items[0].key)
                 yield shared.work(costs.deal_s * len(items))
                 doors[who].put((shape.part(first, first + len(items)), first, who in fresh))
@@ -208,7 +208,7 @@ def circle(shape: Shape, costs: Costs, *, workers: int, rows: int, machine: Mach
             who, ended, last = yield inbox.take()
             yield shared.work((costs.receive_s + costs.store_s) * len(ended))
             for key in ended:
-                told["stored"] += todo.done(str(key)) is not None
+                told["stored"] += todo.finish(str(key)) is not None
             if last:
                 idle.append(who)
         told["collected"] = clock.now

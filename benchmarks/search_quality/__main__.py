@@ -28,8 +28,8 @@ from benchmarks.search_bases import panel
 from benchmarks.search_quality.cell import loop_cell, run_cell
 from benchmarks.search_quality.protocol import METHODS, TASKS, Cell, Protocol
 from benchmarks.study import exit_on_problems, prepare_process, read_rows, study_run, summary_path, write_cell
-from evolvent.errors import unknown
-from evolvent.stats import crossed, paired
+from evolvent.errors import unknown_name_problem
+from evolvent.stats import crossed_interval, paired_interval
 from evolvent.trajectory import sample_rng
 
 FOLDER = RESULTS / "search"
@@ -90,7 +90,7 @@ def interval(kept: Cells, own: Sequence[Cell], other: Sequence[Cell] = ()) -> li
     kinds = [task.kind for task in panel(own[0].task, "test", kept.protocol.panel, bases=kept.protocol.bases)]
     sides = [[kept.kept[cell]["values"] for cell in side] for side in (own, other)]
     against = sides[1] or [[0.0] * len(kinds)] * len(own)
-    found = crossed(sides[0], against, kinds=kinds, rng=sample_rng("search quality"))
+    found = crossed_interval(sides[0], against, kinds=kinds, rng=sample_rng("search quality"))
     ends = (found.mean, found.low, found.high) if found.low == found.low else (found.mean,) * 3
     return [round(end, 4) for end in ends]
 
@@ -204,7 +204,7 @@ def _over_seeds(gains: Sequence[float]) -> list[float]:
     """[mean, low, high] of one number a seed: Student's t; of one seed its number alone."""
     if len(gains) < 2:
         return [gains[0]] * 3
-    found = paired(gains, [0.0] * len(gains), rng=sample_rng("loops"))
+    found = paired_interval(gains, [0.0] * len(gains), rng=sample_rng("loops"))
     return [round(end, 4) for end in (found.mean, found.low, found.high)]
 
 
@@ -242,7 +242,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     protocol = QUICK if options.quick else PROTOCOL
     tasks = options.tasks or (["countdown"] if options.quick else [*TASKS])
-    wrong = [unknown("task", task, TASKS, where="--tasks") for task in tasks if task not in TASKS]
+    wrong = [unknown_name_problem("task", task, TASKS, location="--tasks") for task in tasks if task not in TASKS]
     exit_on_problems(wrong)
     prepare_process()
     with tempfile.TemporaryDirectory() as scratch:

@@ -21,12 +21,12 @@ from evolvent.engine.asks import Engine
 from evolvent.engine.local import LocalEngine
 from evolvent.errors import ConfigError
 from evolvent.learn.objectives import weighted_nll
-from evolvent.methods.tsllm import TSLLM, tsllm
+from evolvent.methods.tsllm import TSLLMConfig, tsllm
 from evolvent.models.policy import Policy
-from evolvent.rollout.search import Player, searching
+from evolvent.rollout.search import SearchPlayer, search_starts
 from evolvent.run import Run
-from evolvent.scale.judging import JUDGE, judged, scorer_of
-from evolvent.scale.local_backend import LocalVerbs, Panel
+from evolvent.scale.judging import JUDGE, combine_engines, make_scorer
+from evolvent.scale.local_backend import EvaluationPanel, LocalBackend
 from evolvent.search.settings import SearchConfig
 from evolvent.trajectory import Start
 
@@ -37,12 +37,12 @@ _NOTHING = (
 )
 
 
-def _player(policy: Policy, judge: Policy, how: SearchConfig) -> Player:
+def _player(policy: Policy, judge: Policy, how: SearchConfig) -> SearchPlayer:
     engine: Engine = LocalEngine(policy, slots=SLOTS)
-    if not how.judged:
-        return Player(policy, engine)
-    engine = judged(policy, judge, engine=engine, judging=LocalEngine(judge, slots=SLOTS))
-    return Player(policy, engine, scorer_of(judge, how, model=JUDGE))
+    if not how.uses_judge:
+        return SearchPlayer(policy, engine)
+    engine = combine_engines(policy, judge, engine=engine, value_engine=LocalEngine(judge, slots=SLOTS))
+    return SearchPlayer(policy, engine, make_scorer(judge, how, model=JUDGE))
 
 
 def run_cell(protocol: Protocol, folder: Path, cell: Cell) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def run_cell(protocol: Protocol, folder: Path, cell: Cell) -> dict[str, Any]:
     how = how_of(cell)
     began = time.process_time()
     starts = [Start(one) for one in tasks]
-    playing = searching({world.name: world}, starts, how, player=_player(policy, judge, how), seed=cell.seed)
+    playing = search_starts({world.name: world}, starts, how, player=_player(policy, judge, how), seed=cell.seed)
     found = {one.start.task.id: one for one in playing}
     cpu = time.process_time() - began
     rows = [found[one.id] for one in tasks]
@@ -102,8 +102,8 @@ def loop_cell(protocol: Protocol, folder: Path, task: str, seed: int, *, split: 
     bases, began = protocol.bases, time.process_time()
     policy, world = base_of(task, seed, folder, bases=bases), world_of(task, bases=bases)
     train = protocol.train.model_copy(update={"batch_tokens": protocol.loop_batch, "lr": protocol.loop_rate})
-    panels = Panel(split=split, tiers=(bases[task].tier,), limit=protocol.panel)
-    verbs = LocalVerbs({world.name: world}, train, panels, SLOTS, bases[task].max_tokens)
+    panels = EvaluationPanel(split=split, tiers=(bases[task].tier,), limit=protocol.panel)
+    verbs = LocalBackend({world.name: world}, train, panels, SLOTS, bases[task].max_tokens)
     how = SearchConfig(
         method="mcts_restart",
         score="outcome",
@@ -116,7 +116,7 @@ def loop_cell(protocol: Protocol, folder: Path, task: str, seed: int, *, split: 
         computed=protocol.loop_computed,
         **TASKS[task].search,
     )
-    config = TSLLM(
+    config = TSLLMConfig(
         rounds=2,
         samples=2,
         temperature=1.0,

@@ -21,14 +21,14 @@ from evolvent.engine.asks import Sampling
 from evolvent.engine.local import LocalEngine
 from evolvent.errors import ConfigError
 from evolvent.learn.learner import Learner
-from evolvent.learn.objectives import outcome, reward_pairs
-from evolvent.learn.preferences import readout
-from evolvent.learn.token_sequences import Parts
-from evolvent.methods.tsllm import Scores
+from evolvent.learn.objectives import outcome, reward_pairs_objective
+from evolvent.learn.preferences import append_readout
+from evolvent.learn.token_sequences import TokenSequence
+from evolvent.methods.tsllm import RewardModelScores
 from evolvent.models.policy import Policy
 from evolvent.reward.calibration import auc_within
-from evolvent.reward.scoring import judge_parts, rescored
-from evolvent.rl.scoring import Look, look
+from evolvent.reward.scoring import build_judge_rows, replace_score
+from evolvent.rl.scoring import ScoreKind, score_sequences
 from evolvent.rollout.collect import collect
 from evolvent.trajectory import Start, Task, Trajectory, sample_seed
 from evolvent.worlds.countdown import Countdown
@@ -37,7 +37,7 @@ from evolvent.worlds.preference.world import Preference
 __all__ = ["SLOTS", "hindsight", "judge_of", "preferences", "said_at", "sampled"]
 
 SLOTS = 96
-_VALUES: tuple[Look, ...] = ("values",)
+_VALUES: tuple[ScoreKind, ...] = ("values",)
 _LAST = 2  # states of an episode that hindsight speaks of
 
 
@@ -63,17 +63,17 @@ def _judge(protocol: Protocol, task: str, seed: int, folder: Path) -> Policy:
     tried = sampled(protocol, policy, tasks, samples=protocol.samples, seed=seed)
     if task == "preference":
         tried = _scores(protocol, policy, task, seed, tried)(tried)
-    rows = judge_parts(tried, policy, shared(task))
+    rows = build_judge_rows(tried, policy, shared(task))
     goal, world = TASKS[task].goal, world_of(task, bases=protocol.bases)
     if goal is not None and isinstance(world, Countdown):
         tier = protocol.bases[task].tier
         held_out = {world.key(one) for split in ("dev", "test") for one in world.tasks(split, tier)}
         told = hindsight(tried, policy, world, goal=goal, held_out=held_out)
-        rows += [_end_of(row, _LAST) for row in judge_parts(told, policy, shared(task))]
+        rows += [_end_of(row, _LAST) for row in build_judge_rows(told, policy, shared(task))]
     config = protocol.train.model_copy(update={"tokens": protocol.judge_tokens})
     learner = Learner(policy.clone(), outcome, config, seed=sample_seed("judge", task, seed) % 2**31)
     learner.fit(rows)
-    return learner.policy.advanced()
+    return learner.policy.next_version()
 
 
 # ---------------------------------------------------------------------- what it learns from
@@ -113,29 +113,31 @@ def hindsight(
         ids = first.ids.copy()
         ids[ids.tolist().index(words[goal]) + 1] = words[made[1]]
         step = replace(one.steps[0], generations=(replace(first, ids=ids), *one.steps[0].generations[1:]))
-        told.append(rescored(replace(one, id=f"{one.id}/told", task=task, steps=(step, *one.steps[1:])), 1.0))
+        told.append(replace_score(replace(one, id=f"{one.id}/told", task=task, steps=(step, *one.steps[1:])), 1.0))
     return told
 
 
 _LARGEST = 100  # targets are drawn up to here
 
 
-def _end_of(row: Parts, states: int) -> Parts:
+def _end_of(row: TokenSequence, states: int) -> TokenSequence:
     """The row with its last so many states learned alone."""
     weight = np.zeros_like(row.weight)
     weight[np.flatnonzero(row.weight)[-states:]] = 1.0
     return replace(row, weight=weight)
 
 
-def _scores(protocol: Protocol, policy: Policy, task: str, seed: int, samples: Sequence[Trajectory]) -> Scores:
+def _scores(
+    protocol: Protocol, policy: Policy, task: str, seed: int, samples: Sequence[Trajectory]
+) -> RewardModelScores:
     """The reward model: fitted to pairs that the true reward has labelled, with noise."""
     config = protocol.train.model_copy(update={"tokens": 2 * protocol.pairs})
-    learner = Learner(policy.clone(), reward_pairs(center=0.01), config, seed=seed)
+    learner = Learner(policy.clone(), reward_pairs_objective(center=0.01), config, seed=seed)
     learner.fit(preferences(protocol, policy, task, seed))
-    return Scores.over(learner.policy, samples)
+    return RewardModelScores.from_samples(learner.policy, samples)
 
 
-def preferences(protocol: Protocol, policy: Policy, task: str, seed: int) -> list[Parts]:
+def preferences(protocol: Protocol, policy: Policy, task: str, seed: int) -> list[TokenSequence]:
     """Read-outs of chosen, rejected, chosen, rejected, ... of the world's labelled pairs.
 
     Raises:
@@ -150,7 +152,7 @@ def preferences(protocol: Protocol, policy: Policy, task: str, seed: int) -> lis
         for said in (pair.chosen, pair.rejected):
             ids = [*policy.dialect.open(world.instructions, pair.prompt), *policy.dialect.action(said)]
             none, own = np.zeros(len(ids), np.float32), np.zeros(len(ids), np.bool_)
-            row = Parts(
+            row = TokenSequence(
                 "pair",
                 np.asarray(ids, np.int32),
                 own,
@@ -160,7 +162,7 @@ def preferences(protocol: Protocol, policy: Policy, task: str, seed: int) -> lis
                 np.full(len(ids), -1, np.int32),
                 none,
             )
-            made.append(readout(row, token=token))
+            made.append(append_readout(row, token=token))
     return made
 
 
@@ -172,8 +174,8 @@ def said_at(judge: Policy, tried: Sequence[Trajectory], task: str) -> dict[str, 
 
     States are those where a search asks; an episode without a score has none.
     """
-    rows = judge_parts(tried, judge, shared(task))
-    said = look(judge, rows, needs=_VALUES)
+    rows = build_judge_rows(tried, judge, shared(task))
+    said = score_sequences(judge, rows, needs=_VALUES)
     return {
         row.trajectory: 1.0 / (1.0 + np.exp(-column["values"][row.weight != 0].astype(np.float64)))
         for row, column in zip(rows, said, strict=True)

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from benchmarks.search_bases import BASES, QUICK, Base
+from evolvent.identity import version_1_values
 from evolvent.learn.learner import TrainConfig
 from evolvent.search.settings import SearchConfig
 from evolvent.trajectory import canonical_json, sample_seed
@@ -67,7 +68,7 @@ class Protocol:
     pairs: int = 1500
     judge_tokens: int = 200_000
     train: TrainConfig = field(
-        default_factory=lambda: TrainConfig(lr=2e-3, batch_tokens=1536, weight_decay=0.01, warmup_updates=20)
+        default_factory=lambda: TrainConfig(lr=2e-3, batch_tokens=1536, weight_decay=0.01, warmup_steps=20)
     )
     loop_tasks: int = 2400
     loop_computed: int = 350
@@ -85,7 +86,7 @@ class Protocol:
     def digest(self, task: str) -> str:
         """16 hex digits: cells of a task under another protocol are not mixed with these."""
         own = {name: value for name, value in vars(self).items() if name not in _ELSEWHERE and name[:5] != "loop_"}
-        own |= {"train": self.train.model_dump(mode="json"), "base": self.bases[task].digest}
+        own |= {"train": version_1_values(self.train), "base": self.bases[task].digest}
         own["place"] = asdict(replace(TASKS[task], budgets=()))
         return f"{sample_seed(canonical_json(own)):016x}"
 

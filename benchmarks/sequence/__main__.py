@@ -37,16 +37,16 @@ from benchmarks.reporting import RESULTS, about, command_line, finish
 from benchmarks.sequence.tasks import Sized, gap, run_tasks
 from benchmarks.sequence.text import ARMS, TEXT_WORLDS, TextSize, run_text
 from benchmarks.study import compute_interval, read_cells, study_run, write_cell
-from evolvent.methods.decision_transformer import DecisionTransformer, decision_transformer
-from evolvent.methods.online_dt import OnlineDT, online_dt
-from evolvent.methods.q_transformer import QTransformer, q_transformer
-from evolvent.methods.trajectory_transformer import TrajectoryTransformer, trajectory_transformer
+from evolvent.methods.decision_transformer import DecisionTransformerConfig, decision_transformer
+from evolvent.methods.online_dt import OnlineDTConfig, online_dt
+from evolvent.methods.q_transformer import QTransformerConfig, q_transformer
+from evolvent.methods.trajectory_transformer import TrajectoryTransformerConfig, trajectory_transformer
 from evolvent.offline.acting import ArrayActor
-from evolvent.rollout.arrays import play
-from evolvent.rollout.mixtures import Kind, mixture
+from evolvent.rollout.arrays import play_arrays
+from evolvent.rollout.mixtures import Kind, play_mixture
 from evolvent.store.episodes import Episodes
 from evolvent.worlds.control import CONTROLS, Control, make_control
-from evolvent.worlds.stitching import ACTIONS, Stitching, StitchingEnv, demonstrations, reachable
+from evolvent.worlds.stitching import ACTIONS, Stitching, StitchingEnv, compute_reachable, demonstrations
 
 FOLDER = RESULTS / "sequence"
 METHODS = ("bc", "dt", "odt", "tt", "q")
@@ -121,14 +121,14 @@ class Place:
 
     def played(self, actor: ArrayActor, *, episodes: int, seed: int) -> Episodes:
         """Episodes of an actor."""
-        return play(
+        return play_arrays(
             actor,
             self.make,
             episodes=episodes,
             horizon=self.horizon,
-            actions=self.data.actions,
+            num_actions=self.data.actions,
             seed=seed,
-            dim=self.data.dim,
+            dim=self.data.action_dim,
             scale=self.scale,
         )
 
@@ -142,13 +142,13 @@ def place_of(protocol: Protocol, name: str, seed: int) -> Place:
     world, kind = DATA[name]
     if world == "stitching":
         maze = Stitching()
-        data = demonstrations(maze, whole=kind == "whole")
-        target = reachable(maze, data).conditioned
+        data = demonstrations(maze, include_best=kind == "whole")
+        target = compute_reachable(maze, data).conditioned
         return Place(data, partial(StitchingEnv, maze), maze.horizon, 1.0, 0.0, 100.0, target)
     control = dataclasses.replace(CONTROLS[world], horizon=min(CONTROLS[world].horizon, protocol.horizon))
 
     def made(kind: Kind, episodes: int) -> Episodes:
-        return mixture(control, kind=kind, episodes=episodes, seed=seed).episodes
+        return play_mixture(control, kind=kind, episodes=episodes, seed=seed).episodes
 
     random, expert = (float(made(each, max(10, protocol.evaluation)).returns.mean()) for each in ENDS)
     data = made(kind, protocol.episodes)  # type: ignore[arg-type]
@@ -174,18 +174,18 @@ def trained(protocol: Protocol, place: Place, method: str, seed: int) -> tuple[A
     scale = max(1.0, float(np.abs(place.data.returns).max()) / 4.0)
     maze = place.data.actions == len(ACTIONS)
     if method in ("bc", "dt"):
-        config = DecisionTransformer(
+        config = DecisionTransformerConfig(
             returns=method == "dt", context=8, scale=scale, dropout=0.0, horizon=place.horizon, train=train, **net
         )  # type: ignore[arg-type]
-        return decision_transformer(config, place.data).actor(best), {"target": best}
+        return decision_transformer(config, place.data).build_actor(best), {"target": best}
     if method == "q":
-        q = QTransformer(bins=32, gamma=0.98, scale=scale, polyak=0.02, conservative=0.5, train=train, **net)  # type: ignore[arg-type]
-        return q_transformer(q, place.data).actor(), {}
+        q = QTransformerConfig(bins=32, gamma=0.98, scale=scale, polyak=0.02, conservative=0.5, train=train, **net)  # type: ignore[arg-type]
+        return q_transformer(q, place.data).build_actor(), {}
     if method == "tt":
         planning = {"keep": 8, "horizon": 6 if maze else 5, "width": 4, "memory": 1}
-        tt = TrajectoryTransformer(context=4, bins=32, dropout=0.0, train=train, planning=planning, **net)  # type: ignore[arg-type]
-        return trajectory_transformer(tt, place.data).actor(), {}
-    odt = OnlineDT(
+        tt = TrajectoryTransformerConfig(context=4, bins=32, dropout=0.0, train=train, planning=planning, **net)  # type: ignore[arg-type]
+        return trajectory_transformer(tt, place.data).build_actor(), {}
+    odt = OnlineDTConfig(
         context=8,
         acting=5,
         scale=scale,
@@ -204,7 +204,7 @@ def trained(protocol: Protocol, place: Place, method: str, seed: int) -> tuple[A
         return place.played(actor, episodes=1, seed=10_000 * (seed + 1) + number)
 
     found = online_dt(odt, place.data, explore=explore)
-    return found.policy.actor(best, context=5), {"target": best, "played": len(found.played)}
+    return found.policy.build_actor(best, context=5), {"target": best, "played": len(found.online_returns)}
 
 
 def run_cell(protocol: Protocol, name: str, method: str, seed: int) -> dict[str, Any]:
@@ -302,7 +302,8 @@ def report(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
     maze = Stitching()
     limits = {
-        kind: asdict(reachable(maze, demonstrations(maze, whole=kind == "whole"))) for kind in ("pieces", "whole")
+        kind: asdict(compute_reachable(maze, demonstrations(maze, include_best=kind == "whole")))
+        for kind in ("pieces", "whole")
     }
     several = [row for row in rows if row["data"] == TASKS]
     return {

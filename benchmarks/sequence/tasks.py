@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from evolvent.methods.gato import Gato, GatoTask, Generalist, array_task, gato, text_task
-from evolvent.rollout.arrays import play
-from evolvent.rollout.mixtures import mixture
+from evolvent.methods.gato import GatoConfig, GatoTask, Generalist, build_array_task, build_text_task, gato
+from evolvent.rollout.arrays import play_arrays
+from evolvent.rollout.mixtures import play_mixture
 from evolvent.worlds.control import CONTROLS, make_control
 from evolvent.worlds.maze import Maze
 from evolvent.worlds.stitching import Stitching, StitchingEnv, demonstrations
@@ -65,7 +65,7 @@ def run_tasks(sized: Sized, seed: int) -> dict[str, Any]:
         "warmup": min(100, sized.updates),
         "grad_norm": 1.0,
     }
-    config = Gato(context=2, width=sized.width, heads=2, layers=sized.layers, train=train, seed=seed)  # type: ignore[arg-type]
+    config = GatoConfig(context=2, width=sized.width, heads=2, layers=sized.layers, train=train, seed=seed)  # type: ignore[arg-type]
     own = {name: trial.score(gato(config, {name: trial.task})) for name, trial in made.items()}
     more = config.train.model_copy(update={"updates": sized.updates * len(made)})
     every = gato(config.model_copy(update={"train": more}), {name: trial.task for name, trial in made.items()})
@@ -86,43 +86,43 @@ def gap(rows: Sequence[Mapping[str, Any]]) -> float | None:
 
 def _control(sized: Sized, world: str, seed: int) -> Trial:
     control = dataclasses.replace(CONTROLS[world], horizon=min(CONTROLS[world].horizon, sized.horizon))
-    data = mixture(control, kind="expert", episodes=sized.episodes, seed=seed).episodes
-    random = mixture(control, kind="random", episodes=20, seed=seed).episodes.returns.mean()
+    data = play_mixture(control, kind="expert", episodes=sized.episodes, seed=seed).episodes
+    random = play_mixture(control, kind="random", episodes=20, seed=seed).episodes.returns.mean()
     best = data.returns.mean()
 
     def score(policy: Generalist) -> float:
-        found = play(
-            policy.actor(world),
+        found = play_arrays(
+            policy.build_actor(world),
             partial(make_control, control),
             episodes=sized.evaluation,
             horizon=control.horizon,
-            actions=control.actions,
+            num_actions=control.actions,
             dim=control.dim,
             seed=77,
             scale=control.scale,
         )
         return float(100.0 * (found.returns.mean() - random) / (best - random))
 
-    return Trial(array_task(data), score)
+    return Trial(build_array_task(data), score)
 
 
 def _stitching() -> Trial:
     maze = Stitching()
-    data = demonstrations(maze, copies=1, whole=True)
-    best = data.chosen(np.flatnonzero(data.returns == maze.optimum()))
+    data = demonstrations(maze, copies=1, include_best=True)
+    best = data.select(np.flatnonzero(data.returns == maze.optimum()))
 
     def score(policy: Generalist) -> float:
-        found = play(
-            policy.actor("stitching"),
+        found = play_arrays(
+            policy.build_actor("stitching"),
             partial(StitchingEnv, maze),
             episodes=1,
             horizon=maze.horizon,
-            actions=best.actions,
+            num_actions=best.actions,
             seed=0,
         )
         return float(100.0 * found.returns[0] / maze.optimum())
 
-    return Trial(array_task(best), score)
+    return Trial(build_array_task(best), score)
 
 
 def _maze() -> Trial:
@@ -142,7 +142,7 @@ def _maze() -> Trial:
         won = [_wins(world.make(task), policy, len(episode)) for task, episode in zip(tasks, told, strict=True)]
         return 100.0 * float(np.mean(won))
 
-    return Trial(text_task([episode for episode in told if episode]), score)
+    return Trial(build_text_task([episode for episode in told if episode]), score)
 
 
 def _wins(env: Any, policy: Generalist, best: int) -> bool:
@@ -150,7 +150,7 @@ def _wins(env: Any, policy: Generalist, best: int) -> bool:
     seen, _ = env.reset()
     past: list[tuple[str, str]] = []
     for _ in range(2 * best):
-        action = policy.reply("maze", past, str(seen), most=16)
+        action = policy.reply("maze", past, str(seen), max_bytes=16)
         past.append((str(seen), action))
         seen, _, terminated, truncated, _ = env.step(action)
         if terminated or truncated:

@@ -19,14 +19,14 @@ from typing import Any, Literal
 import numpy as np
 
 from evolvent.learn.learner import TrainConfig
-from evolvent.methods.decision_transformer import DecisionTransformer, decision_transformer
-from evolvent.methods.q_transformer import QTransformer, q_transformer
-from evolvent.methods.return_text import ReturnText, asking, return_text, returns_to_go
+from evolvent.methods.decision_transformer import DecisionTransformerConfig, decision_transformer
+from evolvent.methods.q_transformer import QTransformerConfig, q_transformer
+from evolvent.methods.return_text import ReturnTextConfig, condition_worlds, return_text, returns_to_go
 from evolvent.models.policy import tiny_policy
 from evolvent.offline.acting import ArrayActor
-from evolvent.rollout.arrays import play
+from evolvent.rollout.arrays import play_arrays
 from evolvent.run import Run
-from evolvent.scale.local_backend import LocalVerbs
+from evolvent.scale.local_backend import LocalBackend
 from evolvent.store.episodes import Episodes
 from evolvent.trajectory import Start, Step, Task, Trajectory, sample_rng, sample_seed
 from evolvent.worlds.maze import Maze
@@ -167,12 +167,14 @@ def run_text(size: TextSize, name: str, arm: str, seed: int) -> dict[str, Any]:
 def _texts(
     size: TextSize, world: Maze, data: Sequence[Trajectory], *, arm: str, tested: Sequence[Task], seed: int
 ) -> dict[str, Any]:
-    config = ReturnText(conditioned=arm == "asked", cost=1.0 / world.horizon, tokens=size.tokens)
-    both = asking({world.name: world}, data, config.model_copy(update={"conditioned": True}))  # one vocabulary for both
+    config = ReturnTextConfig(conditioned=arm == "asked", cost=1.0 / world.horizon, tokens=size.tokens)
+    both = condition_worlds(
+        {world.name: world}, data, config.model_copy(update={"conditioned": True})
+    )  # one vocabulary for both
     words = sorted(both[world.name].vocabulary() or ())
     policy = tiny_policy(words, context=1024, seed=sample_seed("text", seed) % 2**31)
     train = TrainConfig(lr=3e-3, betas=(0.9, 0.95), batch_tokens=1024)
-    verbs = LocalVerbs(asking({world.name: world}, data, config), train=train, slots=64, max_tokens=8)
+    verbs = LocalBackend(condition_worlds({world.name: world}, data, config), train=train, slots=64, max_tokens=8)
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder, Run(Path(folder), verbs, seed=seed, settings=verbs.settings()) as run:
         learned = return_text(policy, data, config=config, run=run)
@@ -191,17 +193,21 @@ def _arrays(
     net: Any = {"width": size.width, "layers": size.layers, "heads": 2, "seed": seed, "train": train}
     actor: ArrayActor
     if arm == "q":
-        actor = q_transformer(QTransformer(gamma=0.98, polyak=0.02, conservative=0.5, **net), episodes).actor()
+        actor = q_transformer(
+            QTransformerConfig(gamma=0.98, polyak=0.02, conservative=0.5, **net), episodes
+        ).build_actor()
     else:
         how: Any = {"returns": arm == "dt", "context": 8, "scale": 1.0, "dropout": 0.0, "horizon": world.horizon}
-        actor = decision_transformer(DecisionTransformer(**how, **net), episodes).actor(float(episodes.returns.max()))
+        actor = decision_transformer(DecisionTransformerConfig(**how, **net), episodes).build_actor(
+            float(episodes.returns.max())
+        )
     tasks = iter(tested)
-    played = play(
+    played = play_arrays(
         actor,
         lambda: MazeArrays(world, next(tasks)),
         episodes=len(tested),
         horizon=world.horizon,
-        actions=len(_ACTIONS),
+        num_actions=len(_ACTIONS),
         seed=seed,
     )
     return {"returns": played.returns.tolist(), "success": played.terminated.astype(float).tolist()}

@@ -37,13 +37,13 @@ from benchmarks.reporting import RESULTS, about, command_line, finish, write
 from benchmarks.stopping.votes import TASKS, Cell, Protocol, votes_of
 from benchmarks.study import exit_on_problems, prepare_process, read_rows, study_run, summary_path, write_cell
 from evolvent.belief.answers import AnswerBelief
-from evolvent.belief.named import read_detector
-from evolvent.belief.outcomes import outcomes
+from evolvent.belief.named import parse_detector
+from evolvent.belief.outcomes import tabulate_outcomes
 from evolvent.belief.replay import risk_coverage
 from evolvent.belief.stopping import Decided, Detector, StopDecision
 from evolvent.belief.summary import BeliefSummary
-from evolvent.errors import ConfigError, unknown
-from evolvent.stats import crossed
+from evolvent.errors import ConfigError, unknown_name_problem
+from evolvent.stats import crossed_interval
 from evolvent.trajectory import sample_rng
 
 FOLDER = RESULTS / "stopping"
@@ -119,7 +119,7 @@ def _looks(row: Mapping[str, Any]) -> list[list[int]]:
 
 def detector_of(name: str) -> Detector:
     """A detector of the table; one of agreement stops also where the vote is decided, which costs nothing."""
-    return Decided() if name == "decided" else read_detector(f"{name} or decided")
+    return Decided() if name == "decided" else parse_detector(f"{name} or decided")
 
 
 def replay(looks: Looks, name: str) -> Replay:
@@ -191,8 +191,10 @@ def _chosen(dev: Mapping[str, Replay], names: Sequence[str], whole: str, *, leni
 def _against(own: Replay, whole: Replay, kinds: Sequence[str]) -> dict[str, Any]:
     """Share of tokens saved and accuracy lost or gained, each with the interval over other seeds and kinds of tasks."""
     rng, full = sample_rng("stopping benchmark"), float(whole.used.mean())
-    saved = crossed((whole.used / full).tolist(), (own.used / full).tolist(), kinds=kinds, rng=rng)
-    gained = crossed(own.right.astype(float).tolist(), whole.right.astype(float).tolist(), kinds=kinds, rng=rng)
+    saved = crossed_interval((whole.used / full).tolist(), (own.used / full).tolist(), kinds=kinds, rng=rng)
+    gained = crossed_interval(
+        own.right.astype(float).tolist(), whole.right.astype(float).tolist(), kinds=kinds, rng=rng
+    )
     seeds = 1 - own.used.sum(axis=1) / whole.used.sum(axis=1)
     return {
         "saved": _ends(saved.mean, saved.low, saved.high),
@@ -219,7 +221,7 @@ def _outcomes(own: Replay) -> dict[str, object]:
     """The outcome table over all seeds; a step is a vote."""
     told = (each.ravel().tolist() for each in (own.ceased, own.right, own.votes, own.used))
     ceased, right, votes, used = told
-    return outcomes(ceased, right, votes, generated=used).as_dict()
+    return tabulate_outcomes(ceased, right, votes, generated=used).as_dict()
 
 
 def _risk(cells: Sequence[Mapping[str, Any]], whole: Replay) -> dict[str, Any] | None:
@@ -334,7 +336,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", nargs="+", type=int, help="of policies and samples")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the votes are kept")
     options = parser.parse_args(arguments)
-    wrong = [unknown("task", task, TASKS, where="--tasks") for task in options.tasks or () if task not in TASKS]
+    wrong = [
+        unknown_name_problem("task", task, TASKS, location="--tasks")
+        for task in options.tasks or ()
+        if task not in TASKS
+    ]
     exit_on_problems(wrong)
     prepare_process()
     protocol = QUICK if options.quick else PROTOCOL

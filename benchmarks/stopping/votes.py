@@ -19,7 +19,7 @@ from evolvent.agents.language import LanguageAgent
 from evolvent.engine.asks import Sampling
 from evolvent.engine.local import LocalEngine
 from evolvent.errors import ConfigError
-from evolvent.grade.numbers import number_of, number_text
+from evolvent.grade.numbers import extract_number, parse_number
 from evolvent.rollout.collect import collect
 from evolvent.trajectory import Start, Trajectory, canonical_json, sample_seed
 
@@ -117,7 +117,7 @@ def _row(task: str, samples: Sequence[Trajectory]) -> dict[str, Any]:
         "kind": first.kind,
         "answers": votes,
         "right": [int(each) for each in right],
-        "generated": [one.generated() for one in samples],
+        "generated": [one.count_generated_tokens() for one in samples],
     }
 
 
@@ -135,8 +135,8 @@ def read_answer(task: str, sample: Trajectory) -> Hashable | None:
     if task == "countdown":
         numbers = [int(each) for each in sample.task.spec["numbers"]]
         return expression(numbers, [str(step.action) for step in sample.steps if not step.info.get("invalid")])
-    written = number_text(str(sample.steps[-1].action))
-    return None if written is None else number_of(written)
+    written = extract_number(str(sample.steps[-1].action))
+    return None if written is None else parse_number(written)
 
 
 # ---------------------------------------------------------------- countdown's answers

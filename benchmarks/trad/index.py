@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evolvent.memory.encoders import HashedNgrams
-from evolvent.memory.index import FlatIndex, unit_rows
+from evolvent.memory.index import FlatIndex, normalize_rows
 from evolvent.memory.steps import StepMemory
 from evolvent.trajectory import Step, Task, Trajectory
 
@@ -103,7 +103,7 @@ def noisy(base: NDArray[np.float32], n: int, rng: np.random.Generator) -> NDArra
     for at in range(0, n, 50_000):
         end = min(at + 50_000, n)
         rows = base[np.arange(at, end) % len(base)]
-        made[at:end] = unit_rows(rows + 0.75 / np.sqrt(DIM) * rng.standard_normal(rows.shape, dtype=np.float32))
+        made[at:end] = normalize_rows(rows + 0.75 / np.sqrt(DIM) * rng.standard_normal(rows.shape, dtype=np.float32))
     return made
 
 

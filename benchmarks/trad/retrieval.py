@@ -31,10 +31,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from evolvent.memory.encoders import Encoder
 from evolvent.memory.loaders import read_trad
-from evolvent.memory.records import METADATA, THOUGHT, Demonstration, Key, StepRecord, demonstration
+from evolvent.memory.records import METADATA, THOUGHT, Demonstration, Key, StepRecord, make_demonstration
 from evolvent.memory.steps import StepMemory
-from evolvent.memory.windows import Window, window
-from evolvent.stats import Interval, paired
+from evolvent.memory.windows import Window, cut_window
+from evolvent.stats import Interval, paired_interval
 from evolvent.trajectory import sample_rng, sample_seed
 
 __all__ = ["action_of", "match"]
@@ -79,7 +79,7 @@ def without_last_sentence(thought: str) -> str:
 
 def shown(found: Window) -> int:
     """Tokens of a window as it stands in a prompt: what goes before, every step, what follows."""
-    parts = [*(found.prefix or (found.task,)), found.following]
+    parts = [*(found.prefix or (found.task,)), found.next_observation]
     for step in found.steps:
         parts += [step.observation, step.thought, step.action]
     return sum(map(tokens, parts))
@@ -89,7 +89,7 @@ def split(data: Path, by: str, *, quick: bool) -> tuple[list[Demonstration], lis
     """(what is remembered, what is asked with)."""
     remembered: list[Demonstration] = []
     asked: list[Demonstration] = []
-    for one in map(demonstration, read_trad(data).trajectories):
+    for one in map(make_demonstration, read_trad(data).trajectories):
         goal = " ".join(
             sorted(set(re.findall(r"\w+", one.task)) - {"a", "some", "the", "put", "in", "on", "it", "and"})
         )
@@ -135,14 +135,14 @@ class Asked:
         memory, scores, cost = memory or self.memory, [0.0] * len(texts), [0.0] * len(texts)
         for kind in sorted({step.kind for step in self.steps}):
             mine = [at for at, step in enumerate(self.steps) if step.kind == kind]
-            found = memory.query([texts[at] for at in mine], K, by=key, where={"kind": kind})
+            found = memory.query([texts[at] for at in mine], K, lookup_key=key, filters={"kind": kind})
             for at, hits in zip(mine, found, strict=True):
                 scores[at] = self.share(at, [hit.record.action for hit in hits])
                 if name in ("thought", "observation"):
                     cost[at] = sum(
                         shown(
-                            window(
-                                memory.demonstration(hit.record.trajectory_id),
+                            cut_window(
+                                memory.get_demonstration(hit.record.trajectory_id),
                                 hit.record.step,
                                 before=BEFORE,
                                 after=AFTER,
@@ -160,9 +160,9 @@ class Asked:
         every: list[float] = []
         cost: list[int] = []
         for one in self.asked:
-            (hits,) = self.memory.query([one.metadata], K, by=METADATA, where={"kind": one.kind})
-            whole = [self.memory.demonstration(hit.record.trajectory_id) for hit in hits]
-            size = sum(shown(window(found, 0, before=None, after=None)) for found in whole)
+            (hits,) = self.memory.query([one.metadata], K, lookup_key=METADATA, filters={"kind": one.kind})
+            whole = [self.memory.get_demonstration(hit.record.trajectory_id) for hit in hits]
+            size = sum(shown(cut_window(found, 0, before=None, after=None)) for found in whole)
             for step in one.steps:
                 at = len(same)
                 same.append(
@@ -176,8 +176,8 @@ class Asked:
     def at_random(self) -> None:
         """Steps of episodes of the type, drawn."""
         pools: dict[str, list[str]] = {}
-        for name in self.memory.ids:
-            found = self.memory.demonstration(name)
+        for name in self.memory.trajectory_ids:
+            found = self.memory.get_demonstration(name)
             pools.setdefault(found.kind, []).extend(step.action for step in found.steps)
         drawn = []
         for at, step in enumerate(self.steps):
@@ -191,7 +191,7 @@ class Asked:
         base = self.scores[other] if other else [0.0] * len(self.steps)
         episodes, kinds = ([getattr(step, field) for step in self.steps] for field in ("trajectory_id", "kind"))
         rng = sample_rng("trad match", name, other or "")
-        return paired(self.scores[name], base, levels=[episodes], strata=kinds, rng=rng)
+        return paired_interval(self.scores[name], base, levels=[episodes], strata=kinds, rng=rng)
 
 
 def one_split(data: Path, encoder: Encoder, by: str, *, quick: bool) -> dict[str, Any]:

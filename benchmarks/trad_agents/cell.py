@@ -33,14 +33,14 @@ from benchmarks.trad_agents.lessons import (
     world_of,
 )
 from benchmarks.tuning.cell import sources
-from evolvent.agents.prompts import WORDS, Prompt
-from evolvent.agents.writers import Asked, writer_for
-from evolvent.engine.driver import drive
+from evolvent.agents.prompts import PROMPT_VOCABULARY, Prompt
+from evolvent.agents.writers import WriteRequest, writer_for
+from evolvent.engine.driver import run_jobs
 from evolvent.engine.local import LocalEngine
 from evolvent.errors import ScoringError
 from evolvent.learn.learner import Learner, TrainConfig
 from evolvent.learn.objectives import weighted_nll
-from evolvent.learn.token_sequences import Parts
+from evolvent.learn.token_sequences import TokenSequence
 from evolvent.methods.trad import trad
 from evolvent.models.dialects import dialect_for
 from evolvent.models.policy import Policy
@@ -69,7 +69,7 @@ class Cell:
 
 def part_of(
     lesson: Lesson, policy: Policy, code: Code, *, aside: float, name: str, thoughts: bool = True
-) -> Parts | None:
+) -> TokenSequence | None:
     """A lesson in a code as tokens; None where it is longer than the context."""
     prompt, answer = code.hide(lesson.prompt), code.hide(f"act: {lesson.answer}")[5:]
     if lesson.answer.startswith(("think:", "act:")):
@@ -89,13 +89,13 @@ def part_of(
     if len(ids) > policy.context:
         return None
     nothing = np.zeros(len(ids), np.int32)
-    return Parts(name, ids, weight > 0, weight < 0, nothing.astype(np.float32), nothing, nothing - 1, weight)
+    return TokenSequence(name, ids, weight > 0, weight < 0, nothing.astype(np.float32), nothing, nothing - 1, weight)
 
 
 def untrained(told: Protocol, seed: int) -> Policy:
     """A fresh model over the words of all worlds, of the prompts and of the codes."""
     known = {word for name in WORLDS for word in world_of(told, name).vocabulary() or ()}
-    known |= {*CODE_WORDS, *(word for text in WORDS for word in words_of(text))}
+    known |= {*CODE_WORDS, *(word for text in PROMPT_VOCABULARY for word in words_of(text))}
     tokenizer = word_tokenizer(sorted(known), context=told.context)
     config = tiny_config(len(tokenizer), told.size, context=told.context)
     config.rope_parameters = {"rope_type": "default", "rope_theta": told.rope_theta}  # prompts are longer than usual
@@ -103,7 +103,7 @@ def untrained(told: Protocol, seed: int) -> Policy:
     return Policy(model, tokenizer, dialect_for(tokenizer, "words"))
 
 
-def drilled(told: Protocol, policy: Policy, seed: int) -> Iterator[Parts]:
+def drilled(told: Protocol, policy: Policy, seed: int) -> Iterator[TokenSequence]:
     """The drills of a training: only what an earlier line tells is learned."""
     rng, nothing = sample_rng("trad drills", seed), Code({})
     words = sorted(word for name in WORLDS for word in world_of(told, name).vocabulary() or () if word.isalpha())
@@ -113,7 +113,7 @@ def drilled(told: Protocol, policy: Policy, seed: int) -> Iterator[Parts]:
             yield part
 
 
-def drawn_lessons(told: Protocol, policy: Policy, seed: int) -> Iterator[Parts]:
+def drawn_lessons(told: Protocol, policy: Policy, seed: int) -> Iterator[TokenSequence]:
     """Prompts of all systems in equal shares, each in another code. Pages are long, so the web has fewer of them."""
     rng = sample_rng("trad lessons", seed)
     shares = dict(zip(WORLDS, told.shares, strict=True))
@@ -139,12 +139,17 @@ def trained(told: Protocol, seed: int) -> tuple[Policy, dict[str, float]]:
     drills, asked = [*drilled(told, policy, seed)], [*drawn_lessons(told, policy, seed)]
     for name, parts, last in (("drills", drills, 0.5), ("lessons", asked, 0.1)):
         config = TrainConfig(
-            lr=told.lr, betas=(0.9, 0.95), batch_tokens=told.batch_tokens, epochs=1, warmup_updates=20, final_lr=last
+            lr=told.lr,
+            betas=(0.9, 0.95),
+            batch_tokens=told.batch_tokens,
+            epochs=1,
+            warmup_steps=20,
+            final_lr_ratio=last,
         )
         learner = Learner(policy, weighted_nll, config, seed=sample_seed("trad order", name, seed) % 2**31)
         losses = []
         learner.fit(parts, on_update=lambda metrics, to=losses: to.append(float(metrics.loss)))  # type: ignore[misc]
-        policy, read, updates = learner.policy.advanced(), read + sum(map(len, parts)), updates + learner.updates
+        policy, read, updates = learner.policy.next_version(), read + sum(map(len, parts)), updates + learner.updates
     return policy, {
         "drills": len(drills),
         "lessons": len(asked),
@@ -230,9 +235,9 @@ def followed(asked: Sequence[Sequence[Lesson]], policy: Policy, code: Code, engi
     """By episode, how often the action is the expert's where the thought and the steps before are the expert's too."""
     pen = Coded(writer_for(policy), code).begin(0)
     flat = [(at, one) for at, episode in enumerate(asked) for one in acts(episode)]
-    works = [pen.write(Asked(Prompt("", one.prompt), ("\n",), _LONGEST, tight=True)) for _, one in flat]
+    works = [pen.write(WriteRequest(Prompt("", one.prompt), ("\n",), _LONGEST, allow_shorter=True)) for _, one in flat]
     right: list[list[float]] = [[] for _ in asked]
-    for done in drive(works, engine, slots=16):
+    for done in run_jobs(works, engine, slots=16):
         at, one = flat[done.index]
         said = done.value.text if done.value is not None else ""
         right[at].append(float(TOKEN.findall(_same(said)) == TOKEN.findall(_same(one.answer))))

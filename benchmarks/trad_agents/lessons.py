@@ -17,10 +17,10 @@ import numpy as np
 
 from evolvent.agents.plain import Expert
 from evolvent.agents.prompts import Prompt, prompts_digest
-from evolvent.agents.writers import Asked, Pen, Writer, Writing, Written
-from evolvent.memory.records import METADATA, THOUGHT, Key, demonstration
+from evolvent.agents.writers import EpisodeWriter, Writer, WriteRequest, WriterReply, Writing
+from evolvent.memory.records import METADATA, THOUGHT, Key, make_demonstration
 from evolvent.memory.steps import StepMemory
-from evolvent.methods.trad import ABLATIONS, RAP, REACT, SYNAPSE, TRAD, ZERO_SHOT, Trad, agent_for
+from evolvent.methods.trad import ABLATIONS, RAP, REACT, SYNAPSE, TRAD, ZERO_SHOT, TradConfig, build_agent
 from evolvent.rollout.collect import collect
 from evolvent.trajectory import Start, Task, Trajectory, canonical_json, sample_rng, sample_seed
 from evolvent.worlds.backoffice.world import Backoffice
@@ -156,11 +156,11 @@ def shown_of(told: Protocol, name: str) -> tuple[Trajectory, ...]:
 def memory_of(told: Protocol, name: str) -> StepMemory:
     """All demonstrations of a world, found by each key. A household's kind is the type of the task."""
     kinds = (one.task.kind.split()[0] if name == "household" else one.task.kind for one in shown_of(told, name))
-    found = [demonstration(one, kind=kind) for one, kind in zip(shown_of(told, name), kinds, strict=True)]
+    found = [make_demonstration(one, kind=kind) for one, kind in zip(shown_of(told, name), kinds, strict=True)]
     return StepMemory.from_trajectories(found, key=[THOUGHT, METADATA, Key("observation")])
 
 
-def agent_config(told: Protocol, name: str, system: str) -> Trad:
+def agent_config(told: Protocol, name: str, system: str) -> TradConfig:
     """The settings of a system in a world: the published ones but for the sizes that the protocol makes equal."""
     before, after = told.web_window if name == "web_replay" else told.window
     equal = {
@@ -171,7 +171,7 @@ def agent_config(told: Protocol, name: str, system: str) -> Trad:
         "thought_tokens": told.tokens[0],
         "action_tokens": told.tokens[1],
     }
-    return Trad(**(equal | {name: value for name, value in SYSTEMS[system].items() if name not in ("k",)}))  # type: ignore[arg-type]
+    return TradConfig(**(equal | {name: value for name, value in SYSTEMS[system].items() if name not in ("k",)}))  # type: ignore[arg-type]
 
 
 # ---------------------------------------------------------------------------------------------------- codes
@@ -213,12 +213,12 @@ class Coded:
 
 @dataclass(frozen=True)
 class _CodedPen:
-    pen: Pen
+    pen: EpisodeWriter
     code: Code
 
-    def write(self, asked: Asked) -> Writing:
-        user = asked.prompt.user
-        found: Written = yield from self.pen.write(replace(asked, prompt=Prompt("", self.code.hide(user))))
+    def write(self, request: WriteRequest) -> Writing:
+        user = request.prompt.user
+        found: WriterReply = yield from self.pen.write(replace(request, prompt=Prompt("", self.code.hide(user))))
         said = found.text.strip()
         if user.rstrip().endswith("act:"):
             return replace(found, text=self.code.reveal(said))
@@ -249,16 +249,16 @@ class _Teacher:
     def begin(self, seed: int) -> _Teacher:
         return self
 
-    def write(self, asked: Asked) -> Writing:
-        user, step = asked.prompt.user.rstrip(), self._plan[self._at]
+    def write(self, request: WriteRequest) -> Writing:
+        user, step = request.prompt.user.rstrip(), self._plan[self._at]
         inline = not user.endswith(("think:", "act:"))
         thinks = user.endswith("think:") or (inline and not self._thought)
         answer = (step.thought or "") if thinks else step.action
         if inline:
             answer = f"{'think' if thinks else 'act'}: {answer}"
         self._thought, self._at = thinks, self._at + (not thinks)
-        self.lessons.append(Lesson(asked.prompt.user, answer))
-        return Written(answer)
+        self.lessons.append(Lesson(request.prompt.user, answer))
+        return WriterReply(answer)
         yield ()  # a generator that never asks
 
 
@@ -286,8 +286,8 @@ def lessons(told: Protocol, name: str, system: str, split: str) -> tuple[tuple[L
     world, memory, config = world_of(told, name), memory_of(told, name), agent_config(told, name, system)
     found = []
     for task in panel(told, name, split):
-        teacher = _Teacher(list(world.explained(task)))  # type: ignore[attr-defined]
-        agent = agent_for(teacher, config, memory=None if system == UNSHOWN else memory)
+        teacher = _Teacher(list(world.explain(task)))  # type: ignore[attr-defined]
+        agent = build_agent(teacher, config, memory=None if system == UNSHOWN else memory)
         for _ in collect({name: world}, [Start(task)], agent, engine=None):
             found.append(tuple(teacher.lessons))
     return tuple(found)

@@ -32,7 +32,7 @@ from evolvent.files import write_atomic
 from evolvent.learn.learner import TrainConfig
 from evolvent.learn.optim.make import OptimizerConfig
 from evolvent.models.adapters import AdapterConfig
-from evolvent.stats import crossed
+from evolvent.stats import crossed_interval
 from evolvent.store.lock import WriterLock
 from evolvent.trajectory import sample_rng
 
@@ -70,8 +70,8 @@ PROTOCOL = Protocol(
     solved=0.15,
     base_tokens=100_000,
     tokens=3_000,
-    base=TrainConfig(lr=5e-3, betas=(0.9, 0.95), batch_tokens=512, final_lr=1.0),
-    train=TrainConfig(betas=(0.9, 0.999), weight_decay=0.0, warmup_updates=10, batch_tokens=128),
+    base=TrainConfig(lr=5e-3, betas=(0.9, 0.95), batch_tokens=512, final_lr_ratio=1.0),
+    train=TrainConfig(betas=(0.9, 0.999), weight_decay=0.0, warmup_steps=10, batch_tokens=128),
     tiers=("seen", "evo", "combo"),
     dev=60,
     test=100,
@@ -214,7 +214,7 @@ def interval(protocol: Protocol, own: Sequence[Mapping[str, Any]], other: Sequen
     """[mean, low, high] of the difference in success to other rows of the same seeds; to 0 where there are none."""
     scores, tasks = outcomes(own), panel(protocol, "test")
     against = outcomes(other) or [[0.0] * len(row) for row in scores]
-    found = crossed(
+    found = crossed_interval(
         scores,
         against,
         kinds=[task.kind for task in tasks],

@@ -21,15 +21,16 @@ from evolvent.engine.asks import Engine, Sampling
 from evolvent.engine.local import LocalEngine
 from evolvent.engine.recompute import RecomputeEngine
 from evolvent.errors import ConfigError, NonFinite, ScoringError
+from evolvent.identity import version_1_values
 from evolvent.learn.learner import FitReport, Learner, TrainConfig
 from evolvent.learn.objectives import weighted_nll
 from evolvent.learn.optim.make import OptimizerConfig
-from evolvent.learn.token_sequences import Parts, flatten
-from evolvent.models.adapters import AdapterConfig, adapt, kind_of, merged
+from evolvent.learn.token_sequences import TokenSequence, flatten
+from evolvent.models.adapters import AdapterConfig, adapt, kind_of, merge_adapter
 from evolvent.models.policy import Policy
 from evolvent.rollout.collect import collect
 from evolvent.rollout.episode import Limits
-from evolvent.scale.initial import demonstrations, policy_for
+from evolvent.scale.initial import collect_demonstrations, make_policy
 from evolvent.trajectory import Json, Start, Task, canonical_json, sample_rng, sample_seed
 from evolvent.worlds.base import World
 from evolvent.worlds.goal_templates import WORDINGS
@@ -94,9 +95,9 @@ class Protocol:
     def described(self) -> dict[str, Json]:
         """Everything, the panels' digests and the versions among it, as JSON values."""
         own = asdict(replace(self, adapters={}, optimizers={}))
-        own |= {"base": self.base.model_dump(mode="json"), "train": self.train.model_dump(mode="json")}
-        own |= {"adapters": {name: one.model_dump(mode="json") for name, one in self.adapters.items()}}
-        own |= {"optimizers": {name: one.model_dump(mode="json") for name, one in self.optimizers.items()}}
+        own |= {"base": version_1_values(self.base), "train": version_1_values(self.train)}
+        own |= {"adapters": {name: version_1_values(one) for name, one in self.adapters.items()}}
+        own |= {"optimizers": {name: version_1_values(one) for name, one in self.optimizers.items()}}
         panels = {split: digest(panel(self, split)) for split in ("dev", "test")}
         return {**own, "panels": panels, "versions": versions("torch", "transformers", "peft")}
 
@@ -130,7 +131,7 @@ class Ready:
     """What the cells of a seed begin with; `cpu_s` is what making it took."""
 
     base: Policy
-    parts: Sequence[Parts]
+    parts: Sequence[TokenSequence]
     report: FitReport
     digest: str
     cpu_s: float
@@ -139,7 +140,7 @@ class Ready:
 @cache
 def _plain(chosen: tuple[str, ...]) -> Mapping[str, World]:
     """The worlds as they are."""
-    return registry.worlds(chosen)
+    return registry.load_worlds(chosen)
 
 
 @cache
@@ -173,7 +174,7 @@ def _told(protocol: Protocol, seed: int) -> list[Task]:
         others = _order(protocol, seed, world.base)[protocol.shown : protocol.shown + protocol.told]
         tellings: dict[str, list[Task]] = {task.id: [] for task in others}
         for task in world.tasks("train", world.tiers[0]):
-            tellings.get(world.untold(task).id, []).append(task)
+            tellings.get(world.original_task(task).id, []).append(task)
         told += [task for own in tellings.values() for task in own[: protocol.namings]]
     return told
 
@@ -182,14 +183,14 @@ def _every(protocol: Protocol) -> dict[str, World]:
     return {**_plain(protocol.cloned), **_worded(protocol.worlds)}
 
 
-def _parts(protocol: Protocol, policy: Policy, tasks: Sequence[Task], seed: int) -> list[Parts]:
+def _parts(protocol: Protocol, policy: Policy, tasks: Sequence[Task], seed: int) -> list[TokenSequence]:
     """What the worlds' experts do on these tasks, as the policy learns it."""
     every = _every(protocol)
-    played = demonstrations(list(every.values()), tasks, seed=seed)
+    played = collect_demonstrations(list(every.values()), tasks, seed=seed)
     flat = flatten(played, policy.dialect, instructions=lambda t: every[t.world].instructions, context=policy.context)
     if flat.refused:
         raise ConfigError("demonstrations that do not fit the context", value=len(flat.refused))
-    return list(flat.parts)
+    return list(flat.sequences)
 
 
 def _solves(protocol: Protocol, learner: Learner) -> bool:
@@ -205,7 +206,7 @@ def ready(protocol: Protocol, seed: int, kept: dict[int, Ready]) -> Ready:
     if seed in kept:
         return kept[seed]
     began = time.process_time()
-    made = policy_for(list(_every(protocol).values()), context=protocol.context, seed=seed)
+    made = make_policy(list(_every(protocol).values()), context=protocol.context, seed=seed)
     policy = replace(made, limit=protocol.context - _MARGIN)
     config = protocol.base.model_copy(update={"tokens": protocol.base_tokens})
     learner = Learner(policy, weighted_nll, config, seed=sample_seed("base", seed) % 2**31)
@@ -215,7 +216,7 @@ def ready(protocol: Protocol, seed: int, kept: dict[int, Ready]) -> Ready:
     for _, weight in sorted(policy.model.state_dict().items()):
         weights.update(weight.contiguous().numpy().tobytes())
     parts = _parts(protocol, policy, _told(protocol, seed), seed)
-    base = learner.policy.advanced()
+    base = learner.policy.next_version()
     kept[seed] = Ready(base, parts, report, weights.hexdigest()[:16], time.process_time() - began)
     return kept[seed]
 
@@ -251,7 +252,7 @@ def run_cell(protocol: Protocol, start: Ready, cell: Cell) -> dict[str, Any]:
         weights = sum(p.numel() for p in learner.policy.model.parameters() if p.requires_grad)
         try:
             report = learner.fit(start.parts)
-            policy, losses = learner.policy.advanced(), report.losses
+            policy, losses = learner.policy.next_version(), report.losses
             learned = {"tokens": report.tokens, "updates": report.updates, "fed": report.fed, "weights": weights}
         except NonFinite as problem:
             note, learned = str(problem), {**learned, "weights": weights}
@@ -278,7 +279,7 @@ def _engine(policy: Policy) -> Engine:
     """What serves a policy fastest: merged where the adapter can be, else from the beginning of every text."""
     if kind_of(policy.model) in ("prefix", "prompt"):
         return RecomputeEngine(policy, slots=_SLOTS)
-    return LocalEngine(merged(policy), slots=_SLOTS)
+    return LocalEngine(merge_adapter(policy), slots=_SLOTS)
 
 
 def played(protocol: Protocol, policy: Policy, tasks: Sequence[Task]) -> list[bool]:

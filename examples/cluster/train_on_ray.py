@@ -8,11 +8,11 @@
 import sys
 from pathlib import Path
 
-from evolvent.scale.ray_cluster import connected, where
-from evolvent.scale.ray_train import train_on
+from evolvent.scale.ray_cluster import connect, parse_cluster
+from evolvent.scale.ray_train import train_on_cluster
 
 if __name__ == "__main__":
     address, folder, *words = sys.argv[1:]
-    cluster = where(address)
-    with connected(cluster):
-        print(train_on(words, folder=Path(folder), placing=cluster.placing))
+    cluster = parse_cluster(address)
+    with connect(cluster):
+        print(train_on_cluster(words, folder=Path(folder), placement=cluster.placement))

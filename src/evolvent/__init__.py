@@ -6,6 +6,7 @@ package is quick and needs neither torch nor a network.
 
 from __future__ import annotations
 
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -14,16 +15,16 @@ if TYPE_CHECKING:
     from evolvent.agents.plain import Expert, Random, Script
     from evolvent.config import Config
     from evolvent.engine.asks import SampleAsk, Sampling, ScoreAsk
-    from evolvent.engine.driver import drive
+    from evolvent.engine.driver import run_jobs
     from evolvent.engine.local import LocalEngine
     from evolvent.errors import ConfigError, EvolventError
     from evolvent.learn.learner import Learner, TrainConfig
     from evolvent.learn.objectives import Objective, weighted_nll
-    from evolvent.methods.agentevol import AgentEvol, agentevol
+    from evolvent.methods.agentevol import AgentEvolConfig, agentevol
     from evolvent.models.policy import Policy, load_policy, tiny_policy
     from evolvent.rollout.collect import collect
     from evolvent.run import Run
-    from evolvent.scale.initial import demonstrations, policy_for
+    from evolvent.scale.initial import collect_demonstrations, make_policy
     from evolvent.scale.local_backend import local_run
     from evolvent.store.store import Store
     from evolvent.trajectory import Annotation, Generation, Score, Start, Step, Task, Trajectory
@@ -37,16 +38,16 @@ _HOMES = {
     "agents.plain": ("Expert", "Random", "Script"),
     "config": ("Config",),
     "engine.asks": ("SampleAsk", "Sampling", "ScoreAsk"),
-    "engine.driver": ("drive",),
+    "engine.driver": ("run_jobs",),
     "engine.local": ("LocalEngine",),
     "errors": ("ConfigError", "EvolventError"),
     "learn.learner": ("Learner", "TrainConfig"),
     "learn.objectives": ("Objective", "weighted_nll"),
-    "methods.agentevol": ("AgentEvol", "agentevol"),
+    "methods.agentevol": ("AgentEvolConfig", "agentevol"),
     "models.policy": ("Policy", "load_policy", "tiny_policy"),
     "rollout.collect": ("collect",),
     "run": ("Run",),
-    "scale.initial": ("demonstrations", "policy_for"),
+    "scale.initial": ("collect_demonstrations", "make_policy"),
     "scale.local_backend": ("local_run",),
     "store.store": ("Store",),
     "trajectory": ("Annotation", "Generation", "Score", "Start", "Step", "Task", "Trajectory"),
@@ -57,9 +58,16 @@ _HOMES = {
 }
 _HOME = {name: f"evolvent.{module}" for module, names in _HOMES.items() for name in names}
 
+_FORMER_NAMES = {
+    "AgentEvol": "AgentEvolConfig",
+    "demonstrations": "collect_demonstrations",
+    "drive": "run_jobs",
+    "policy_for": "make_policy",
+}
+
 __version__ = "0.1.0"
 __all__ = [
-    "AgentEvol",
+    "AgentEvolConfig",
     "Annotation",
     "Config",
     "ConfigError",
@@ -91,18 +99,21 @@ __all__ = [
     "World",
     "agentevol",
     "collect",
-    "demonstrations",
-    "drive",
+    "collect_demonstrations",
     "load_policy",
     "local_run",
-    "policy_for",
+    "make_policy",
     "report",
+    "run_jobs",
     "tiny_policy",
     "weighted_nll",
 ]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _FORMER_NAMES:
+        warnings.warn(f"evolvent.{name} is now evolvent.{_FORMER_NAMES[name]}", DeprecationWarning, stacklevel=2)
+        name = _FORMER_NAMES[name]
     if name in _HOME:
         return getattr(import_module(_HOME[name]), name)
     raise AttributeError(f"module 'evolvent' has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""`python -m evolvent`, and so `torchrun -m evolvent`: the command line."""
+"""The command line, for `python -m evolvent` and `torchrun -m evolvent`."""
 
 from evolvent.cli.main import main
 

@@ -1,6 +1,7 @@
-"""What a run hands its methods: the verbs `collect`, `search`, `label`, `fit`, `evaluate`, `practise`.
+"""The interface of a backend, which runs the operations of a run: `collect`, `search`, `label`, `fit`, `evaluate`,
+`train_rl`.
 
-A `Stage` is one call of a verb, an `Evaluation` what measuring says.
+A `RunStage` is one call of an operation; an `Evaluation` is the result of one measurement.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from evolvent.rollout.evaluate import Evaluation
 from evolvent.store.store import Store
 from evolvent.trajectory import Start, Trajectory
 
-__all__ = ["Stage", "StageSettings", "Verbs", "Weighting"]
+__all__ = ["Backend", "RunStage", "StageSettings", "Weighting"]
 
 P = TypeVar("P")
 Weighting = Callable[[Trajectory], float]
@@ -23,7 +24,7 @@ Weighting = Callable[[Trajectory], float]
 
 @dataclass(frozen=True)
 class StageSettings:
-    """The settings that the result of a verb depends on beside its arguments.
+    """The settings that the result of an operation depends on beside its arguments.
 
     Attributes:
         values: configurations and plain values; they are fingerprinted.
@@ -35,17 +36,20 @@ class StageSettings:
 
 
 @dataclass(frozen=True)
-class Stage:
-    """One call of a verb: what the verb is told about where it runs.
+class RunStage:
+    """One call of an operation, with the names, folder and seed that it runs under.
 
     Attributes:
-        name: unique in the run and the same when resumed; part of every trajectory id it mints.
-        folder: for its checkpoints and its result.
+        name: unique in the run and the same when resumed; part of every trajectory id that the stage assigns.
+        verb: the operation, such as "collect".
+        arm, round: the arm and the round of the run that it belongs to.
+        folder: where its checkpoints and its result go.
         seed: of this stage alone.
+        store: where its trajectories go.
         log: appends numbers to the run's metrics.
-        store: where its trajectories go; `done` are those of an earlier, interrupted try.
-        alone: a block of its work in which nothing else happens. Where there is one, it is what the stage costs: what
-            a practice plays ahead before and after a measurement is not the measurement's.
+        finished: trajectories of an earlier, interrupted attempt, by id.
+        exclusive: context of a block in which nothing else runs. Where a stage uses it, the block alone is its cost: an
+            evaluation does not pay for rollouts that a trainer prefetches before and after it.
     """
 
     name: str
@@ -56,67 +60,77 @@ class Stage:
     seed: int
     store: Store
     log: Callable[[Mapping[str, Any]], None]
-    done: Mapping[str, Trajectory] = field(default_factory=dict)
-    alone: Callable[[], AbstractContextManager[None]] = nullcontext
+    finished: Mapping[str, Trajectory] = field(default_factory=dict)
+    exclusive: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
-class Verbs(Protocol[P]):
-    """What a method can have done for it, wherever that happens; and how a policy is kept."""
+class Backend(Protocol[P]):
+    """The operations that a run can have done, on one machine or many, and how policies are saved and loaded."""
 
     def collect(
-        self, policy: P, starts: Sequence[Start], stage: Stage, *, temperature: float = 1.0, horizon: int | None = None
+        self,
+        policy: P,
+        starts: Sequence[Start],
+        stage: RunStage,
+        *,
+        temperature: float = 1.0,
+        horizon: int | None = None,
     ) -> Iterator[Trajectory]:
-        """Play the starts, at most `horizon` steps each; yield each trajectory when it is finished and stored."""
+        """Plays the starts, at most `horizon` steps each; yields each trajectory when it is finished and stored."""
         ...
 
     def fit(
         self,
         policy: P,
         data: Sequence[Any],
-        stage: Stage,
+        stage: RunStage,
         *,
         objective: Any,
         weight: Weighting | None = None,
         tokens: int | None = None,
         lr_scale: float = 1.0,
     ) -> P:
-        """Learn from trajectories, or from parts that were prepared; the handed-in policy is left as it was."""
+        """Trains on trajectories or on prepared token sequences; the policy that was passed in is unchanged."""
         ...
 
     def evaluate(
-        self, policy: P, stage: Stage, *, split: str | None = None, how: Any = None, judge: P | None = None
+        self, policy: P, stage: RunStage, *, split: str | None = None, search: Any = None, value_model: P | None = None
     ) -> tuple[Sequence[Evaluation], Sequence[Mapping[str, Any]]]:
-        """Play the panels (of another split, by a search); returns the rows, and episodes to show as examples."""
+        """Plays the panels (of another split, or with a search); returns the rows, and example episodes."""
         ...
 
     def search(
-        self, policy: P, starts: Sequence[Start], stage: Stage, *, how: Any, judge: P | None = None
+        self, policy: P, starts: Sequence[Start], stage: RunStage, *, search: Any, value_model: P | None = None
     ) -> Iterator[Trajectory]:
-        """Search from the starts; yield what each search decided for when it is finished and stored."""
+        """Searches from the starts; yields the trajectory that each search chose when it is finished and stored."""
         ...
 
     def label(
-        self, policy: P, data: Sequence[Trajectory], stage: Stage, *, how: Any
+        self, policy: P, data: Sequence[Trajectory], stage: RunStage, *, labeler: Any
     ) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-        """Label trajectories by going on from their spans; yields (id, JSON rows) of each as it is finished."""
+        """Labels trajectories by continuing from their spans; yields (id, JSON rows) of each when it is finished."""
         ...
 
-    def practise(self, policy: P, stage: Stage, *, setup: Any) -> Any:
-        """What plays and improves a copy of the policy, going on from its last checkpoint; it has a `policy`."""
+    def train_rl(self, policy: P, stage: RunStage, *, spec: Any) -> Any:
+        """Returns a trainer that plays and improves a copy of the policy from its last checkpoint; it has a
+        `policy`.
+        """
         ...
 
     def save(self, policy: P, folder: Path) -> None:
-        """Keep a policy."""
+        """Saves a policy."""
         ...
 
     def load(self, folder: Path) -> P:
-        """A kept policy, exactly."""
+        """Loads a saved policy exactly."""
         ...
 
     def origin(self, policy: P) -> str:
-        """A digest of a policy that no stage of the run made: part of the keys of the stages that use it."""
+        """Returns a digest of a policy that no stage of the run produced; it is part of the keys of stages that use
+        it.
+        """
         ...
 
     def usage(self) -> Mapping[str, int]:
-        """Running totals of what was generated, computed, trained."""
+        """Returns running totals of generated, computed and trained tokens."""
         ...

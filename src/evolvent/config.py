@@ -1,7 +1,8 @@
-"""Configurations: frozen, closed, and resolved from preset < TOML file < dotted overrides, every mistake at once.
+"""Configurations: frozen, closed, and resolved from preset < TOML file < dotted overrides; all mistakes reported at
+once.
 
-A configuration is a class with described fields. Each leaf (`train.lr`) is checked by itself, strictly, so that one
-mistake hides no other; then the whole is built, and what contradicts itself is added to the list.
+A configuration is a class with described fields. Each leaf (`train.lr`) is checked by itself, strictly, so that
+no mistake hides another. Then the whole is built, and contradictions between settings are added to the list.
 """
 
 from __future__ import annotations
@@ -21,11 +22,22 @@ from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, TypeAdapter, V
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined, core_schema, to_jsonable_python
 
-from evolvent.errors import ConfigError, Problem, nearest, unknown
+from evolvent.errors import ConfigError, Problem, find_nearest, unknown_name_problem
 from evolvent.former_names import former_fields
 from evolvent.identity import fingerprint
 
-__all__ = ["Choice", "Config", "Knob", "as_dict", "knobs", "redact", "resolve", "secret_name", "to_toml"]
+__all__ = [
+    "Choice",
+    "Config",
+    "SettingInfo",
+    "as_dict",
+    "is_secret_name",
+    "list_settings",
+    "present_path",
+    "redact",
+    "resolve",
+    "to_toml",
+]
 
 if TYPE_CHECKING:
     from pydantic._internal._model_construction import ModelMetaclass
@@ -35,26 +47,36 @@ else:
 log = logging.getLogger(__name__)
 C = TypeVar("C", bound=BaseModel)
 REDACTED = "<redacted>"
+_SHORT_FLAGS = frozenset({"to", "on"})  # former names that stay, without a warning, as short flags of the command line
 _SECRETS = frozenset(
     {"apikey", "authorization", "credential", "credentials", "key", "passwd", "password", "secret", "token"}
 )
-_WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
-_POINT = re.compile(r"[+-]?\d*\.?\d+(e[+-]?\d+)?")
-_LOGIN = re.compile(r"(?<=://)[^/@\s:]*:[^/@\s]*(?=@)|(?<=[?&](?:key|sig)=)[^&\s]+|(?<=[?&]token=)[^&\s]+")
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+_DECIMAL = re.compile(r"[+-]?\d*\.?\d+(e[+-]?\d+)?")
+_CREDENTIALS = re.compile(r"(?<=://)[^/@\s:]*:[^/@\s]*(?=@)|(?<=[?&](?:key|sig)=)[^&\s]+|(?<=[?&]token=)[^&\s]+")
 
 
 class _AcceptsFormerNames(ModelMetaclass):
     """Lets constructors take settings under former names; validated JSON and TOML go through `resolve` instead."""
 
     def __call__(cls, *args: Any, **values: Any) -> Any:
-        fields = cast(type[BaseModel], cls).model_fields
-        for present, former in former_fields(cls).items():
-            if former in values and former not in fields:
-                if present in values:
-                    raise ConfigError(f"{cls.__name__}: {former!r} is the former name of {present!r}; give one of them")
-                values[present] = values.pop(former)
-                warnings.warn(f"{cls.__name__}: {former!r} is now {present!r}", FutureWarning, stacklevel=2)
-        return super().__call__(*args, **values)
+        return super().__call__(*args, **_rename_former(cast(type[BaseModel], cls), values))
+
+
+def _rename_former(cls: type[BaseModel], values: dict[str, Any]) -> dict[str, Any]:
+    """Returns settings under their present names, those of nested mappings too; warns of each renamed one."""
+    renamed = dict(values)
+    for present, former in former_fields(cls).items():
+        if former in renamed and former not in cls.model_fields:
+            if present in renamed:
+                raise ConfigError(f"{cls.__name__}: {former!r} is the former name of {present!r}; give one of them")
+            renamed[present] = renamed.pop(former)
+            warnings.warn(f"{cls.__name__}: {former!r} is now {present!r}", FutureWarning, stacklevel=4)
+    for name, value in renamed.items():
+        inner = _nested_class(cls.model_fields[name].annotation) if name in cls.model_fields else None
+        if inner is not None and isinstance(value, dict):
+            renamed[name] = _rename_former(inner, value)
+    return renamed
 
 
 class Config(BaseModel, metaclass=_AcceptsFormerNames):
@@ -72,7 +94,7 @@ class Config(BaseModel, metaclass=_AcceptsFormerNames):
 
 @dataclass(frozen=True)
 class Choice:
-    """Annotation of a text that must be a name of an open registry: `Annotated[str, Choice(loss_names)]`.
+    """Annotation of a text that must be a name in an open registry: `Annotated[str, Choice(loss_names)]`.
 
     Args:
         names: called when a value is checked or help is shown, so that packages installed later count too.
@@ -87,15 +109,15 @@ class Choice:
     def _check(self, value: str) -> str:
         names = self.names()
         if value not in names:
-            near = nearest(value, names)
-            hint = f" (did you mean {near!r}?)" if near else ""
+            suggestion = find_nearest(value, names)
+            hint = f" (did you mean {suggestion!r}?)" if suggestion else ""
             raise ValueError(f"got {value!r}, expected {' or '.join(map(repr, names))}{hint}")
         return value
 
 
 @dataclass(frozen=True, slots=True)
-class Knob:
-    """One thing that can be set: its dotted path, what it takes, its default and what it is for."""
+class SettingInfo:
+    """One setting: its dotted path, its type, its default and its description."""
 
     path: str
     type: str
@@ -104,19 +126,21 @@ class Knob:
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
-    """A value that somebody gave for a path: the readings of it to try in order, how it was written, and where."""
+class _SettingInput:
+    """An input for a path: the values that it may mean, in the order in which they are tried, its raw form and its
+    source.
+    """
 
     path: str
-    readings: tuple[Any, ...]
-    written: Any
+    candidates: tuple[Any, ...]
+    raw: Any
     source: str
 
 
 def resolve(
     cls: type[C], *, file: Path | None = None, overrides: Sequence[str] = (), preset: Mapping[str, Any] | None = None
 ) -> C:
-    """Build a configuration from its defaults, a preset, a TOML file and dotted overrides, the later the stronger.
+    """Builds a configuration from its defaults, a preset, a TOML file and dotted overrides; later sources win.
 
     Args:
         file: a TOML file; tables nest, `"none"` stands for None.
@@ -128,31 +152,31 @@ def resolve(
             with its line.
     """
     problems: list[Problem] = []
-    fields = _Fields(cls)
-    given: dict[str, _Given] = {}
-    sources: list[Iterable[_Given]] = [_flat(_inner_defaults(cls), fields, "default")]
-    sources.append(_flat(preset or {}, fields, "preset"))
+    fields = _SettingFields(cls)
+    inputs: dict[str, _SettingInput] = {}
+    sources: list[Iterable[_SettingInput]] = [_flatten(_nested_defaults(cls), fields, "default")]
+    sources.append(_flatten(preset or {}, fields, "preset"))
     if file is not None:
-        sources.append(_flat(_read(file, problems), fields, str(file)))
-    sources.append(_overrides(overrides, fields, problems))
+        sources.append(_flatten(_read_toml(file, problems), fields, str(file)))
+    sources.append(_parse_overrides(overrides, fields, problems))
     for source in sources:
         for item in source:
             if item.path in fields:
-                given[item.path] = item
+                inputs[item.path] = item
             else:
-                problems.append(_unknown_key(item, fields))
+                problems.append(_report_unknown_key(item, fields))
     values: dict[str, Any] = {}
-    for path, item in given.items():
-        found = _checked(fields[path], item)
-        if isinstance(found, Problem):
-            problems.append(found)
+    for path, item in inputs.items():
+        checked = _check_input(fields[path], item)
+        if isinstance(checked, Problem):
+            problems.append(checked)
         else:
-            _put(values, path, found[0])
-    bad = {path for path in given if not _holds(values, path)}
+            _set_path(values, path, checked[0])
+    invalid_paths = {path for path in inputs if not _has_path(values, path)}
     try:
-        built = cls.model_validate_json(json.dumps(values), strict=True)
+        config = cls.model_validate_json(json.dumps(values), strict=True)
     except ValidationError as error:
-        problems += [problem for problem in _contradictions(error) if problem.where not in bad]
+        problems += [problem for problem in _list_contradictions(error) if problem.where not in invalid_paths]
     except ConfigError as error:
         problems += error.problems
     if problems:
@@ -160,147 +184,173 @@ def resolve(
     if fields.renamed:
         pairs = [f"{former} is now {present}" for former, present in fields.renamed.items()]
         log.warning("renamed settings: %s", ", ".join(pairs))
-    return built
+    return config
 
 
-class _Fields(dict[str, FieldInfo]):
-    """Every leaf of a configuration class by its dotted path, and the former names that were used for them."""
+class _SettingFields(dict[str, FieldInfo]):
+    """The leaves of a configuration class by dotted path, and the former names that were used for them."""
 
     def __init__(self, cls: type[BaseModel]) -> None:
-        super().__init__(_fields(cls))
+        super().__init__(_iterate_fields(cls))
         self.renamed: dict[str, str] = {}
         self._cls = cls
 
-    def present(self, path: str) -> str:
-        """Returns a path with every part under its present name, and notes it where that is another one."""
+    def resolve_path(self, path: str) -> str:
+        """Returns a path with every part under its present name, and records the change where a name is a former
+        one.
+        """
         cls: type[BaseModel] | None = self._cls
-        parts = []
+        parts, uses_former_name = [], False
         for part in path.split("."):
             name = part
             if cls is not None:
                 former = {old: new for new, old in former_fields(cls).items()}
                 name = part if part in cls.model_fields else former.get(part, part)
-                cls = _nested(cls.model_fields[name].annotation) if name in cls.model_fields else None
+                cls = _nested_class(cls.model_fields[name].annotation) if name in cls.model_fields else None
+            uses_former_name |= part != name and part not in _SHORT_FLAGS
             parts.append(name)
         present = ".".join(parts)
-        if present != path and present in self:
+        if uses_former_name and present in self:
             self.renamed[path] = present
         return present
 
 
-def knobs(cls: type[BaseModel]) -> list[Knob]:
-    """Every leaf of a configuration class, nested ones by their dotted path, in the order of definition."""
-    given = {item.path: item.readings[0] for item in _flat(_inner_defaults(cls), _Fields(cls), "default")}
-    found = []
-    for path, field in _fields(cls):
-        default = given[path] if path in given else _jsonable(field.get_default(call_default_factory=True))
-        required = field.is_required() and path not in given
-        found.append(Knob(path, _expected(field), "required" if required else _toml(default), field.description or ""))
-    return found
+def present_path(cls: type[BaseModel], path: str) -> str:
+    """Returns the dotted path of a setting under its present name; a path of present or unknown names stays."""
+    return _SettingFields(cls).resolve_path(path)
+
+
+def list_settings(cls: type[BaseModel]) -> list[SettingInfo]:
+    """Lists every leaf of a configuration class, nested ones by their dotted path, in the order of definition."""
+    defaults = {
+        item.path: item.candidates[0] for item in _flatten(_nested_defaults(cls), _SettingFields(cls), "default")
+    }
+    settings = []
+    for path, field in _iterate_fields(cls):
+        default = defaults[path] if path in defaults else _to_json(field.get_default(call_default_factory=True))
+        required = field.is_required() and path not in defaults
+        settings.append(
+            SettingInfo(
+                path, _describe_type(field), "required" if required else _format_toml(default), field.description or ""
+            )
+        )
+    return settings
 
 
 def as_dict(config: BaseModel) -> dict[str, Any]:
-    """A configuration as JSON values, secrets redacted: the form that is stored with a run."""
+    """Returns a configuration as JSON values with secrets redacted; this form is stored with a run."""
     return dict(redact(config.model_dump(mode="json")))
 
 
 def to_toml(config: BaseModel) -> str:
-    """A configuration as the TOML text that `resolve` reads back; secrets are redacted."""
+    """Returns a configuration as TOML text that `resolve` can read; secrets are redacted."""
     lines: list[str] = []
     _write_table(as_dict(config), type(config), "", lines)
     return "\n".join(lines).lstrip("\n") + "\n"
 
 
 def redact(value: Any) -> Any:
-    """A copy of nested mappings and lists in which the values of secret keys, and logins in addresses, are hidden.
+    """Returns a copy of nested mappings and lists in which values of secret keys, and logins in addresses, are
+    hidden.
 
     A key is secret if one of its words is key, token, secret, password or the like: `api_key` is, `max_tokens` is not.
     """
     if isinstance(value, Mapping):
-        return {key: REDACTED if _secret(str(key), item) else redact(item) for key, item in value.items()}
+        return {key: REDACTED if _is_secret(str(key), item) else redact(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [redact(item) for item in value]
-    return _LOGIN.sub(REDACTED, value) if isinstance(value, str) else value
+    return _CREDENTIALS.sub(REDACTED, value) if isinstance(value, str) else value
 
 
-def secret_name(key: str) -> bool:
-    """Whether a key says that its value is secret; see `redact`. `key_env` and `token_file` say only where it is."""
-    words = [word.lower() for word in _WORDS.findall(key)]
-    return bool(set(words) & _SECRETS) and words[-1] not in ("env", "file")
+def is_secret_name(key: str) -> bool:
+    """Returns whether a key names a secret; see `redact`. `key_env` and `token_file` only say where a secret is.
+
+    "key" and "token" name a secret as the last word only: `token_lambda` is a coefficient.
+    """
+    key_words = [word.lower() for word in _WORD.findall(key)]
+    if not key_words or key_words[-1] in ("env", "file"):
+        return False
+    return key_words[-1] in _SECRETS or bool(set(key_words) & (_SECRETS - {"key", "token"}))
 
 
-def _secret(key: str, value: Any) -> bool:
-    return secret_name(key) and value not in (None, "") and not isinstance(value, (bool, Mapping))
+def _is_secret(key: str, value: Any) -> bool:
+    return is_secret_name(key) and value not in (None, "") and not isinstance(value, (bool, Mapping))
 
 
 # ---------------------------------------------------------------------- what a class takes
 
 
-def _nested(annotation: Any) -> type[BaseModel] | None:
+def _nested_class(annotation: Any) -> type[BaseModel] | None:
     return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
 
 
-def _fields(cls: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
+def _iterate_fields(cls: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
     for name, field in cls.model_fields.items():
-        inner = _nested(field.annotation)
+        inner = _nested_class(field.annotation)
         if inner is None:
             yield prefix + name, field
         else:
-            yield from _fields(inner, f"{prefix}{name}.")
+            yield from _iterate_fields(inner, f"{prefix}{name}.")
 
 
-def _inner_defaults(cls: type[BaseModel]) -> dict[str, Any]:
-    """What the default instances of nested configurations set: `train: Train = Train(lr=1.0)` sets `train.lr`."""
+def _nested_defaults(cls: type[BaseModel]) -> dict[str, Any]:
+    """Returns the values that default instances of nested configurations set: `train: Train = Train(lr=1.0)` sets
+    `train.lr`.
+    """
     defaults = {
         name: field.get_default(call_default_factory=True)
         for name, field in cls.model_fields.items()
-        if _nested(field.annotation) and not field.is_required()
+        if _nested_class(field.annotation) and not field.is_required()
     }
     return {name: value.model_dump(mode="json", exclude_unset=True) for name, value in defaults.items()}
 
 
-def _expected(field: FieldInfo) -> str:
-    """What a field takes, in words: `int >= 0`, `'one' or 'two'`, `list of str`, `float or none`."""
-    choice = _choice_of(field)
+def _describe_type(field: FieldInfo) -> str:
+    """Describes the values that a field takes: `int >= 0`, `'one' or 'two'`, `list of str`, `float or none`."""
+    choice = _find_choice(field)
     if choice is not None:
         return " or ".join(map(repr, choice.names()))
-    words, optional, _ = _type_words(field.annotation).partition(" or none")
-    return words + _limits(field.metadata) + optional
+    description, optional, _ = _describe_annotation(field.annotation).partition(" or none")
+    return description + _describe_bounds(field.metadata) + optional
 
 
-def _choice_of(field: FieldInfo) -> Choice | None:
+def _find_choice(field: FieldInfo) -> Choice | None:
     return next((rule for rule in field.metadata if isinstance(rule, Choice)), None)
 
 
-def _limits(rules: Sequence[Any]) -> str:
-    """The bounds of a number among the rules of a field: ` >= 0 and <= 1`."""
+def _describe_bounds(rules: Sequence[Any]) -> str:
+    """Describes the bounds of a number among the rules of a field: ` >= 0 and <= 1`."""
     signs = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
-    found = [
+    bounds = [
         f"{sign} {getattr(rule, name)}"
         for rule in rules
         for name, sign in signs.items()
         if getattr(rule, name, None) is not None
     ]
-    return " " + " and ".join(found) if found else ""
+    return " " + " and ".join(bounds) if bounds else ""
 
 
-def _type_words(annotation: Any) -> str:
+def _describe_annotation(annotation: Any) -> str:
     origin, inner = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         for rule in inner[1:]:
             if isinstance(rule, Choice):
                 return " or ".join(map(repr, rule.names()))
-        rules = [rule for one in inner[1:] for rule in (one.metadata if isinstance(one, FieldInfo) else [one])]
-        return _type_words(inner[0]) + _limits(rules)
+        rules = [
+            rule
+            for metadata in inner[1:]
+            for rule in (metadata.metadata if isinstance(metadata, FieldInfo) else [metadata])
+        ]
+        return _describe_annotation(inner[0]) + _describe_bounds(rules)
     if origin is Literal:
         return " or ".join(map(repr, inner))
     if origin in (Union, UnionType):
-        return " or ".join(_type_words(part) for part in inner)
+        return " or ".join(_describe_annotation(part) for part in inner)
     if origin in (list, tuple, set, frozenset):
         parts = [part for part in inner if part is not Ellipsis]
         if origin is tuple and Ellipsis not in inner:
-            return f"list of {len(parts)} ({', '.join(map(_type_words, parts))})"
-        return f"list of {_type_words(parts[0])}"
+            return f"list of {len(parts)} ({', '.join(map(_describe_annotation, parts))})"
+        return f"list of {_describe_annotation(parts[0])}"
     names = {NoneType: "none", str: "text", bool: "true or false", Path: "path"}
     return names.get(annotation) or getattr(annotation, "__name__", str(annotation)).lower()
 
@@ -308,7 +358,7 @@ def _type_words(annotation: Any) -> str:
 # ---------------------------------------------------------------------- what was given
 
 
-def _read(file: Path, problems: list[Problem]) -> Mapping[str, Any]:
+def _read_toml(file: Path, problems: list[Problem]) -> Mapping[str, Any]:
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
@@ -320,115 +370,125 @@ def _read(file: Path, problems: list[Problem]) -> Mapping[str, Any]:
     return {}
 
 
-def _flat(values: Mapping[str, Any], fields: _Fields, source: str, prefix: str = "") -> Iterator[_Given]:
+def _flatten(
+    values: Mapping[str, Any], fields: _SettingFields, source: str, prefix: str = ""
+) -> Iterator[_SettingInput]:
     for name, value in values.items():
-        written = f"{prefix}{name}"
-        path = fields.present(written)
-        inside = any(known.startswith(path + ".") for known in fields)
-        if isinstance(value, Mapping) and path not in fields and (inside or value):
-            yield from _flat(value, fields, source, written + ".")
-        elif not (isinstance(value, Mapping) and inside):
-            plain = _jsonable(value)
-            yield _Given(path, (None, plain) if _none_word(plain) else (plain,), value, source)
+        raw_path = f"{prefix}{name}"
+        path = fields.resolve_path(raw_path)
+        is_table = any(field_path.startswith(path + ".") for field_path in fields)
+        if isinstance(value, Mapping) and path not in fields and (is_table or value):
+            yield from _flatten(value, fields, source, raw_path + ".")
+        elif not (isinstance(value, Mapping) and is_table):
+            json_value = _to_json(value)
+            yield _SettingInput(path, (None, json_value) if _is_none_word(json_value) else (json_value,), value, source)
 
 
-def _overrides(words: Sequence[str], fields: _Fields, problems: list[Problem]) -> Iterator[_Given]:
-    rest = list(words)
-    while rest:
-        word = rest.pop(0)
+def _parse_overrides(argv: Sequence[str], fields: _SettingFields, problems: list[Problem]) -> Iterator[_SettingInput]:
+    remaining = list(argv)
+    while remaining:
+        word = remaining.pop(0)
         if not word.startswith("--") or word == "--":
             problems.append(Problem("input", f"unexpected {word!r}", "settings look like --key value"))
             continue
-        name, mark, text = word[2:].partition("=")
-        path = fields.present(name.replace("-", "_"))
-        if not mark:
-            if rest and not rest[0].startswith("--"):
-                text = rest.pop(0)
+        name, separator, text = word[2:].partition("=")
+        path = fields.resolve_path(name.replace("-", "_"))
+        if not separator:
+            if remaining and not remaining[0].startswith("--"):
+                text = remaining.pop(0)
             elif path not in fields or fields[path].annotation is bool:
                 text = "true"
             else:
-                problems.append(Problem(path, "has no value", f"expected {_expected(fields[path])}"))
+                problems.append(Problem(path, "has no value", f"expected {_describe_type(fields[path])}"))
                 continue
-        yield _Given(path, tuple(_readings(text)), text, f"--{name}")
+        yield _SettingInput(path, tuple(_parse_candidates(text)), text, f"--{name}")
 
 
-def _readings(text: str) -> Iterator[Any]:
-    """What a word may mean, the likeliest first: a TOML value, a number, None, a list, the text itself."""
-    yield from _toml_value(text)
-    if _POINT.fullmatch(text):
+def _parse_candidates(text: str) -> Iterator[Any]:
+    """Yields the values that a word may mean, the likeliest first: a TOML value, a number, None, a list, the text
+    itself.
+    """
+    yield from _parse_toml_value(text)
+    if _DECIMAL.fullmatch(text):
         yield float(text)
-    if _none_word(text):
+    if _is_none_word(text):
         yield None
-    yield from _toml_value(f"[{text}]")
+    yield from _parse_toml_value(f"[{text}]")
     parts = [part.strip() for part in text.split(",") if part.strip()]
-    yield [float(part) if _POINT.fullmatch(part) else part for part in parts]
+    yield [float(part) if _DECIMAL.fullmatch(part) else part for part in parts]
     yield parts
     yield text
 
 
-def _toml_value(text: str) -> Iterator[Any]:
+def _parse_toml_value(text: str) -> Iterator[Any]:
     try:
         table = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
         return
     if list(table) == ["value"]:
-        yield _jsonable(table["value"])
+        yield _to_json(table["value"])
 
 
-def _none_word(value: Any) -> bool:
+def _is_none_word(value: Any) -> bool:
     return isinstance(value, str) and value.lower() == "none"
 
 
-def _jsonable(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json")
     return to_jsonable_python(value, fallback=str)
 
 
-def _unknown_key(item: _Given, fields: Mapping[str, FieldInfo]) -> Problem:
+def _report_unknown_key(item: _SettingInput, fields: Mapping[str, FieldInfo]) -> Problem:
     tail = item.path.rsplit(".", 1)[-1]
-    problem = unknown("key", item.path, fields, where=item.source)
-    if nearest(item.path, fields) is None:
-        near = nearest(tail, [path.rsplit(".", 1)[-1] for path in fields])
-        full = [path for path in fields if near is not None and path.rsplit(".", 1)[-1] == near]
-        if full:
-            return Problem(problem.where, problem.what, f"did you mean {full[0]!r}?")
+    problem = unknown_name_problem("key", item.path, fields, location=item.source)
+    if find_nearest(item.path, fields) is None:
+        suggestion = find_nearest(tail, [path.rsplit(".", 1)[-1] for path in fields])
+        full_paths = [path for path in fields if suggestion is not None and path.rsplit(".", 1)[-1] == suggestion]
+        if full_paths:
+            return Problem(problem.where, problem.what, f"did you mean {full_paths[0]!r}?")
     return problem
 
 
-def _checked(field: FieldInfo, item: _Given) -> tuple[Any] | Problem:
-    """The first reading that the field takes, as a JSON value; else what is wrong with it."""
+def _check_input(field: FieldInfo, item: _SettingInput) -> tuple[Any] | Problem:
+    """Returns the first candidate that the field accepts, as a JSON value in a tuple; otherwise the problem."""
     annotation: Any = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
     adapter: TypeAdapter[Any] = TypeAdapter(annotation, config=ConfigDict(allow_inf_nan=False))
-    for reading in item.readings:
+    for reading in item.candidates:
         try:
             adapter.validate_json(json.dumps(reading), strict=True)
         except ValidationError:
             continue
         return (reading,)
-    choice = _choice_of(field)
+    choice = _find_choice(field)
     choices = [name for name in get_args(field.annotation) if isinstance(name, str)]
     choices += choice.names() if choice is not None else ()
-    near = nearest(str(item.written), choices)
-    hint = f"did you mean {near!r}?" if near else f"from {item.source}" if item.source != f"--{item.path}" else ""
-    return Problem(item.path, f"got {item.written!r}, expected {_expected(field)}", hint)
+    suggestion = find_nearest(str(item.raw), choices)
+    hint = (
+        f"did you mean {suggestion!r}?"
+        if suggestion
+        else f"from {item.source}"
+        if item.source != f"--{item.path}"
+        else ""
+    )
+    return Problem(item.path, f"got {item.raw!r}, expected {_describe_type(field)}", hint)
 
 
-def _contradictions(error: ValidationError) -> Iterator[Problem]:
+def _list_contradictions(error: ValidationError) -> Iterator[Problem]:
     for row in error.errors():
-        where = ".".join(map(str, row["loc"])) or "config"
+        location = ".".join(map(str, row["loc"])) or "config"
         message = "is required" if row["type"] == "missing" else str(row["msg"]).removeprefix("Value error, ")
-        yield Problem(where, message)
+        yield Problem(location, message)
 
 
-def _put(values: dict[str, Any], path: str, value: Any) -> None:
+def _set_path(values: dict[str, Any], path: str, value: Any) -> None:
     *tables, name = path.split(".")
     for table in tables:
         values = values.setdefault(table, {})
     values[name] = value
 
 
-def _holds(values: Mapping[str, Any], path: str) -> bool:
+def _has_path(values: Mapping[str, Any], path: str) -> bool:
     *tables, name = path.split(".")
     for table in tables:
         values = values.get(table, {})
@@ -438,7 +498,7 @@ def _holds(values: Mapping[str, Any], path: str) -> bool:
 # ---------------------------------------------------------------------- TOML
 
 
-def _toml(value: Any) -> str:
+def _format_toml(value: Any) -> str:
     if value is None or value is PydanticUndefined:
         return '"none"'
     if isinstance(value, bool):
@@ -446,15 +506,15 @@ def _toml(value: Any) -> str:
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_toml(str(key))} = {_toml(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{_format_toml(str(key))} = {_format_toml(item)}" for key, item in value.items()) + "}"
     if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(map(_toml, value)) + "]"
+        return "[" + ", ".join(map(_format_toml, value)) + "]"
     return repr(value)
 
 
 def _write_table(values: Mapping[str, Any], cls: type[BaseModel], prefix: str, lines: list[str]) -> None:
-    inner = {name: _nested(field.annotation) for name, field in cls.model_fields.items()}
-    lines += [f"{name} = {_toml(value)}" for name, value in values.items() if inner.get(name) is None]
+    inner = {name: _nested_class(field.annotation) for name, field in cls.model_fields.items()}
+    lines += [f"{name} = {_format_toml(value)}" for name, value in values.items() if inner.get(name) is None]
     for name, table in inner.items():
         if table is not None:
             lines += ["", f"[{prefix}{name}]"]

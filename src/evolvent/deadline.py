@@ -1,7 +1,7 @@
-"""Deadlines: one budget of time for a whole piece of work, with all its tries, and the pauses between tries.
+"""Deadlines: one time budget for a whole task with all its attempts, and the pauses between attempts.
 
-A timeout of each try adds up over retries; a deadline does not. The clock and the random generator are arguments, so
-that time can be played in tests.
+A timeout of each attempt adds up over retries; a deadline does not. The clock and the random generator are
+arguments, so that tests can control time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["Deadline", "backoff"]
 
 
 class Deadline:
-    """A moment by which a piece of work has to be done, `total_s` seconds from now on.
+    """The time by which a task has to be done, `total_s` seconds from now on.
 
     Args:
         total_s: seconds, 0 or more; infinity: never.
@@ -38,26 +38,27 @@ class Deadline:
         return f"Deadline({self.total_s:g} s, {self.left():.3g} s left)"
 
     def left(self) -> float:
-        """Seconds that are left, never below 0."""
+        """Returns the seconds that are left, never below 0."""
         return max(0.0, self._end - self._clock())
 
     @property
     def expired(self) -> bool:
-        """Whether the moment has come."""
+        """Returns whether the deadline has passed."""
         return self.left() <= 0
 
-    def check(self, what: str) -> None:
-        """Raise StepTimeout, which names `what` and the seconds it was given, if the moment has come."""
+    def check(self, activity: str) -> None:
+        """Raises StepTimeout, naming the activity and its time budget, if the deadline has passed."""
         if self.expired:
-            raise StepTimeout(f"{what}: no end before the deadline", value=f"{self.total_s:g} s")
+            raise StepTimeout(f"{activity}: no end before the deadline", value=f"{self.total_s:g} s")
 
     def within(self, total_s: float) -> Deadline:
-        """A deadline of a part of the work: `total_s` seconds from now, but never later than this one."""
+        """Returns a deadline for a part of the work: `total_s` seconds from now, but never later than this deadline."""
         return Deadline(min(total_s, self.left()), clock=self._clock)
 
 
 def backoff(attempt: int, rng: Random, *, base_s: float = 0.05, cap_s: float = 5.0) -> float:
-    """How long to pause after a failed try: seconds, drawn from the upper half of a span that doubles with every try.
+    """Returns the seconds to pause after a failed attempt, drawn from the upper half of a span that doubles each
+    time.
 
     The span is min(cap_s, base_s * 2^attempt). Half of it is certain, so that no try follows at once; half is drawn, so
     that many clients that failed together do not come back together.

@@ -1,4 +1,4 @@
-"""The error tree: one sentence each, saying what happened, the value seen, what was expected and what to do next.
+"""The error tree: each error says what happened, the value it got, what was expected, and what to do next.
 
 EvolventError
   ConfigError            bad input of any kind, all problems at once; exit code 2
@@ -72,37 +72,37 @@ __all__ = [
     "WorldError",
     "WrongStep",
     "boundary",
-    "nearest",
-    "unknown",
+    "find_nearest",
+    "unknown_name_problem",
 ]
 
 
 class EvolventError(Exception):
-    """Base of everything this library raises on purpose."""
+    """Base class of the errors that this library raises on purpose."""
 
-    def __init__(self, what: str, *, value: object = None, expected: object = None, hint: str | None = None) -> None:
-        self.what, self.value, self.expected, self.hint = what, value, expected, hint
-        super().__init__(what)
+    def __init__(self, message: str, *, value: object = None, expected: object = None, hint: str | None = None) -> None:
+        self.what, self.value, self.expected, self.hint = message, value, expected, hint
+        super().__init__(message)
 
     def __str__(self) -> str:
         parts = [self.what]
         if self.value is not None:
-            parts.append(f"got {_short(self.value)}")
+            parts.append(f"got {_abbreviate(self.value)}")
         if self.expected is not None:
-            parts.append(f"expected {_short(self.expected)}")
+            parts.append(f"expected {_abbreviate(self.expected)}")
         if self.hint:
             parts.append(self.hint)
         return "; ".join(parts)
 
 
-def _short(value: object, limit: int = 200) -> str:
+def _abbreviate(value: object, limit: int = 200) -> str:
     text = value if isinstance(value, str) else repr(value)
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One mistake in a configuration: where it is, what is wrong, what to do."""
+    """One mistake in a configuration: its location, a message, and a hint."""
 
     where: str
     what: str
@@ -113,7 +113,7 @@ class Problem:
 
 
 class ConfigError(EvolventError):
-    """Bad input found before any work began. Holds every problem found, not only the first."""
+    """Bad input found before any work began; it holds every problem found, not only the first."""
 
     def __init__(
         self,
@@ -123,13 +123,13 @@ class ConfigError(EvolventError):
         expected: object = None,
         hint: str | None = None,
     ) -> None:
-        what = problems if isinstance(problems, str) else "\n".join(map(str, problems))
-        super().__init__(what, value=value, expected=expected, hint=hint)
+        message = problems if isinstance(problems, str) else "\n".join(map(str, problems))
+        super().__init__(message, value=value, expected=expected, hint=hint)
         self.problems = [Problem("input", str(self))] if isinstance(problems, str) else list(problems)
 
 
 class MissingExtra(EvolventError):
-    """A feature needs packages that are not installed; the text names the command that installs them."""
+    """A feature needs packages that are not installed; the message names the command that installs them."""
 
     def __init__(self, extra: str, feature: str) -> None:
         self.extra, self.feature = extra, feature
@@ -137,15 +137,15 @@ class MissingExtra(EvolventError):
 
 
 class WorldError(EvolventError):
-    """Something about a world or one of its environments."""
+    """An error of a world or of one of its environments."""
 
 
 class InvalidAction(WorldError):
-    """The text is no action of the world's grammar. Inside an episode it becomes an observation."""
+    """The text is not an action of the world's grammar; inside an episode the message becomes an observation."""
 
 
 class EnvLost(WorldError):
-    """The environment is gone (server died, exception inside the world)."""
+    """The environment is gone: its server died, or the world raised an exception."""
 
 
 class StepTimeout(WorldError):
@@ -153,27 +153,27 @@ class StepTimeout(WorldError):
 
 
 class SessionGone(WorldError):
-    """A step after the end of the episode, or on an unknown session."""
+    """A step was sent after the end of the episode, or to an unknown session."""
 
 
 class WrongStep(WorldError):
-    """A step number that does not follow the last one; `expected` holds the right one."""
+    """A step number does not follow the last one; `expected` holds the right number."""
 
 
 class AtCapacity(WorldError):
-    """The server is full; `retry_after_s` says when to come back."""
+    """The server is full; `retry_after_s` is the number of seconds after which to try again."""
 
-    def __init__(self, what: str, *, retry_after_s: float, value: object = None) -> None:
+    def __init__(self, message: str, *, retry_after_s: float, value: object = None) -> None:
         self.retry_after_s = retry_after_s
-        super().__init__(what, value=value, hint=f"retry after {retry_after_s:g} s")
+        super().__init__(message, value=value, hint=f"retry after {retry_after_s:g} s")
 
 
 class VersionMismatch(WorldError):
-    """Two sides speak different versions."""
+    """Client and server use different versions."""
 
 
 class EngineError(EvolventError):
-    """Something about generating or scoring tokens."""
+    """An error while tokens are generated or scored."""
 
 
 class EndpointError(EngineError):
@@ -181,51 +181,51 @@ class EndpointError(EngineError):
 
 
 class TokensMissing(EngineError):
-    """An endpoint that returns text without token ids or log-probabilities."""
+    """An endpoint returned text without token ids or log-probabilities."""
 
 
 class ContextOverflow(EngineError):
-    """More tokens than the model's context or the engine's arena holds."""
+    """There are more tokens than the model's context or the engine's arena holds."""
 
 
 class NoLegalAction(EngineError):
-    """A search has nothing to choose among."""
+    """A search has no action to choose from."""
 
 
 class StaleNode(EngineError):
-    """A node of an older policy version or of another engine."""
+    """A node belongs to an older policy version or to another engine."""
 
 
 class VocabularyMismatch(EngineError):
-    """A word or token id that the policy's tokenizer does not have."""
+    """The policy's tokenizer lacks a word or token id."""
 
 
 class WeightsChanged(EngineError):
-    """An endpoint's weights changed in the middle of a rollout."""
+    """The weights of an endpoint changed in the middle of a rollout."""
 
 
 class StoreError(EvolventError):
-    """Something about stored trajectories."""
+    """An error of stored trajectories."""
 
 
 class CorruptRecord(StoreError):
-    """A stored record whose checksum does not fit; file and byte offset are in the text."""
+    """The checksum of a stored record does not match; the message names file and byte offset."""
 
-    def __init__(self, what: str, *, offset: int, value: object = None, hint: str | None = None) -> None:
+    def __init__(self, message: str, *, offset: int, value: object = None, hint: str | None = None) -> None:
         self.offset = offset
-        super().__init__(what, value=value, hint=hint)
+        super().__init__(message, value=value, hint=hint)
 
 
 class Locked(StoreError):
-    """Another process writes this run; `pid` and `host` say which."""
+    """Another process writes this run; `pid` and `host` identify it."""
 
-    def __init__(self, what: str, *, pid: int, host: str) -> None:
+    def __init__(self, message: str, *, pid: int, host: str) -> None:
         self.pid, self.host = pid, host
-        super().__init__(what, hint=f"process {pid} on {host} holds it: wait for it, stop it, or use another folder")
+        super().__init__(message, hint=f"process {pid} on {host} holds it: wait for it, stop it, or use another folder")
 
 
 class NoSpace(StoreError):
-    """The disk is full; whole records stay readable."""
+    """The disk is full; complete records stay readable."""
 
 
 class StoreUnavailable(StoreError):
@@ -233,53 +233,53 @@ class StoreUnavailable(StoreError):
 
 
 class UnknownSchema(StoreError):
-    """A record written by a newer version."""
+    """A newer version wrote the record."""
 
 
 class SampleInvalid(StoreError):
-    """One record or data row that breaks its format; others go on."""
+    """One record or data row breaks its format; the others are still processed."""
 
 
 class CheckpointError(EvolventError):
-    """Something about saved training state or saved models."""
+    """An error of saved training state or saved models."""
 
 
 class Incomplete(CheckpointError):
-    """A checkpoint or model folder with a part missing."""
+    """A part of a checkpoint or model folder is missing."""
 
 
 class HashMismatch(CheckpointError):
-    """A file whose content is not what its manifest says."""
+    """The content of a file does not match its manifest."""
 
 
 class ShapeMismatch(CheckpointError):
-    """A tensor of another shape than the model's."""
+    """The shape of a tensor differs from the model's."""
 
 
 class StateMissing(CheckpointError):
-    """Optimizer state that the checkpoint does not hold."""
+    """The checkpoint lacks the optimizer state."""
 
 
 class TrainingError(EvolventError):
-    """Something about learning."""
+    """An error of training."""
 
 
 class NonFinite(TrainingError):
-    """NaN or infinity in a loss or a gradient norm."""
+    """A loss or a gradient norm is NaN or infinite."""
 
 
 class BatchMismatch(TrainingError):
-    """Arrays of a batch that do not fit each other or the model."""
+    """Arrays of a batch do not fit each other or the model."""
 
 
 class NothingToLearn(TrainingError):
-    """No token with a learning weight."""
+    """No token has a learning weight."""
 
 
 class RankFailed(TrainingError):
-    """Another process of the same training job failed; `told`: that one has said itself what happened."""
+    """Another process of the same training job failed; `is_reported`: that process has reported the error itself."""
 
-    told = False
+    is_reported = False
 
 
 class DeviceMemory(TrainingError):
@@ -287,7 +287,7 @@ class DeviceMemory(TrainingError):
 
 
 class ScoringError(EvolventError):
-    """Something about rewards and graders."""
+    """An error of rewards or graders."""
 
 
 class GraderTimeout(ScoringError):
@@ -299,19 +299,19 @@ class JudgeUnavailable(ScoringError):
 
 
 class VerdictUnreadable(ScoringError):
-    """A judge answered without a verdict."""
+    """The answer of a judge contains no verdict."""
 
 
 class SafetyError(EvolventError):
-    """Refused because it is not safe."""
+    """The operation was refused because it is not safe."""
 
 
 class UnsafePath(SafetyError):
-    """A name that would leave its folder."""
+    """A name would leave its folder."""
 
 
 class UnsafeFile(SafetyError):
-    """A file format that can run code when read."""
+    """A file format can run code when it is read."""
 
 
 class IsolationUnavailable(SafetyError):
@@ -319,11 +319,11 @@ class IsolationUnavailable(SafetyError):
 
 
 class LimitExceeded(SafetyError):
-    """An input larger than its limit."""
+    """An input is larger than its limit."""
 
 
 class AccessDenied(SafetyError):
-    """Not allowed: a missing token, a foreign host, a licence not accepted."""
+    """Access was denied: a token is missing, a host is foreign, or a license was not accepted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,8 +344,8 @@ class ErrorRecord:
 
 
 @contextmanager
-def boundary(kind: type[EvolventError], what: str, **context: object) -> Iterator[None]:
-    """The one place for a broad `except`: whatever happens inside leaves as `kind`, with its cause kept.
+def boundary(kind: type[EvolventError], activity: str, **context: object) -> Iterator[None]:
+    """Raises any exception of the block as `kind`, with its cause; this is the only place for a broad `except`.
 
     Errors of the library pass unchanged; interrupts, exits and cancellations pass too.
     """
@@ -354,25 +354,25 @@ def boundary(kind: type[EvolventError], what: str, **context: object) -> Iterato
     except EvolventError:
         raise
     except Exception as error:
-        where = ", ".join(f"{key} {value}" for key, value in context.items())
-        raise kind(f"{what}{' (' + where + ')' if where else ''}: {type(error).__name__}: {error}") from error
+        details = ", ".join(f"{key} {value}" for key, value in context.items())
+        raise kind(f"{activity}{' (' + details + ')' if details else ''}: {type(error).__name__}: {error}") from error
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name most like `name`, or None where nothing is near."""
-    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return found[0] if found else None
+def find_nearest(name: str, choices: Iterable[str]) -> str | None:
+    """Returns the choice that is most like `name`, or None where no choice is close."""
+    matches = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.6)
+    return matches[0] if matches else None
 
 
-def unknown(
-    what: Literal["world", "method", "key", "split", "tier", "task"] | str,
+def unknown_name_problem(
+    kind: Literal["world", "method", "key", "split", "tier", "task"] | str,
     name: str,
-    known: Iterable[str],
+    choices: Iterable[str],
     *,
-    where: str | None = None,
+    location: str | None = None,
 ) -> Problem:
-    """The one wording for a name that does not exist, with the nearest one or all of them."""
-    names = sorted(known)
-    near = nearest(name, names)
-    hint = f"did you mean {near!r}?" if near else f"known: {', '.join(names)}"
-    return Problem(where or what, f"unknown {what} {name!r}", hint)
+    """Returns the problem for a name that does not exist, with the nearest choice or all of them."""
+    names = sorted(choices)
+    suggestion = find_nearest(name, names)
+    hint = f"did you mean {suggestion!r}?" if suggestion else f"known: {', '.join(names)}"
+    return Problem(location or kind, f"unknown {kind} {name!r}", hint)

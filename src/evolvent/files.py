@@ -1,7 +1,8 @@
-"""Names that stay in their folder, files that are whole or absent, and disk errors with a clear name.
+"""Safe file names, atomic writes, and disk errors with clear types.
 
-Everything that writes a file goes through here or through the trajectory log, so that a full disk is always `NoSpace`,
-a folder that cannot be used is always `StoreUnavailable`, and a killed process leaves no half file under a final name.
+All code that writes files uses this module or the trajectory log, so that a full disk is always `NoSpace`, an
+unusable folder is always `StoreUnavailable`, and a killed process never leaves a partial file under a final
+name.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from urllib.parse import unquote
 from evolvent.errors import NoSpace, StoreError, StoreUnavailable, UnsafePath
 
 __all__ = [
-    "TEMPORARY",
+    "TEMPORARY_SUFFIX",
     "append_line",
     "atomic_writer",
     "disk_error",
@@ -32,21 +33,23 @@ __all__ = [
     "write_atomic",
 ]
 
-TEMPORARY = ".part~"  # how the name of an unfinished file ends
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_RESERVED = {"con", "prn", "aux", "nul"} | {f"{port}{i}" for port in ("com", "lpt") for i in range(1, 10)}
-_LONGEST = 240  # bytes of one name; file systems end at 255, and temporary names add an ending
+TEMPORARY_SUFFIX = ".part~"  # how the name of an unfinished file ends
+_NO_SPACE_CODES = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_RESERVED_NAMES = {"con", "prn", "aux", "nul"} | {f"{port}{i}" for port in ("com", "lpt") for i in range(1, 10)}
+_MAX_NAME_BYTES = 240  # bytes of one name; file systems end at 255, and temporary names add an ending
 
 
 def safe_join(root: Path, name: str) -> Path:
-    """The path `root/name`, for a name that came from data, a model or the network.
+    """Returns the path `root/name` for a name that came from data, a model or the network.
 
-    Refused are names that leave the folder by any spelling (`..`, absolute, backslash, percent-encoded once or more,
-    through a symbolic link), and names that some file system cannot hold (NUL, control characters, reserved, too long).
+    It refuses names that leave the folder by any spelling (`..`, absolute, backslash, percent-encoded once or more,
+    through a symbolic link), and names that some file system cannot hold (NUL, control characters, reserved, too
+    long).
+
     Raises:
-        UnsafePath: naming the reason.
+        UnsafePath: the name is refused; the message gives the reason.
     """
-    reason = _unsafe(name)
+    reason = _find_unsafe_reason(name)
     if reason is None:
         base = root.resolve()
         path = base / name
@@ -56,19 +59,19 @@ def safe_join(root: Path, name: str) -> Path:
     raise UnsafePath("a name that is not safe as a file name", value=name, hint=f"refused because {reason}")
 
 
-def _unsafe(name: str) -> str | None:
-    """Why a name is not safe, or None. The name and every way to percent-decode it must be safe."""
-    seen = name
+def _find_unsafe_reason(name: str) -> str | None:
+    """Returns the reason why a name, or any way to percent-decode it, is not safe; None for a safe name."""
+    decoded_name = name
     for _ in range(8):
-        reason = _unsafe_once(seen)
-        decoded = unquote(seen)
-        if reason or decoded == seen:
+        reason = _find_unsafe_reason_once(decoded_name)
+        decoded = unquote(decoded_name)
+        if reason or decoded == decoded_name:
             return reason
-        seen = decoded
+        decoded_name = decoded
     return "it is percent-encoded too often"
 
 
-def _unsafe_once(name: str) -> str | None:
+def _find_unsafe_reason_once(name: str) -> str | None:
     if not name:
         return "it is empty"
     if any(ord(c) < 32 or 0xD800 <= ord(c) < 0xE000 or ord(c) == 127 for c in name):
@@ -80,24 +83,24 @@ def _unsafe_once(name: str) -> str | None:
     for part in name.split("/"):
         if part in ("", ".", ".."):
             return "it holds an empty part, '.' or '..'"
-        if len(part.encode()) > _LONGEST:
-            return f"a part is longer than {_LONGEST} bytes"
-        if part.split(".")[0].rstrip(" ").lower() in _RESERVED or part[-1] in ". ":
+        if len(part.encode()) > _MAX_NAME_BYTES:
+            return f"a part is longer than {_MAX_NAME_BYTES} bytes"
+        if part.split(".")[0].rstrip(" ").lower() in _RESERVED_NAMES or part[-1] in ". ":
             return "a part is reserved on some systems"
     return None
 
 
 def disk_error(error: OSError, path: Path) -> StoreError:
-    """The library's error for a failed file operation: `NoSpace` where the disk or quota is full."""
+    """Returns the library's error for a failed file operation: `NoSpace` where the disk or the quota is full."""
     reason = os.strerror(error.errno) if error.errno else str(error)
-    if error.errno in _FULL:
+    if error.errno in _NO_SPACE_CODES:
         return NoSpace(f"no space left for {path}: {reason}", hint="free some space, then start again: it resumes")
     return StoreUnavailable(f"cannot use {path}: {reason}", hint="check that it exists and that you may write there")
 
 
 @contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Whatever the operating system refuses inside leaves as `NoSpace` or `StoreUnavailable`."""
+    """Raises operating system errors of the block as `NoSpace` or `StoreUnavailable`."""
     try:
         yield
     except OSError as error:
@@ -105,7 +108,7 @@ def disk_errors(path: Path) -> Iterator[None]:
 
 
 def ensure_space(folder: Path, needed: int) -> None:
-    """Refuse early where the file system of `folder` has less than `needed` bytes free.
+    """Checks that the file system of `folder` has `needed` bytes free, before anything is written.
 
     Raises:
         NoSpace: saying how many bytes are free and how many are needed.
@@ -119,7 +122,7 @@ def ensure_space(folder: Path, needed: int) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make a rename or a new file in `folder` survive a loss of power."""
+    """Makes a rename or a new file in `folder` survive a power failure."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -129,7 +132,7 @@ def sync_folder(folder: Path) -> None:
 
 @contextmanager
 def atomic_writer(path: Path, *, needed: int = 0) -> Iterator[BinaryIO]:
-    """A file to write to; it appears under `path` only when the block ends well, whole and on disk.
+    """Yields a file for writing; it appears under `path`, complete and on disk, only if the block succeeds.
 
     Args:
         path: the final name; an old file there is replaced. Missing folders are made.
@@ -137,7 +140,7 @@ def atomic_writer(path: Path, *, needed: int = 0) -> Iterator[BinaryIO]:
     Raises:
         NoSpace, StoreUnavailable: nothing is left behind then, and an old file is as it was.
     """
-    temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}{TEMPORARY}")
+    temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}{TEMPORARY_SUFFIX}")
     done = False
     try:
         with disk_errors(path):
@@ -157,16 +160,17 @@ def atomic_writer(path: Path, *, needed: int = 0) -> Iterator[BinaryIO]:
 
 
 def write_atomic(path: Path, data: bytes | str) -> None:
-    """Write a whole file: afterwards `path` holds either the old content or all of `data` (text as UTF-8)."""
+    """Writes a whole file: afterwards `path` holds either the old content or all of `data` (text as UTF-8)."""
     raw = data.encode() if isinstance(data, str) else data
     with atomic_writer(path, needed=len(raw)) as file:
         file.write(raw)
 
 
 def append_line(path: Path, row: Mapping[str, Any], *, durable: bool = True) -> None:
-    """Append one JSON object as one line, with one write; NaN and infinities become text ("nan", "inf", "-inf").
+    """Appends one JSON object as one line, with one write; NaN and infinities become text ("nan", "inf", "-inf").
 
-    A torn last line (of a killed writer) is removed first; after a failed write the file is as it was.
+    A partial last line, left by a killed writer, is removed first. After a failed write the file is unchanged.
+
     Args:
         durable: wait until the line is on disk.
     Raises:
@@ -177,27 +181,27 @@ def append_line(path: Path, row: Mapping[str, Any], *, durable: bool = True) -> 
         path.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
         try:
-            size = _whole_lines(handle)
-            _write_whole(handle, line, size)
+            size = _trim_partial_line(handle)
+            _write_or_truncate(handle, line, size)
             if durable:
                 os.fsync(handle)
         finally:
             os.close(handle)
 
 
-def _write_whole(handle: int, line: bytes, size: int) -> None:
-    whole = False
+def _write_or_truncate(handle: int, line: bytes, size: int) -> None:
+    is_complete = False
     try:
         if os.write(handle, line) != len(line):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        whole = True
+        is_complete = True
     finally:
-        if not whole:
+        if not is_complete:
             os.ftruncate(handle, size)
 
 
-def _whole_lines(handle: int) -> int:
-    """Cut a torn last line off; returns the size of the file."""
+def _trim_partial_line(handle: int) -> int:
+    """Removes a partial last line; returns the size of the file."""
     size = os.fstat(handle).st_size
     if size == 0 or os.pread(handle, 1, size - 1) == b"\n":
         return size
@@ -214,18 +218,18 @@ def _whole_lines(handle: int) -> int:
 
 
 def plain_json(value: object) -> str:
-    """Compact JSON in which NaN and infinities are text, as JSON has no numbers for them."""
+    """Formats a value as compact JSON in which NaN and infinities are text, because JSON has no numbers for them."""
     try:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     except ValueError:
-        return json.dumps(_finite(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        return json.dumps(_replace_nonfinite(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
-def _finite(value: object) -> object:
+def _replace_nonfinite(value: object) -> object:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, Mapping):
-        return {key: _finite(entry) for key, entry in value.items()}
+        return {key: _replace_nonfinite(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(entry) for entry in value]
+        return [_replace_nonfinite(entry) for entry in value]
     return value

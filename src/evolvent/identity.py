@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from evolvent.errors import ConfigError
 from evolvent.former_names import former_class, former_fields
 
-__all__ = ["canonical", "check_identity", "fingerprint", "version_1_text"]
+__all__ = ["canonical", "check_identity", "fingerprint", "version_1_text", "version_1_values"]
 
 
 def fingerprint(value: object) -> str:
@@ -29,7 +29,7 @@ def fingerprint(value: object) -> str:
     True
 
     Raises:
-        ConfigError: a part whose text is an address in memory, such as a function.
+        ConfigError: the text of a part, such as a function, is an address in memory.
     """
     text = json.dumps(canonical(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:24]
@@ -43,7 +43,7 @@ def canonical(value: object) -> Any:
     """
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    members = _members(value)
+    members = _list_members(value)
     if members is not None:
         return {"type": _class_name(type(value)), "fields": {name: canonical(item) for name, item in members}}
     if isinstance(value, Mapping):
@@ -62,7 +62,7 @@ def version_1_text(value: object) -> str:
     >>> version_1_text((0.5, None, ["a"]))
     "(0.5, None, ['a'])"
     """
-    members = _members(value)
+    members = _list_members(value)
     if members is not None:
         inner = ", ".join(f"{name}={version_1_text(item)}" for name, item in members)
         return f"{_class_name(type(value))}({inner})"
@@ -76,16 +76,33 @@ def version_1_text(value: object) -> str:
     return repr(value)
 
 
-def check_identity(thing: str, value: object) -> None:
-    """Refuses a value that cannot be told from another one because its text is an address in memory.
+def version_1_values(config: BaseModel, *, exclude: Set[str] = frozenset()) -> dict[str, Any]:
+    """Returns a configuration as JSON values under the names that its settings had in version 1.
+
+    Digests that are stored with checkpoints and prepared data are of these values.
+
+    Args:
+        exclude: present names of settings that are left out.
+    """
+    former = former_fields(type(config))
+    values = config.model_dump(mode="json")
+    for name in list(values):
+        inner = getattr(config, name)
+        if isinstance(inner, BaseModel):
+            values[name] = version_1_values(inner)
+    return {former.get(name, name): value for name, value in values.items() if name not in exclude}
+
+
+def check_identity(kind: str, value: object) -> None:
+    """Refuses a value that cannot be distinguished from another because its text is an address in memory.
 
     Raises:
-        ConfigError: names the thing.
+        ConfigError: the text holds an address; the message names the kind of value.
     """
     text = version_1_text(value)
     if " at 0x" in text:
         raise ConfigError(
-            f"this {thing} cannot be told from another one",
+            f"this {kind} cannot be told from another one",
             value=text,
             expected="a repr that says all there is to it",
             hint="make it a frozen dataclass",
@@ -96,19 +113,21 @@ def _class_name(cls: type) -> str:
     return ".".join(former_class(part) for part in cls.__qualname__.split("."))
 
 
-def _members(value: object) -> list[tuple[str, Any]] | None:
+def _list_members(value: object) -> list[tuple[str, Any]] | None:
     """Returns the fields of a configuration or dataclass under the names of identities; None for other values."""
     if isinstance(value, type):
         return None
     if isinstance(value, BaseModel) and type(value).__repr__ is BaseModel.__repr__:
-        return list(_named(type(value), ((name, item) for name, item in value.__repr_args__() if name is not None)))
+        return list(
+            _use_former_names(type(value), ((name, item) for name, item in value.__repr_args__() if name is not None))
+        )
     if is_dataclass(value) and hasattr(type(value).__repr__, "__wrapped__"):
         pairs = ((field.name, getattr(value, field.name)) for field in fields(value) if field.repr)
-        return list(_named(type(value), pairs))
+        return list(_use_former_names(type(value), pairs))
     return None
 
 
-def _named(cls: type, pairs: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+def _use_former_names(cls: type, pairs: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
     former = former_fields(cls)
     for name, item in pairs:
         yield former.get(name, name), item

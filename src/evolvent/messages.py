@@ -1,4 +1,4 @@
-"""Messages, tools and calls of a conversation, and their OpenAI form (read and written, the identity both ways)."""
+"""Messages, tools and calls of a conversation, and their OpenAI form (reading and writing are exact inverses)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ __all__ = ["ROLES", "Call", "CallSample", "Message", "Tool"]
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
-def _invalid(what: str, value: object, expected: str) -> SampleInvalid:
-    return SampleInvalid(what, value=value, expected=expected)
+def _sample_error(message: str, value: object, expected: str) -> SampleInvalid:
+    return SampleInvalid(message, value=value, expected=expected)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,19 +36,21 @@ class Call:
         """Reads `{"id"?, "type"?: "function", "function": {"name", "arguments": JSON text or object}}`.
 
         Raises:
-            SampleInvalid: where it is not of that form; arguments must be a JSON object.
+            SampleInvalid: the row has another form; arguments must be a JSON object.
         """
         function = row.get("function") if isinstance(row, Mapping) else None
         if not isinstance(row, Mapping) or not isinstance(function, Mapping):
-            raise _invalid("a tool call that is none", row, '{"function": {"name", "arguments"}}')
+            raise _sample_error("a tool call that is none", row, '{"function": {"name", "arguments"}}')
         name, arguments = function.get("name"), function.get("arguments", {})
         if isinstance(arguments, str):
             try:
                 arguments = json.loads(arguments or "{}")
             except (ValueError, RecursionError) as error:
-                raise _invalid("arguments of a tool call that are not JSON", arguments, "a JSON object") from error
+                raise _sample_error("arguments of a tool call that are not JSON", arguments, "a JSON object") from error
         if not isinstance(name, str) or not name or not isinstance(arguments, Mapping):
-            raise _invalid("a tool call without a name or an object of arguments", function, "a name and an object")
+            raise _sample_error(
+                "a tool call without a name or an object of arguments", function, "a name and an object"
+            )
         identity = row.get("id")
         return cls(name, dict(arguments), identity if isinstance(identity, str) else None)
 
@@ -70,10 +72,10 @@ class Tool:
         """Reads `{"type": "function", "function": {"name", "description"?, "parameters"?}}`; raises SampleInvalid."""
         function = row.get("function") if isinstance(row, Mapping) else None
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-            raise _invalid("a tool that is none", row, '{"function": {"name", "description", "parameters"}}')
+            raise _sample_error("a tool that is none", row, '{"function": {"name", "description", "parameters"}}')
         parameters = function.get("parameters") or {}
         if not isinstance(parameters, Mapping):
-            raise _invalid("parameters of a tool that are no JSON schema", parameters, "an object")
+            raise _sample_error("parameters of a tool that are no JSON schema", parameters, "an object")
         return cls(function["name"], str(function.get("description") or ""), dict(parameters))
 
 
@@ -84,9 +86,9 @@ class Message:
     Args:
         role: one of `ROLES`.
         content: its text; None where an assistant only calls tools.
-        calls: what an assistant calls.
-        tool_call_id: in a tool's answer, which call it answers.
-        extra: further fields of the OpenAI form, kept as they are.
+        calls: the tool calls of an assistant.
+        tool_call_id: in a tool's answer, the id of the call that it answers.
+        extra: further fields of the OpenAI form, unchanged.
     """
 
     role: str
@@ -112,33 +114,33 @@ class Message:
         """Reads `{"role", "content", "tool_calls"?, "tool_call_id"?}`; content may be text, null or text parts.
 
         Raises:
-            SampleInvalid: for an unknown role, content that is not text, or calls that are none.
+            SampleInvalid: the role is unknown, the content is not text, or the calls are invalid.
         """
         if not isinstance(row, Mapping) or row.get("role") not in ROLES:
-            raise _invalid("a message without a known role", row, f"a role of {', '.join(ROLES)}")
+            raise _sample_error("a message without a known role", row, f"a role of {', '.join(ROLES)}")
         calls = row.get("tool_calls") or ()
         if isinstance(calls, (str, Mapping)) or not isinstance(calls, Sequence):
-            raise _invalid("tool_calls that are no list", calls, "a list of calls")
-        answered = row.get("tool_call_id")
-        known = ("role", "content", "tool_calls", "tool_call_id")
+            raise _sample_error("tool_calls that are no list", calls, "a list of calls")
+        tool_call_id = row.get("tool_call_id")
+        standard_keys = ("role", "content", "tool_calls", "tool_call_id")
         return cls(
             row["role"],
-            _content(row.get("content")),
+            _parse_content(row.get("content")),
             tuple(Call.of_openai(call) for call in calls),
-            answered if isinstance(answered, str) else None,
-            {k: v for k, v in row.items() if k not in known},
+            tool_call_id if isinstance(tool_call_id, str) else None,
+            {k: v for k, v in row.items() if k not in standard_keys},
         )
 
 
 @dataclass(frozen=True, slots=True)
 class CallSample:
-    """A request that tools can answer, and what should be called: the unit of function-calling data.
+    """A request that tools can answer, with the expected calls: the unit of function-calling data.
 
     Args:
-        id: stable; random numbers drawn for a sample come from it.
-        messages: the conversation up to the moment of the answer; earlier calls and their results stand in it.
-        tools: what may be called, in the order in which they are shown.
-        calls: what is to be called now; none where no tool fits or something is missing.
+        id: stable; random numbers drawn for a sample derive from it.
+        messages: the conversation up to the answer, including earlier calls and their results.
+        tools: the available tools, in the order in which they are shown.
+        calls: the expected calls; empty where no tool fits or information is missing.
     """
 
     id: str
@@ -148,15 +150,15 @@ class CallSample:
 
     @property
     def request(self) -> str:
-        """What the user said last; "" where no user spoke."""
+        """Returns the last user message; "" where there is none."""
         return next((message.text for message in reversed(self.messages) if message.role == "user"), "")
 
 
-def _content(value: object) -> str | None:
+def _parse_content(value: object) -> str | None:
     if value is None or isinstance(value, str):
         return value
     parts = value if isinstance(value, list) else [value]
     texts = [part.get("text") if isinstance(part, Mapping) else None for part in parts]
     if not all(isinstance(text, str) for text in texts):
-        raise _invalid("content of a message that is not text", value, "text, null or a list of text parts")
+        raise _sample_error("content of a message that is not text", value, "text, null or a list of text parts")
     return "".join(map(str, texts))

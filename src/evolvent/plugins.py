@@ -33,19 +33,19 @@ def describe_origin(point: EntryPoint) -> str:
     return f"package {point.dist.name}" if point.dist else point.value
 
 
-def load_plugin(thing: str, point: EntryPoint) -> Any:
+def load_plugin(kind: str, point: EntryPoint) -> Any:
     """Imports the object of an entry point.
 
     Args:
-        thing: the kind in the singular, for messages.
+        kind: the kind of plugin in the singular, for messages.
     Raises:
-        ConfigError: it cannot be loaded; names the plugin and the reason.
+        ConfigError: it cannot be loaded; the message names the plugin and the reason.
     """
-    with boundary(ConfigError, f"the installed {thing} {point.name!r} cannot be loaded", entry=point.value):
+    with boundary(ConfigError, f"the installed {kind} {point.name!r} cannot be loaded", entry=point.value):
         return point.load()
 
 
-def plugin_type_error(thing: str, point: EntryPoint, loaded: object, expected: str) -> ConfigError:
+def plugin_type_error(kind: str, point: EntryPoint, loaded: object, expected: str) -> ConfigError:
     """Returns the error for a plugin that is an object of another type than expected."""
-    found = f"the installed {thing} {point.name!r} ({describe_origin(point)}) is a {type(loaded).__name__}"
-    return ConfigError([Problem(point.name, found, f"expected {expected}")])
+    message = f"the installed {kind} {point.name!r} ({describe_origin(point)}) is a {type(loaded).__name__}"
+    return ConfigError([Problem(point.name, message, f"expected {expected}")])

@@ -1,10 +1,11 @@
-"""A run: one directory, its seeds, its metrics, and the ledger of finished stages. Resuming lives here only.
+"""A run: one directory with its seed, its metrics and its ledger of finished stages. Resuming is implemented only
+here.
 
-A method calls verbs, `collect`, `fit` and `evaluate` above all, which are handed to the run: in this process, against
-world servers, or on a cluster. Each call is a stage. A stage is named by its place in the method and known by the
-digest of everything it depends on. A finished stage is not done again: the same method, started on the same directory,
-runs through its finished stages at once and goes on where it stopped. Two arms that share a stage (a method and its
-control share the cloning) do it once.
+A method calls the operations of a backend, above all `collect`, `fit` and `evaluate`: in this process, against
+world servers, or on a cluster. Each call is a stage. The name of a stage says when the method made the call;
+its key is the digest of everything that its result depends on. A finished stage is not repeated: the same
+method, started on the same directory, skips its finished stages and goes on where it stopped. Two arms that
+share a stage (a method and its control share the cloning) run it once.
 """
 
 from __future__ import annotations
@@ -17,22 +18,25 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from weakref import WeakKeyDictionary
 
-from evolvent.backend import Stage, Verbs, Weighting
+from evolvent.backend import Backend, RunStage, Weighting
 from evolvent.errors import ConfigError
 from evolvent.files import append_line, disk_errors, write_atomic
 from evolvent.identity import check_identity, fingerprint, version_1_text
 from evolvent.rollout.evaluate import Evaluation
-from evolvent.store.ledger import Ledger, read_rows, read_spent, write_spent
-from evolvent.store.schema import INTERRUPTED, encode
+from evolvent.store.ledger import Ledger, read_rows, read_stage_cost, write_stage_cost
+from evolvent.store.schema import INTERRUPTED, encode_trajectory
 from evolvent.store.store import Store
 from evolvent.trajectory import Start, Trajectory, canonical_json, sample_seed, trajectory_name
 
+if TYPE_CHECKING:
+    from evolvent.rl.trainer import PolicyTrainer, RLSpec
+
 P = TypeVar("P")
 
-__all__ = ["Evaluation", "Finished", "Open", "Run", "Shared", "Stage", "Verbs"]
+__all__ = ["ActiveStage", "Backend", "Evaluation", "FinishedTrainer", "Run", "RunStage", "RunState"]
 
 
 KEY_VERSION = 2
@@ -42,7 +46,7 @@ _SAME_AS_OPTIONS = object()
 
 @dataclass(frozen=True)
 class StageKey:
-    """What a stage is known by.
+    """The keys that identify a stage in the ledger of its run.
 
     Attributes:
         current: its key in the ledger.
@@ -55,88 +59,95 @@ class StageKey:
 
 
 @dataclass(frozen=True)
-class Shared:
-    """What all arms of a run share."""
+class RunState:
+    """The state that all arms of a run share."""
 
     folder: Path
     seed: int
     store: Store
     ledger: Ledger
-    began: float
+    start_time: float
     observers: list[Callable[[], None]]
-    open: list[Open] = field(default_factory=list)
+    active_stages: list[ActiveStage] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
-class Finished(Generic[P]):
-    """A practice that is over: nothing is left to play."""
+class FinishedTrainer(Generic[P]):
+    """A policy trainer whose stage is finished already: no iteration is left."""
 
     policy: P
 
-    def rounds(self) -> Iterator[int]:
-        """None."""
+    def iterations(self) -> Iterator[int]:
+        """Yields nothing."""
         return iter(())
 
 
 @dataclass(frozen=True)
-class Open:
-    """A stage at work: its ledger row where it is finished; what running totals were when this try began.
+class ActiveStage:
+    """A running stage, with its ledger row where it is finished already, and the running totals at its start.
 
-    `before` is what earlier tries had cost. A fit counts from its checkpoints on its own. `inner` is what stages inside
-    this one have cost (measurements of a practice), which is theirs. `until`: the totals when its work ended, where it
-    says so itself (`alone`).
+    Attributes:
+        key: its key in the ledger.
+        ledger_row: its row in the ledger; None: the stage is not finished.
+        usage: returns the backend's running totals.
+        earlier_cost: cost of earlier, interrupted attempts. A fit counts it itself, from its checkpoints.
+        nested_cost: cost of stages inside this stage (evaluations during RL training), which is charged to them.
+        start_totals: the totals when this attempt began.
+        end_totals: the totals when its work ended, where the stage marks its end itself (`exclusive`).
     """
 
     key: str
-    stage: Stage
-    finished: Mapping[str, Any] | None
+    stage: RunStage
+    ledger_row: Mapping[str, Any] | None
     usage: Callable[[], Mapping[str, int]]
-    before: Mapping[str, float]
-    inner: Counter[str] = field(default_factory=Counter)
-    since: dict[str, float] = field(default_factory=dict)
-    until: dict[str, float] = field(default_factory=dict)
+    earlier_cost: Mapping[str, float]
+    nested_cost: Counter[str] = field(default_factory=Counter)
+    start_totals: dict[str, float] = field(default_factory=dict)
+    end_totals: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.since.update(self._totals())
+        self.start_totals.update(self._read_totals())
 
-    def _totals(self) -> dict[str, float]:
+    def _read_totals(self) -> dict[str, float]:
         return {"seconds": time.monotonic(), "cpu_s": time.process_time(), **self.usage()}
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
-        """See `Stage.alone`."""
-        self.since.update(self._totals())
+    def exclusive(self) -> Iterator[None]:
+        """Measures a block as the cost of the stage; see `RunStage.exclusive`."""
+        self.start_totals.update(self._read_totals())
         try:
             yield
         finally:
-            self.until.update(self._totals())
+            self.end_totals.update(self._read_totals())
 
-    def spent(self) -> dict[str, float]:
-        """What the stage has cost in all: seconds, cpu_s, and the counts."""
-        now = self.until or self._totals()
-        now = {name: total - self.since.get(name, 0) for name, total in now.items()}
-        return {name: value + self.before.get(name, 0) - self.inner[name] for name, value in now.items()}
+    def compute_cost(self) -> dict[str, float]:
+        """Returns the cost of the stage over all attempts: seconds, cpu_s, and the backend's counts."""
+        totals = self.end_totals or self._read_totals()
+        totals = {name: total - self.start_totals.get(name, 0) for name, total in totals.items()}
+        return {name: value + self.earlier_cost.get(name, 0) - self.nested_cost[name] for name, value in totals.items()}
 
 
 class Run(Generic[P]):
-    """See the module. Make one with `evolvent.local_run`, or hand in your own verbs.
+    """A directory in which the stages of a method run and resume; see the module.
+
+    Build a run with `evolvent.local_run`, or pass your own backend.
 
     Args:
-        folder: its directory; made if missing. One writer at a time (`Locked`).
-        verbs: what `collect`, `fit`, `evaluate` and the others mean here.
+        folder: its directory; created if missing. It has one writer at a time (`Locked`).
+        verbs: the backend that runs `collect`, `fit`, `evaluate` and the other operations.
         seed: all randomness derives from it and from names.
-        settings: what the result of each verb depends on besides its arguments, by its name. A stage that was finished
-            under other settings is done again.
+        settings: by operation, the settings that its result depends on beside its arguments. A stage that was
+            finished under other settings runs again.
     """
 
     def __init__(
-        self, folder: Path, verbs: Verbs[P], *, seed: int = 0, settings: Mapping[str, object] | None = None
+        self, folder: Path, backend: Backend[P], *, seed: int = 0, settings: Mapping[str, object] | None = None
     ) -> None:
-        self._verbs, self._settings = verbs, dict(settings or {})
+        self._verbs, self._settings = backend, dict(settings or {})
         self._arm, self._round = "evolve", 0
         self._origins: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
-        with ExitStack() as undo:
-            store = undo.enter_context(Store.open(folder / "trajectories", writing=True))
+        with ExitStack() as exit_stack:
+            store = exit_stack.enter_context(Store.open(folder / "trajectories", writing=True))
             ledger = Ledger(folder)
             if ledger.key_version > KEY_VERSION:
                 raise ConfigError(
@@ -145,8 +156,8 @@ class Run(Generic[P]):
                     expected=f"at most {KEY_VERSION}",
                     hint="update evolvent",
                 )
-            self._shared = Shared(folder, seed, store, ledger, time.monotonic(), [])
-            undo.pop_all()  # it stays open until `close`
+            self._shared = RunState(folder, seed, store, ledger, time.monotonic(), [])
+            exit_stack.pop_all()  # it stays open until `close`
 
     @property
     def folder(self) -> Path:
@@ -161,7 +172,7 @@ class Run(Generic[P]):
         return self._shared.store
 
     def close(self) -> None:
-        """Give the directory back."""
+        """Releases the directory."""
         self._shared.store.close()
 
     def __enter__(self) -> Run[P]:
@@ -171,18 +182,18 @@ class Run(Generic[P]):
         self.close()
 
     def observe(self, observer: Callable[[], None]) -> None:
-        """Call this after every stage (a report is drawn again, say)."""
+        """Calls the observer after every new stage, for instance to draw a report again."""
         self._shared.observers.append(observer)
 
     def arm(self, name: str) -> Run[P]:
-        """The same run under another name: stages are recorded for this arm. Shared stages are still done once."""
-        other: Run[P] = object.__new__(Run)
-        other.__dict__.update(self.__dict__)
-        other._arm, other._round = name, 0
-        return other
+        """Returns the same run for another arm: its stages carry this name; stages that arms share still run once."""
+        arm_run: Run[P] = object.__new__(Run)
+        arm_run.__dict__.update(self.__dict__)
+        arm_run._arm, arm_run._round = name, 0
+        return arm_run
 
     def rounds(self, count: int) -> Iterator[int]:
-        """1, 2, ... count; stages called in between belong to that round."""
+        """Yields 1, 2, ... count; stages that are called in between belong to that round."""
         for number in range(1, count + 1):
             self._round = number
             yield number
@@ -192,89 +203,108 @@ class Run(Generic[P]):
     def collect(
         self, policy: P, starts: Iterable[Start], *, temperature: float = 1.0, horizon: int | None = None
     ) -> list[Trajectory]:
-        """Play the starts at a sampling temperature; returns their trajectories in the order of the starts.
+        """Plays the starts at a sampling temperature; returns their trajectories in the order of the starts.
 
         Args:
             horizon: most steps of an episode; None: what each world says.
         Raises:
             ConfigError: two starts of the same task and sample.
         """
-        wanted = list(starts)
+        start_list = list(starts)
 
-        def play(todo: list[Start], stage: Stage) -> Iterable[Trajectory]:
+        def play(todo: list[Start], stage: RunStage) -> Iterable[Trajectory]:
             return self._verbs.collect(policy, todo, stage, temperature=temperature, horizon=horizon)
 
-        key = self._key("collect", policy, _told(wanted), (temperature, horizon))
-        return self._played("collect", key, wanted, play)
+        key = self._compute_key("collect", policy, _key_of(start_list), (temperature, horizon))
+        return self._play_starts("collect", key, start_list, play)
 
-    def search(self, policy: P, starts: Iterable[Start], how: Any, *, judge: P | None = None) -> list[Trajectory]:
-        """Play the starts with a search instead of plain sampling; returns what each decided for, in their order.
+    def search(
+        self, policy: P, starts: Iterable[Start], search: Any, *, value_model: P | None = None
+    ) -> list[Trajectory]:
+        """Plays the starts with a search instead of plain sampling; returns the chosen trajectories in the order of
+        the starts.
 
         Args:
-            how: the search (`rollout/search.py`); its `repr` must say all there is to it.
-            judge: the policy whose head or labels value what the search looks at; None: the policy's own.
+            search: the search (`rollout/search.py`); its `repr` must tell it from every other search.
+            value_model: the policy whose value head or labels estimate the values of states; None: the policy itself.
         Raises:
-            ConfigError: two starts of the same task and sample; a search whose `repr` is an address in memory.
+            ConfigError: two starts have the same task and sample, or the search's `repr` is an address in memory.
         """
-        check_identity("search", how)
-        wanted, other = list(starts), "" if judge is None else self.origin(judge)
-        key = self._key("search", policy, _told(wanted), [how, other], text=[version_1_text(how), other])
-        return self._played(
-            "search", key, wanted, lambda todo, stage: self._verbs.search(policy, todo, stage, how=how, judge=judge)
+        check_identity("search", search)
+        start_list, value_model_origin = list(starts), "" if value_model is None else self.origin(value_model)
+        key = self._compute_key(
+            "search",
+            policy,
+            _key_of(start_list),
+            [search, value_model_origin],
+            text=[version_1_text(search), value_model_origin],
+        )
+        return self._play_starts(
+            "search",
+            key,
+            start_list,
+            lambda todo, stage: self._verbs.search(policy, todo, stage, search=search, value_model=value_model),
         )
 
-    def _played(
+    def _play_starts(
         self,
         verb: str,
         key: StageKey,
-        wanted: Sequence[Start],
-        play: Callable[[list[Start], Stage], Iterable[Trajectory]],
+        starts: Sequence[Start],
+        play: Callable[[list[Start], RunStage], Iterable[Trajectory]],
     ) -> list[Trajectory]:
-        """The trajectories of a stage, in the order of their starts; what an interrupted try left is kept."""
-        if not wanted:
+        """Returns the trajectories of a stage in the order of its starts; trajectories of an interrupted attempt are
+        reused.
+        """
+        if not starts:
             return []
-        with self._stage(verb, key) as at:
-            names = [trajectory_name(start, at.stage.name) for start in wanted]
+        with self._open_stage(verb, key) as active_stage:
+            names = [trajectory_name(start, active_stage.stage.name) for start in starts]
             if len(set(names)) < len(names):
-                twice = [name for name, count in Counter(names).items() if count > 1]
+                duplicates = [name for name, count in Counter(names).items() if count > 1]
                 raise ConfigError(
                     "two starts of the same task and sample",
-                    value=twice[:5],
+                    value=duplicates[:5],
                     hint="give samples of one task different numbers",
                 )
-            found = dict(at.stage.done)
-            if at.finished is None:
-                todo = [start for start, name in zip(wanted, names, strict=True) if name not in found]
-                found.update((trajectory.id, trajectory) for trajectory in play(todo, at.stage))
-                outcomes = Counter(trajectory.success for trajectory in found.values())
-                self._finish(at, {"episodes": len(found), "success": outcomes[True], "errors": outcomes[None]})
-        return [found[name] for name in names]
+            trajectories = dict(active_stage.stage.finished)
+            if active_stage.ledger_row is None:
+                todo = [start for start, name in zip(starts, names, strict=True) if name not in trajectories]
+                trajectories.update((trajectory.id, trajectory) for trajectory in play(todo, active_stage.stage))
+                outcomes = Counter(trajectory.success for trajectory in trajectories.values())
+                self._finish_stage(
+                    active_stage, {"episodes": len(trajectories), "success": outcomes[True], "errors": outcomes[None]}
+                )
+        return [trajectories[name] for name in names]
 
-    def label(self, policy: P, data: Sequence[Trajectory], how: Any) -> list[dict[str, Any]]:
-        """What a way of labelling finds out about the spans of trajectories by having the policy go on from them.
+    def label(self, policy: P, data: Sequence[Trajectory], labeler: Any) -> list[dict[str, Any]]:
+        """Labels the spans of trajectories by letting the policy continue from them.
 
         Args:
-            data: by their tasks and what was written in them.
-            how: the way (`reward/`); its `repr` must say all there is to it.
+            data: trajectories; their tasks and contents are part of the stage's key.
+            labeler: the labeling method (`reward/`); its `repr` must tell it from every other labeler.
         Returns:
-            JSON objects, those of one trajectory after those of the one before.
+            JSON objects, in the order of the trajectories.
         Raises:
-            ConfigError: a way whose `repr` is an address in memory; different trajectories of one id.
+            ConfigError: the labeler's `repr` is an address in memory, or different trajectories share an id.
         """
-        check_identity("labelling", how)
-        contents = [_content(one) for one in data]
-        if len({one.id for one in data}) < len(set(contents)):
+        check_identity("labelling", labeler)
+        contents = [_digest_input(trajectory) for trajectory in data]
+        if len({trajectory.id for trajectory in data}) < len(set(contents)):
             raise ConfigError("different trajectories of one id", value=f"{len(data)} trajectories", hint="rename them")
-        with self._stage("label", self._key("label", policy, contents, how)) as at:
-            path = at.stage.folder / "labels.jsonl"
-            known = {row["of"]: row["rows"] for row in read_rows(path)}
-            if at.finished is None:
-                todo = [one for one in data if one.id not in known]
-                for name, rows in self._verbs.label(policy, todo, at.stage, how=how):
-                    known[name] = rows
+        with self._open_stage("label", self._compute_key("label", policy, contents, labeler)) as active_stage:
+            path = active_stage.stage.folder / "labels.jsonl"
+            rows_by_trajectory = {row["of"]: row["rows"] for row in read_rows(path)}
+            if active_stage.ledger_row is None:
+                todo = [trajectory for trajectory in data if trajectory.id not in rows_by_trajectory]
+                for name, rows in self._verbs.label(policy, todo, active_stage.stage, labeler=labeler):
+                    rows_by_trajectory[name] = rows
                     append_line(path, {"of": name, "rows": rows}, durable=False)
-                self._finish(at, {"trajectories": len(known), "rows": sum(map(len, known.values()))})
-        return [row for one in data for row in known.get(one.id, ())]
+                self._finish_stage(
+                    active_stage,
+                    {"trajectories": len(rows_by_trajectory), "rows": sum(map(len, rows_by_trajectory.values()))},
+                )
+        return [row for trajectory in data for row in rows_by_trajectory.get(trajectory.id, ())]
 
     def fit(
         self,
@@ -286,7 +316,7 @@ class Run(Generic[P]):
         tokens: int | None = None,
         lr_scale: float = 1.0,
     ) -> P:
-        """Learn from data; returns the policy of the next version. The handed-in policy stays as it was.
+        """Trains on data and returns the policy of the next version; the policy that was passed in is unchanged.
 
         Args:
             data: trajectories, or parts (`learn/token_sequences.py`) of what was prepared for an objective.
@@ -300,161 +330,195 @@ class Run(Generic[P]):
         """
         check_identity("objective", objective)
         check_identity("weight", weight)
-        key = self._key("fit", policy, [_content(t) for t in data], (objective, weight, tokens, lr_scale))
-        with self._stage("fit", key) as at:
-            kept = at.stage.folder / "policy"
-            if at.finished is None:
+        key = self._compute_key(
+            "fit",
+            policy,
+            [_digest_input(training_input) for training_input in data],
+            (objective, weight, tokens, lr_scale),
+        )
+        with self._open_stage("fit", key) as active_stage:
+            policy_folder = active_stage.stage.folder / "policy"
+            if active_stage.ledger_row is None:
                 fitted = self._verbs.fit(
-                    policy, data, at.stage, objective=objective, weight=weight, tokens=tokens, lr_scale=lr_scale
+                    policy,
+                    data,
+                    active_stage.stage,
+                    objective=objective,
+                    weight=weight,
+                    tokens=tokens,
+                    lr_scale=lr_scale,
                 )
-                self._verbs.save(fitted, kept)
-                self._finish(at, {"trajectories": len(data)})
+                self._verbs.save(fitted, policy_folder)
+                self._finish_stage(active_stage, {"trajectories": len(data)})
             else:
-                fitted = self._verbs.load(kept)
+                fitted = self._verbs.load(policy_folder)
         self._origins[fitted] = key.version_1
         return fitted
 
     @contextmanager
-    def practise(self, policy: P, setup: Any, inputs: Sequence[Any] = ()) -> Iterator[Any]:
-        """Learn by acting, for as many rounds as the body goes through; the handed-in policy stays as it was.
+    def train_rl(self, policy: P, spec: RLSpec, inputs: Sequence[Any] = ()) -> Iterator[PolicyTrainer]:
+        """Yields a trainer that learns by acting, for as many iterations as the body runs; the input policy is
+        unchanged.
 
-        The body gets a practice (`rl/trainer.py`): `rounds()` begins after the last round that was saved, and its
-        `policy` is the result. What it plays and learns belongs to this one stage; what it measures on the way is a
-        stage of its own.
+        The trainer is a `PolicyTrainer` (`rl/trainer.py`): `iterations()` begins after the last saved iteration, and
+        `policy`
+        is the result. Its rollouts and updates belong to this stage; each evaluation on the way is a stage of its own.
 
         Args:
-            setup: objective, critic and settings; its `repr` must say all there is to it.
-            inputs: what else tells this practice from another: ids of its tasks, say.
+            spec: objective, critic and settings; its `repr` must tell it from every other spec.
+            inputs: further values that tell this stage from others, such as the ids of its tasks.
         Raises:
-            ConfigError: a setup whose `repr` is an address in memory.
+            ConfigError: the spec's `repr` is an address in memory.
         """
-        check_identity("practice", setup)
-        with self._stage("practise", self._key("practise", policy, list(inputs), setup)) as at:
-            kept = at.stage.folder / "policy"
-            if at.finished is not None:
-                self._round = int(at.finished["result"].get("round", self._round))
-                yield Finished(self._verbs.load(kept))
+        check_identity("practice", spec)
+        with self._open_stage("practise", self._compute_key("practise", policy, list(inputs), spec)) as active_stage:
+            policy_folder = active_stage.stage.folder / "policy"
+            if active_stage.ledger_row is not None:
+                self._round = int(active_stage.ledger_row["result"].get("round", self._round))
+                yield cast("PolicyTrainer", FinishedTrainer(self._verbs.load(policy_folder)))
                 return
-            practice = self._verbs.practise(policy, at.stage, setup=setup)
+            trainer = self._verbs.train_rl(policy, active_stage.stage, spec=spec)
             try:
-                yield practice
+                yield trainer
             finally:
-                practice.close()
-            self._verbs.save(practice.policy, kept)
-            self._finish(at, {"rounds": getattr(practice, "iteration", 0), "round": self._round})
+                trainer.close()
+            self._verbs.save(trainer.policy, policy_folder)
+            self._finish_stage(active_stage, {"rounds": getattr(trainer, "iteration", 0), "round": self._round})
 
     def evaluate(
-        self, policy: P, round: int | None = None, *, split: str | None = None, how: Any = None, judge: P | None = None
+        self,
+        policy: P,
+        round: int | None = None,
+        *,
+        split: str | None = None,
+        search: Any = None,
+        value_model: P | None = None,
     ) -> list[Evaluation]:
-        """Play the evaluation panels with this policy, or those of another split; the rows go to `results.jsonl`.
+        """Plays the evaluation panels with this policy, or those of another split; the rows go to `results.jsonl`.
 
         Args:
-            how, judge: a search instead of plain decoding, as for `search`.
+            search, value_model: play with a search instead of plain decoding, as in `search`.
         Raises:
-            ConfigError: a search whose `repr` is an address in memory.
+            ConfigError: the search's `repr` is an address in memory.
         """
         if round is not None:
             self._round = round
-        check_identity("search", how)
-        guided = {} if how is None else {"how": how, "judge": judge}
-        if guided:
-            other = "" if judge is None else self.origin(judge)
-            text = [split, version_1_text(how), other]
-            key = self._key("evaluate", policy, [self._round], [split, how, other], text=text)
+        check_identity("search", search)
+        search_options = {} if search is None else {"search": search, "value_model": value_model}
+        if search_options:
+            value_model_origin = "" if value_model is None else self.origin(value_model)
+            text = [split, version_1_text(search), value_model_origin]
+            key = self._compute_key("evaluate", policy, [self._round], [split, search, value_model_origin], text=text)
         else:
-            key = self._key("evaluate", policy, [self._round], split, text=split)
+            key = self._compute_key("evaluate", policy, [self._round], split, text=split)
         path = self.folder / "results.jsonl"
-        with self._stage("evaluate", key) as at:
-            if at.finished is None:
-                rows, shown = self._verbs.evaluate(policy, at.stage, split=split, **guided)
-                self._results(at.stage, [_result_line(at.stage, row) for row in rows])
-                self._show(at.stage, shown)
-                self._finish(at, {"rows": len(rows)})
-        found = [row for row in read_rows(path) if row["stage"] == at.stage.name]
-        if not any(row["arm"] == at.stage.arm for row in found):  # another arm came to the same policy and played it
-            found = [{**row, "arm": at.stage.arm} for row in found]
-            self._results(at.stage, found)
-        return [_evaluation(row) for row in found if row["arm"] == at.stage.arm]
+        with self._open_stage("evaluate", key) as active_stage:
+            if active_stage.ledger_row is None:
+                rows, examples = self._verbs.evaluate(policy, active_stage.stage, split=split, **search_options)
+                self._write_results(active_stage.stage, [_result_line(active_stage.stage, row) for row in rows])
+                self._save_examples(active_stage.stage, examples)
+                self._finish_stage(active_stage, {"rows": len(rows)})
+        result_rows = [row for row in read_rows(path) if row["stage"] == active_stage.stage.name]
+        if not any(
+            row["arm"] == active_stage.stage.arm for row in result_rows
+        ):  # another arm came to the same policy and played it
+            result_rows = [{**row, "arm": active_stage.stage.arm} for row in result_rows]
+            self._write_results(active_stage.stage, result_rows)
+        return [_parse_evaluation(row) for row in result_rows if row["arm"] == active_stage.stage.arm]
 
-    def _results(self, stage: Stage, lines: Sequence[Mapping[str, Any]]) -> None:
-        """Put the rows of a stage and arm among the results, in place of any of an interrupted try."""
+    def _write_results(self, stage: RunStage, lines: Sequence[Mapping[str, Any]]) -> None:
+        """Writes the rows of a stage and arm to the results and replaces rows of an interrupted attempt."""
         path = self.folder / "results.jsonl"
-        own = (stage.name, stage.arm)
-        before = [row for row in read_rows(path) if (row["stage"], row["arm"]) != own]
-        write_atomic(path, "".join(json.dumps(line) + "\n" for line in [*before, *lines]))
+        stage_and_arm = (stage.name, stage.arm)
+        other_rows = [row for row in read_rows(path) if (row["stage"], row["arm"]) != stage_and_arm]
+        write_atomic(path, "".join(json.dumps(line) + "\n" for line in [*other_rows, *lines]))
 
     # ------------------------------------------------------------------ stages and the ledger
 
-    def _key(
+    def _compute_key(
         self, verb: str, policy: P, inputs: Sequence[Any], options: object, *, text: object = _SAME_AS_OPTIONS
     ) -> StageKey:
-        """Returns the key of a stage: digests of all that its result depends on.
+        """Returns the key of a stage: digests of everything that its result depends on.
 
         Args:
-            options: arguments of the verb. text: the same as version 1 wrote it; by default the options' own text.
+            options: arguments of the operation.
+            text: the same as version 1 wrote it; by default the options' own text.
         """
         origin, arguments, settings = self.origin(policy), list(inputs), self._settings.get(verb, "")
-        written = version_1_text(options) if text is _SAME_AS_OPTIONS else str(text)
-        former = canonical_json([verb, origin, self.seed, arguments, written, _settings_text(settings)])
-        present = [KEY_VERSION, verb, origin, self.seed, arguments, options, settings]
-        return StageKey(fingerprint(present), hashlib.sha256(former.encode()).hexdigest()[:24])
+        options_text = version_1_text(options) if text is _SAME_AS_OPTIONS else str(text)
+        version_1_json = canonical_json([verb, origin, self.seed, arguments, options_text, _settings_text(settings)])
+        version_2_values = [KEY_VERSION, verb, origin, self.seed, arguments, options, settings]
+        return StageKey(fingerprint(version_2_values), hashlib.sha256(version_1_json.encode()).hexdigest()[:24])
 
     def origin(self, policy: P) -> str:
-        """What tells a policy from others, in keys: of which stage it came, or what its weights are."""
+        """Returns the text that identifies a policy in keys: the stage that it came from, or a digest of its
+        weights.
+        """
         if policy not in self._origins:
             self._origins[policy] = self._verbs.origin(policy)
         return self._origins[policy]
 
     @contextmanager
-    def _stage(self, verb: str, key: StageKey) -> Iterator[Open]:
-        """Hands out the stage, with its ledger row where it is finished; the observers are called after a new one."""
+    def _open_stage(self, verb: str, key: StageKey) -> Iterator[ActiveStage]:
+        """Yields the stage, with its ledger row where it is finished; calls the observers after a new stage."""
         finished = self._shared.ledger.get(key.current) or self._shared.ledger.get(key.version_1)
         arm = "base" if self._round == 0 and verb != "practise" else self._arm
-        place = arm if verb == "practise" else f"{arm}-{self._round}"  # a practice goes through rounds of its own
-        name = str(finished["name"]) if finished else f"{place}-{verb}-{key.version_1[:6]}"
+        prefix = arm if verb == "practise" else f"{arm}-{self._round}"  # a practice goes through rounds of its own
+        name = str(finished["name"]) if finished else f"{prefix}-{verb}-{key.version_1[:6]}"
         folder = self.folder / "stages" / name
         with disk_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        where = {"stage": name, "arm": arm, "round": self._round}
+        log_fields = {"stage": name, "arm": arm, "round": self._round}
 
         def log(values: Mapping[str, Any]) -> None:
-            self._log({**where, "kind": verb, **values})
+            self._append_metrics({**log_fields, "kind": verb, **values})
             if verb != "fit" and finished is None and values.get("kind") != "stage":
-                write_spent(folder, at.spent())
+                write_stage_cost(folder, active_stage.compute_cost())
 
-        known = self.store.trajectories(prefix=f"{name}/") if verb != "fit" else ()
-        done = {t.id: t for t in known if t.error is None or t.error.kind != INTERRUPTED}
+        stored = self.store.trajectories(prefix=f"{name}/") if verb != "fit" else ()
+        finished_trajectories = {t.id: t for t in stored if t.error is None or t.error.kind != INTERRUPTED}
         seed = sample_seed(self.seed, key.version_1)
-        stage = Stage(name, verb, arm, self._round, folder, seed, self.store, log, done, lambda: at.alone())
-        before = read_spent(folder) if finished is None and verb != "fit" else {}
-        at = Open(key.current, stage, finished, self._verbs.usage, before)
-        self._shared.open.append(at)
+        stage = RunStage(
+            name,
+            verb,
+            arm,
+            self._round,
+            folder,
+            seed,
+            self.store,
+            log,
+            finished_trajectories,
+            lambda: active_stage.exclusive(),
+        )
+        earlier_cost = read_stage_cost(folder) if finished is None and verb != "fit" else {}
+        active_stage = ActiveStage(key.current, stage, finished, self._verbs.usage, earlier_cost)
+        self._shared.active_stages.append(active_stage)
         try:
-            yield at
+            yield active_stage
         finally:
-            self._shared.open.pop()
+            self._shared.active_stages.pop()
             if verb != "fit" and self._shared.ledger.get(key.current) is None:
-                write_spent(folder, at.spent())
-            for outer in self._shared.open[-1:]:
-                spent = at.spent()
-                outer.inner.update({name: spent[name] - before.get(name, 0) for name in spent})
+                write_stage_cost(folder, active_stage.compute_cost())
+            for outer in self._shared.active_stages[-1:]:
+                spent = active_stage.compute_cost()
+                outer.nested_cost.update({name: spent[name] - earlier_cost.get(name, 0) for name in spent})
         for observer in self._shared.observers if finished is None else ():
             observer()
 
-    def _finish(self, at: Open, result: Mapping[str, Any]) -> None:
-        stage = at.stage
-        spent = at.spent()
-        counts = {name: round(value) for name, value in spent.items() if name not in ("seconds", "cpu_s")}
+    def _finish_stage(self, active_stage: ActiveStage, result: Mapping[str, Any]) -> None:
+        stage = active_stage.stage
+        cost = active_stage.compute_cost()
+        counts = {name: round(value) for name, value in cost.items() if name not in ("seconds", "cpu_s")}
         row = {
-            "key": at.key,
+            "key": active_stage.key,
             "key_version": KEY_VERSION,
             "index": len(self._shared.ledger),
             "name": stage.name,
             "verb": stage.verb,
             "arm": stage.arm,
             "round": stage.round,
-            "seconds": round(spent["seconds"], 3),
-            "cpu_s": round(spent["cpu_s"], 3),
+            "seconds": round(cost["seconds"], 3),
+            "cpu_s": round(cost["cpu_s"], 3),
             "counts": counts,
             "result": dict(result),
         }
@@ -462,39 +526,42 @@ class Run(Generic[P]):
         self._shared.ledger.append(row)
         stage.log({"kind": "stage", "step": row["index"], **counts})
 
-    def _log(self, values: Mapping[str, Any]) -> None:
-        spent = {"time_s": round(time.monotonic() - self._shared.began, 3), "cpu_s": round(time.process_time(), 3)}
-        append_line(self.folder / "metrics.jsonl", {**spent, **values}, durable=False)
+    def _append_metrics(self, values: Mapping[str, Any]) -> None:
+        elapsed = {
+            "time_s": round(time.monotonic() - self._shared.start_time, 3),
+            "cpu_s": round(time.process_time(), 3),
+        }
+        append_line(self.folder / "metrics.jsonl", {**elapsed, **values}, durable=False)
 
-    def _show(self, stage: Stage, shown: Sequence[Mapping[str, Any]]) -> None:
-        """Keep example episodes: of the first evaluation, and of each arm's latest."""
+    def _save_examples(self, stage: RunStage, examples: Sequence[Mapping[str, Any]]) -> None:
+        """Stores example episodes: those of the first evaluation, and those of each arm's latest."""
         path = self.folder / "examples.json"
         rows = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
         rows = [row for row in rows if row["arm"] != stage.arm]
-        rows += [{**row, "arm": stage.arm, "round": stage.round} for row in shown]
+        rows += [{**row, "arm": stage.arm, "round": stage.round} for row in examples]
         write_atomic(path, json.dumps(rows))
 
 
-def _result_line(stage: Stage, row: Evaluation) -> dict[str, Any]:
+def _result_line(stage: RunStage, row: Evaluation) -> dict[str, Any]:
     values = {name: getattr(row, name) for name in Evaluation.__slots__}
     return {"stage": stage.name, "arm": stage.arm, "round": stage.round, **values}
 
 
-def _evaluation(row: Mapping[str, Any]) -> Evaluation:
+def _parse_evaluation(row: Mapping[str, Any]) -> Evaluation:
     values = {name: row[name] for name in Evaluation.__slots__}
     values["outcomes"] = tuple((task, kind, success) for task, kind, success in row["outcomes"])
     return Evaluation(**values)
 
 
-def _content(one: Any) -> str:
-    """A digest of what is learned from: its id alone does not tell a trajectory from an edited one."""
-    if isinstance(one, Trajectory):
-        return hashlib.sha256(canonical_json(encode(one)).encode()).hexdigest()[:24]
-    return str(one.digest)
+def _digest_input(training_input: Any) -> str:
+    """Returns a digest of a training input, because an id alone does not tell a trajectory from an edited one."""
+    if isinstance(training_input, Trajectory):
+        return hashlib.sha256(canonical_json(encode_trajectory(training_input)).encode()).hexdigest()[:24]
+    return str(training_input.digest)
 
 
-def _told(starts: Sequence[Start]) -> list[Any]:
-    """Starts, as a stage's key tells them."""
+def _key_of(starts: Sequence[Start]) -> list[Any]:
+    """Returns the starts as they appear in a stage's key."""
     return [[start.task.id, start.sample, str(start.branch)] for start in starts]
 
 

@@ -1,7 +1,7 @@
-"""The record everything passes along: tasks, steps, generations, trajectories, annotations, starts, scores.
+"""The records that the whole package shares: tasks, steps, generations, trajectories, annotations, starts, scores.
 
-Everything is frozen. A trajectory is written once; what is learned about it later is an `Annotation` beside it.
-`None` as a reward or score means "not scored" (infrastructure failed, judge unreachable); it is never 0.
+All records are frozen. A trajectory is written once; later findings about it are `Annotation` records beside
+it. `None` as a reward or score means "not scored" (infrastructure failed, judge unreachable); it is never 0.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from evolvent.errors import BatchMismatch, ErrorRecord
 
 __all__ = [
     "Annotation",
+    "AnnotationTarget",
     "Branch",
     "EndedBy",
     "Generation",
     "Json",
-    "Place",
     "Score",
     "Start",
     "Step",
@@ -43,18 +43,22 @@ EndedBy = Literal["world", "horizon", "agent", "error"]
 
 
 def canonical_json(value: object) -> str:
-    """JSON with sorted keys and no spaces: equal values give equal text on every machine. NaN is refused."""
+    """Formats a value as JSON with sorted keys and no spaces: equal values give equal text everywhere. NaN is
+    refused.
+    """
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
 
 def sample_seed(*parts: object) -> int:
-    """A 63-bit seed from names and numbers (SHA-256), equal on every machine, order and process."""
+    """Returns a 63-bit seed from names and numbers (SHA-256), independent of machine, order and process."""
     digest = hashlib.sha256(canonical_json([str(part) for part in parts]).encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1
 
 
 def sample_rng(*parts: object) -> np.random.Generator:
-    """A generator of its own for each (run seed, task, sample, ...): results never depend on order or batching."""
+    """Returns a separate generator for each (run seed, task, sample, ...): results never depend on order or
+    batching.
+    """
     return np.random.default_rng(sample_seed(*parts))
 
 
@@ -63,10 +67,10 @@ class Task:
     """One episode to be played: the same id is the same episode on every machine.
 
     Args:
-        world, version: which world, and which version of its rules.
+        world, version: the world, and the version of its rules.
         spec: everything the world needs to build the episode (JSON values only).
         kind: the compositional kind; tiers are assigned by kind.
-        tier: how far the task is from what was demonstrated ("seen", "evo", "combo", "longer", or "all").
+        tier: distance of the task from the demonstrations ("seen", "evo", "combo", "longer", or "all").
         split: "train", "dev" or "test", by hash of the spec within the tier.
         id: SHA-256 of the canonical JSON of (world, version, spec), 32 hex digits; computed.
     """
@@ -89,7 +93,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How an episode went: `raw` in the world's own scale, `unit` in 0..1, `success` or not. None = not scored."""
+    """The result of an episode: `raw` in the world's own scale, `unit` in 0..1, `success` or not. None = not scored."""
 
     raw: float | None = None
     unit: float | None = None
@@ -97,13 +101,15 @@ class Score:
 
 
 def unscored() -> Score:
-    """The score of an episode that nobody could score."""
+    """Returns the score of an episode that could not be scored."""
     return Score(None, None, None)
 
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """Where a branch leaves its parent: the parent's trajectory id, the step, and the token within that step."""
+    """The point at which a branch leaves its parent: the parent's trajectory id, the step, and the token in that
+    step.
+    """
 
     parent: str
     step: int
@@ -112,7 +118,7 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where an episode begins: a task, a sample number, and a branch point (None: the beginning)."""
+    """The start of an episode: a task, a sample number, and a branch point (None: the beginning)."""
 
     task: Task
     sample: int = 0
@@ -120,27 +126,28 @@ class Start:
 
 
 def trajectory_name(start: Start, stage: str = "") -> str:
-    """The id of the trajectory that a start becomes in a stage: `stage/task/sample`."""
+    """Returns the id of the trajectory that a start becomes in a stage: `stage/task/sample`."""
     return f"{stage}/{start.task.id}/{start.sample}" if stage else f"{start.task.id}/{start.sample}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Generation:
-    """What a model read and wrote once, token-exact.
+    """The token ids of one model call, with the sampled ones marked.
 
     Args:
-        ids: `[T]` int32, the tokens that are new in this generation (read ones and sampled ones, in order).
-        sampled: `[T]` bool, which of them the model sampled.
+        ids: `[T]` int32, the tokens that are new in this generation (prompt and sampled tokens, in order).
+        sampled: `[T]` bool, True for tokens that the model sampled.
         logprobs: `[T]` float32, log-probability of each sampled token under the distribution it was sampled from
             (after temperature, top-k and top-p); 0 where not sampled.
-        extends: index, in the trajectory's order of generations, of the one whose tokens this one continues; None: a
+        extends: index, in the trajectory's order of generations, of the generation that this one continues; None: a
             new root.
         spans: `[S]` ends (exclusive token offsets into `ids`) of spans of reasoning.
         acted: whether its text became the step's action.
-        policy_version: version of the policy that wrote it.
-        stop: why it ended: "stop" (a stop token or string), "length" (the limit), "choice" (of given candidates).
+        policy_version: version of the policy that generated it.
+        stop: why it ended: "stop" (a stop token or string), "length" (the limit), "choice" (among given
+            candidates).
     Raises:
-        BatchMismatch: if the three arrays differ in length.
+        BatchMismatch: the three arrays differ in length.
     """
 
     ids: NDArray[np.int32]
@@ -179,16 +186,16 @@ def _equal_values(a: object, b: object) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """One environment step: what was seen, what was done, what it earned.
+    """One environment step: observation, action and reward.
 
     Args:
-        observation: what the agent saw before acting.
-        action: what it did (for text worlds, the text handed to the environment).
+        observation: the observation before the action.
+        action: the action (for text worlds, the text passed to the environment).
         reward: of this step; None = not scored.
-        thought: the reasoning that came with the action, where there is any.
-        generations: what the model read and wrote for it; none for planners, several for agents that search.
-        agent: which agent acted, in a team.
-        info: marks about the step (JSON values), such as `{"invalid": true}`.
+        thought: the reasoning that came with the action, if any.
+        generations: the model calls of this step; none for planners, several for agents that search.
+        agent: the agent that acted, in a team.
+        info: notes about the step (JSON values), such as `{"invalid": true}`.
     """
 
     observation: Value
@@ -220,13 +227,13 @@ class Trajectory:
         id: unique in its store.
         task, sample, branch: where it started.
         steps: environment steps in order.
-        final_observation: what was seen after the last step.
-        ended_by: "world" (terminated), "horizon" (truncated: steps or tokens ran out), "agent" (it decided to stop) or
-            "error"; never two at once.
+        final_observation: the observation after the last step.
+        ended_by: "world" (terminated), "horizon" (truncated: steps or tokens ran out), "agent" (it decided to stop)
+            or "error"; never two at once.
         score: of the whole episode.
         error: set exactly where `ended_by` is "error".
         group: trajectories that share a group are compared with each other (samples of one task).
-        meta: JSON values about how it came to be and why it ended (`context_full`, say).
+        meta: JSON values about its origin and its end (`context_full`, for instance).
     """
 
     id: str
@@ -265,15 +272,15 @@ class Trajectory:
 
     @property
     def generations(self) -> Iterator[Generation]:
-        """All generations in the order that `Generation.extends` counts."""
+        """Returns all generations in the order that `Generation.extends` counts."""
         return (generation for step in self.steps for generation in step.generations)
 
     @property
     def actions(self) -> tuple[Value, ...]:
         return tuple(step.action for step in self.steps)
 
-    def generated(self) -> int:
-        """How many tokens the model sampled in this episode."""
+    def count_generated_tokens(self) -> int:
+        """Returns the number of tokens that the model sampled in this episode."""
         return sum(int(generation.sampled.sum()) for generation in self.generations)
 
     def __eq__(self, other: object) -> bool:
@@ -290,8 +297,8 @@ class Trajectory:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """What an annotation is about: the whole trajectory, or a step, generation, span or token of it (None = all)."""
+class AnnotationTarget:
+    """The target of an annotation: the whole trajectory, or a step, generation, span or token of it (None = all)."""
 
     step: int | None = None
     generation: int | None = None
@@ -301,9 +308,9 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Annotation:
-    """Something learned later about a trajectory: a process reward, a value, an advantage, a label."""
+    """A later finding about a trajectory: a process reward, a value, an advantage or a label."""
 
     trajectory: str
     scorer: str
-    place: Place
+    target: AnnotationTarget
     value: float | str | Sequence[float]

@@ -1,7 +1,7 @@
-"""What every server here checks before anything else sees a request: host, origin, token, size and nesting of bodies.
+"""Checks of every server here before a request is handled: host, origin, token, size and nesting of bodies.
 
-`guarded(app, access)` is pure ASGI and knows no framework. What it refuses it answers itself, with the error body of
-all servers here: `{kind, message, expected, status}`.
+`guard_app(app, access)` is pure ASGI and independent of frameworks. It answers refused requests itself, with
+the error body of all servers here: `{kind, message, expected, status}`.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ __all__ = [
     "Receive",
     "Scope",
     "Send",
-    "answer",
-    "bound_to",
-    "guarded",
+    "build_access",
+    "guard_app",
     "is_loopback",
+    "is_too_deep",
     "reject",
-    "too_deep",
+    "send_response",
 ]
 
 Scope = MutableMapping[str, Any]
@@ -42,24 +42,24 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _JSON = (b"content-type", b"application/json")
 _NOSNIFF = (b"x-content-type-options", b"nosniff")
-_ONE_KIND = bytes.maketrans(b"{}", b"[]")
-_NO_MARKS = bytes(set(range(256)) - set(b"[]{}"))
-_TOKEN = re.compile(r"[!-~]+")
-_TOKEN_LENGTH = 16
+_BRACES_TO_BRACKETS = bytes.maketrans(b"{}", b"[]")
+_NON_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_TOKEN_PATTERN = re.compile(r"[!-~]+")
+_MIN_TOKEN_LENGTH = 16
 _BRACKETED = re.compile(r"\[([^]]*)\](?::\d*)?")  # an IPv6 address in a Host header
-_KNOWN_HOSTS = 64  # accepted Host headers that are remembered
+_MAX_REMEMBERED_HOSTS = 64  # accepted Host headers that are remembered
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Who may talk to a server, and how much at once.
+    """The clients that may call a server, and the limits of their requests.
 
     Args:
-        token: every request must bear it (`Authorization: Bearer TOKEN`, or Basic with it as the password); None: no
-            token is asked for, which only a server on the loopback may do. See `bound_to`.
-        hosts: names in the Host header that are ours, beside the loopback's. A page of another site can make a browser
-            send requests here under its own name (DNS rebinding), but not under one of these.
-        addresses: any IP address is ours too: rebinding needs a name.
+        token: every request must carry it (`Authorization: Bearer TOKEN`, or Basic with it as the password); None:
+            no token is required, which only a server on the loopback may allow. See `build_access`.
+        hosts: accepted names in the Host header, beside those of the loopback. A page of another site can make a
+            browser send requests here under its own name (DNS rebinding), but not under one of these.
+        addresses: accept any IP address as Host too: rebinding needs a name.
         origins: other sites whose pages may call, as `https://name[:port]`. The server's own pages always may.
         body_bytes: the largest body of a request, and the largest message of a WebSocket.
         depth: how deeply the JSON of a body may be nested.
@@ -74,7 +74,7 @@ class Access:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a name or address is this machine's loopback, as far as can be told without asking a name server."""
+    """Returns whether a name or address is this machine's loopback, as far as is known without asking a name server."""
     if host.lower() == "localhost":
         return True
     try:
@@ -83,36 +83,42 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def bound_to(host: str, *, token: str | None = None, hosts: Iterable[str] = (), origins: Iterable[str] = ()) -> Access:
-    """What is right for a server that listens on `host`.
+def build_access(
+    host: str, *, token: str | None = None, hosts: Iterable[str] = (), origins: Iterable[str] = ()
+) -> Access:
+    """Returns the access rules for a server that listens on `host`.
 
     Raises:
-        ConfigError: beyond the loopback without a token, or a token that could be guessed or not be sent.
+        ConfigError: the host is beyond the loopback and no token is set, or the token can be guessed or cannot be sent.
     """
     problems = []
     if token is None and not is_loopback(host):
-        what = f"{host!r} can be reached from other machines, and no token is set"
-        problems.append(Problem("host", what, "set a token, or listen on 127.0.0.1"))
-    if token is not None and (len(token) < _TOKEN_LENGTH or not _TOKEN.fullmatch(token)):
-        what = f"a token of {len(token)} characters, expected at least {_TOKEN_LENGTH}: letters, digits and signs"
-        problems.append(Problem("token", what, 'python -c "import secrets; print(secrets.token_urlsafe())" makes one'))
+        message = f"{host!r} can be reached from other machines, and no token is set"
+        problems.append(Problem("host", message, "set a token, or listen on 127.0.0.1"))
+    if token is not None and (len(token) < _MIN_TOKEN_LENGTH or not _TOKEN_PATTERN.fullmatch(token)):
+        message = (
+            f"a token of {len(token)} characters, expected at least {_MIN_TOKEN_LENGTH}: letters, digits and signs"
+        )
+        problems.append(
+            Problem("token", message, 'python -c "import secrets; print(secrets.token_urlsafe())" makes one')
+        )
     if problems:
         raise ConfigError(problems)
     names = {name.lower() for name in (host, *hosts)}
     return Access(token, frozenset(names), not is_loopback(host), frozenset(map(str.lower, origins)))
 
 
-def guarded(app: App, access: Access) -> App:
-    """The app behind the checks of `access`. Bodies arrive whole, and are read before the app is called.
+def guard_app(app: App, access: Access) -> App:
+    """Wraps an app with the checks of `access`; request bodies are read completely before the app is called.
 
     Refused requests are answered 403 (AccessDenied) or 413 (LimitExceeded); a WebSocket is refused in its handshake.
-    Messages of an open WebSocket are not looked at: the server limits their size, and `too_deep` is there for faces.
+    Messages of an open WebSocket are not checked: the server limits their size, and dialects can call `is_too_deep`.
     """
     return _Guard(app, access)
 
 
 class _Guard:
-    """The checks, in the order of what they cost."""
+    """The checks, cheapest first."""
 
     __slots__ = ("_access", "_app", "_bearer", "_known", "_limit")
 
@@ -127,63 +133,67 @@ class _Guard:
             return await self._app(scope, receive, send)
         headers = dict(scope["headers"])
         origin = headers.get(b"origin")
-        problem = self._foreign(headers, origin)
+        problem = self._find_access_problem(headers, origin)
         if problem is None and origin is not None and kind == "http":
             if scope["method"] == "OPTIONS" and b"access-control-request-method" in headers:
-                return await _permit(send, origin)  # it bears no token, and nothing is done
-            send = _shared(send, origin)
-        if problem is None and self._bearer is not None and not self._token(headers.get(b"authorization", b"")):
+                return await _answer_preflight(send, origin)  # it bears no token, and nothing is done
+            send = _share_with_origin(send, origin)
+        if (
+            problem is None
+            and self._bearer is not None
+            and not self._has_valid_token(headers.get(b"authorization", b""))
+        ):
             problem = AccessDenied("no token, or a wrong one", expected="Authorization: Bearer TOKEN")
         if problem is not None:
             return await _refuse(scope, send, problem)
         if kind == "http" and (b"content-length" in headers or b"transfer-encoding" in headers):
             try:
-                body = await self._body(headers, receive)
+                body = await self._read_body(headers, receive)
             except LimitExceeded as error:
                 return await _refuse(scope, send, error)
             if body is None:
                 return None  # the client went away
-            receive = _again(body, receive)
+            receive = _replay_body(body, receive)
         return await self._app(scope, receive, send)
 
-    def _foreign(self, headers: dict[bytes, bytes], origin: bytes | None) -> AccessDenied | None:
-        """What is wrong with the name we are called by, or with the page that calls."""
+    def _find_access_problem(self, headers: dict[bytes, bytes], origin: bytes | None) -> AccessDenied | None:
+        """Returns the problem of an unknown Host or a foreign Origin; None where both are accepted."""
         host = headers.get(b"host", b"")
-        if host not in self._known and not self._known_host(host):
+        if host not in self._known and not self._is_known_host(host):
             name = host.decode("latin-1")
             return AccessDenied("a Host that is not ours", value=name, expected="the name this server is known by")
-        if origin is not None and not self._ours(origin.lower(), host.lower()):
+        if origin is not None and not self._is_allowed_origin(origin.lower(), host.lower()):
             return AccessDenied("a page of another site", value=origin.decode("latin-1"), expected="no foreign Origin")
         return None
 
-    def _known_host(self, header: bytes) -> bool:
-        name = _host_name(header.decode("latin-1"))
-        fits = name in self._access.hosts or is_loopback(name) or (self._access.addresses and _is_address(name))
-        if fits and len(self._known) < _KNOWN_HOSTS:
+    def _is_known_host(self, header: bytes) -> bool:
+        name = _parse_host_name(header.decode("latin-1"))
+        is_accepted = name in self._access.hosts or is_loopback(name) or (self._access.addresses and _is_address(name))
+        if is_accepted and len(self._known) < _MAX_REMEMBERED_HOSTS:
             self._known.add(header)
-        return fits
+        return is_accepted
 
-    def _ours(self, origin: bytes, host: bytes) -> bool:
-        own = origin in (b"http://" + host, b"https://" + host)
-        return own or origin.decode("latin-1") in self._access.origins
+    def _is_allowed_origin(self, origin: bytes, host: bytes) -> bool:
+        is_own_page = origin in (b"http://" + host, b"https://" + host)
+        return is_own_page or origin.decode("latin-1") in self._access.origins
 
-    def _token(self, given: bytes) -> bool:
-        """Whether the header bears the token; takes as long whatever is wrong with it."""
-        if given[:6].lower() == b"basic ":
+    def _has_valid_token(self, authorization: bytes) -> bool:
+        """Returns whether the header carries the token; the time does not depend on where it differs."""
+        if authorization[:6].lower() == b"basic ":
             try:
-                password = base64.b64decode(given[6:].strip(), validate=True).partition(b":")[2]
+                password = base64.b64decode(authorization[6:].strip(), validate=True).partition(b":")[2]
             except binascii.Error:
                 password = b""
-            given = b"Bearer " + password
-        elif given[:7].lower() == b"bearer ":
-            given = b"Bearer " + given[7:].strip()
-        return hmac.compare_digest(given, self._bearer or b"")
+            authorization = b"Bearer " + password
+        elif authorization[:7].lower() == b"bearer ":
+            authorization = b"Bearer " + authorization[7:].strip()
+        return hmac.compare_digest(authorization, self._bearer or b"")
 
-    async def _body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes | None:
-        """The whole body, None where the client left before its end."""
-        told = headers.get(b"content-length", b"0")
-        if not told.isdigit() or int(told[:20]) > self._limit:
-            raise self._too_large(told.decode("latin-1")[:20])
+    async def _read_body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes | None:
+        """Reads the whole body; returns None where the client left before its end."""
+        content_length = headers.get(b"content-length", b"0")
+        if not content_length.isdigit() or int(content_length[:20]) > self._limit:
+            raise self._too_large(content_length.decode("latin-1")[:20])
         message = await receive()
         if message["type"] != "http.request":
             return None
@@ -201,7 +211,7 @@ class _Guard:
             body = b"".join(parts)
         if len(body) > self._limit:
             raise self._too_large(len(body))
-        if too_deep(body, self._access.depth):
+        if is_too_deep(body, self._access.depth):
             raise LimitExceeded("a body that is nested too deeply", expected=f"at most {self._access.depth} levels")
         return body
 
@@ -209,8 +219,8 @@ class _Guard:
         return LimitExceeded("a body that is too large", value=f"{size} bytes", expected=f"at most {self._limit} bytes")
 
 
-async def _permit(send: Send, origin: bytes) -> None:
-    """Tell a browser, which asks before it lets a page of an allowed site call, what that page may do."""
+async def _answer_preflight(send: Send, origin: bytes) -> None:
+    """Sends a browser the answer to its preflight request: the methods and headers that an allowed site may use."""
     headers = [
         (b"access-control-allow-origin", origin),
         (b"vary", b"origin"),
@@ -222,22 +232,22 @@ async def _permit(send: Send, origin: bytes) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
-def _shared(send: Send, origin: bytes) -> Send:
-    """A `send` that lets the page of an allowed site read the answer."""
+def _share_with_origin(send: Send, origin: bytes) -> Send:
+    """Wraps `send` so that a page of an allowed site can read the response."""
 
-    async def sharing(message: Message) -> None:
+    async def send_shared(message: Message) -> None:
         if message["type"] == "http.response.start":
-            shown = [(b"access-control-allow-origin", origin), (b"vary", b"origin")]
-            message = {**message, "headers": [*message.get("headers", ()), *shown]}
+            cors_headers = [(b"access-control-allow-origin", origin), (b"vary", b"origin")]
+            message = {**message, "headers": [*message.get("headers", ()), *cors_headers]}
         await send(message)
 
-    return sharing
+    return send_shared
 
 
-def _host_name(header: str) -> str:
-    """The name of a Host header without its port and brackets."""
-    found = _BRACKETED.fullmatch(header)
-    name = found[1] if found else header.rpartition(":")[0] or header
+def _parse_host_name(header: str) -> str:
+    """Returns the name in a Host header without its port and brackets."""
+    match = _BRACKETED.fullmatch(header)
+    name = match[1] if match else header.rpartition(":")[0] or header
     return name.lower().rstrip(".")
 
 
@@ -249,57 +259,66 @@ def _is_address(name: str) -> bool:
     return True
 
 
-def _again(body: bytes, receive: Receive) -> Receive:
-    """A `receive` that hands the body out once, then goes on with the connection (which tells when it is closed)."""
+def _replay_body(body: bytes, receive: Receive) -> Receive:
+    """Returns a `receive` that delivers the body once, then continues with the connection (which reports its
+    closing).
+    """
     message: Message | None = {"type": "http.request", "body": body, "more_body": False}
 
-    async def once() -> Message:
+    async def receive_replayed() -> Message:
         nonlocal message
         if message is None:
             return await receive()
-        first, message = message, None
-        return first
+        body_message, message = message, None
+        return body_message
 
-    return once
+    return receive_replayed
 
 
-def too_deep(data: bytes, depth: int) -> bool:
-    """Whether a JSON text opens more than `depth` lists and objects inside one another; nothing is parsed.
+def is_too_deep(data: bytes, depth: int) -> bool:
+    """Returns whether a JSON text nests more than `depth` lists and objects; nothing is parsed.
 
-    Strings are cut out, all but the brackets is deleted, and the innermost pairs are removed `depth` times, each at the
-    speed of `bytes.replace`. In a text that does not close what it opens every opening counts.
+    Strings are cut out, everything but the brackets is deleted, and the innermost pairs are removed `depth` times,
+    each at
+    the speed of `bytes.replace`. In a text that does not close its brackets every opening counts.
     """
     if data.count(b"[") + data.count(b"{") <= depth:
         return False
     if b"\\" in data:
         data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
-    marks = b"".join(data.split(b'"')[::2]).translate(_ONE_KIND, _NO_MARKS)
+    brackets = b"".join(data.split(b'"')[::2]).translate(_BRACES_TO_BRACKETS, _NON_BRACKETS)
     for _ in range(depth):
-        inner = marks.replace(b"[]", b"")
-        if len(inner) == len(marks):
-            return marks.count(b"[") > depth
-        marks = inner
-    return bool(marks)
+        reduced = brackets.replace(b"[]", b"")
+        if len(reduced) == len(brackets):
+            return brackets.count(b"[") > depth
+        brackets = reduced
+    return bool(brackets)
 
 
-async def answer(
+async def send_response(
     send: Send, status: int, body: bytes, *, headers: Sequence[tuple[bytes, bytes]] = (), kind: bytes = _JSON[1]
 ) -> None:
-    """Send a whole response, JSON unless `kind` says another content type."""
-    fixed = [(_JSON[0], kind), (b"content-length", b"%d" % len(body)), _NOSNIFF]
-    await send({"type": "http.response.start", "status": status, "headers": [*fixed, *headers] if headers else fixed})
+    """Sends a whole response, JSON unless `kind` gives another content type."""
+    base_headers = [(_JSON[0], kind), (b"content-length", b"%d" % len(body)), _NOSNIFF]
+    await send(
+        {
+            "type": "http.response.start",
+            "status": status,
+            "headers": [*base_headers, *headers] if headers else base_headers,
+        }
+    )
     await send({"type": "http.response.body", "body": body})
 
 
 async def reject(
     scope: Scope, send: Send, *, status: int, body: bytes, headers: Sequence[tuple[bytes, bytes]] = ()
 ) -> None:
-    """Answer a request, or the handshake of a WebSocket, by an error body."""
+    """Sends an error body in answer to a request or to the handshake of a WebSocket."""
     if scope["type"] == "http":
-        await answer(send, status, body, headers=headers)
+        await send_response(send, status, body, headers=headers)
     elif "websocket.http.response" in scope.get("extensions", {}):
-        fixed = [_JSON, (b"content-length", b"%d" % len(body))]
-        await send({"type": "websocket.http.response.start", "status": status, "headers": [*fixed, *headers]})
+        base_headers = [_JSON, (b"content-length", b"%d" % len(body))]
+        await send({"type": "websocket.http.response.start", "status": status, "headers": [*base_headers, *headers]})
         await send({"type": "websocket.http.response.body", "body": body})
         await asyncio.sleep(0)  # uvicorn complains of an unfinished handshake unless it has seen the connection close
     else:
@@ -307,7 +326,7 @@ async def reject(
 
 
 async def _refuse(scope: Scope, send: Send, error: EvolventError) -> None:
-    """Answer 403, or 413 and end the connection, whose body nobody will read."""
+    """Sends 403, or 413 and ends the connection, because its body will not be read."""
     status = 413 if isinstance(error, LimitExceeded) else 403
     message = str(EvolventError(error.what, value=error.value, hint=error.hint))
     row = {"kind": type(error).__name__, "message": message, "expected": error.expected, "status": status}

@@ -1,11 +1,12 @@
-"""Worker processes that can be killed: for trusted functions that may hang or eat memory on what they are given.
+"""Worker processes that can be killed: for trusted functions that may hang or exhaust memory on some inputs.
 
-A grader that reads model text (a parser of LaTeX, a simplifier of expressions) can take forever or all memory on a text
-made for that. It runs in a process of its own, one call at a time, under a limit of seconds and of memory; a call that
-breaks a limit ends the process, and the next call gets a new one. Arguments and results are JSON. This guards against
-bad input, not against bad code: code of a model belongs into `evolvent.sandbox`.
+A grader that reads model text (a parser of LaTeX, a simplifier of expressions) can take forever or all memory
+on an adversarial text. It runs in its own process, one call at a time, under limits of seconds and of memory. A
+call that exceeds a limit ends the process, and the next call starts a new one. Arguments and results are JSON.
+This guards against bad input, not against bad code: code of a model belongs in `evolvent.sandbox`.
 
-`Piped` and `Caller` are the two ends of such a process, here and for team environments (`rollout.team_workers`).
+`PipedProcess` and `CallerPipe` are the two ends of such a process, also for team environments
+(`rollout.team_workers`).
 """
 
 from __future__ import annotations
@@ -29,48 +30,51 @@ from typing import Any
 from evolvent.deadline import Deadline
 from evolvent.errors import ConfigError, EvolventError, GraderTimeout, Problem, ScoringError, boundary
 
-__all__ = ["Caller", "Piped", "Workers", "packed", "serve"]
+__all__ = ["CallerPipe", "PipedProcess", "Workers", "pack_message", "serve"]
 
-_BOOT = "import sys; from evolvent.workers import serve; serve(sys.argv[1:])"
+_PROGRAM = "import sys; from evolvent.workers import serve; serve(sys.argv[1:])"
 _START_S = 60.0  # how long the function's module, and its first call, may take
-_HEAD, _MOST = 4, 2**26
-_LOOK_S = 3600.0  # of one look at a pipe: `poll` takes no more than 24 days
+_LENGTH_BYTES, _MAX_ANSWER_BYTES = 4, 2**26
+_MAX_POLL_S = 3600.0  # of one look at a pipe: `poll` takes no more than 24 days
 _MIB = 2**20
 
 
-def packed(header: Any, body: bytes = b"") -> bytes:
-    """A message: the lengths of its two parts (4 bytes each), the header as JSON, the body as it is.
+def pack_message(header: Any, body: bytes = b"") -> bytes:
+    """Packs a message: the lengths of its two parts (4 bytes each), the header as JSON, the body unchanged.
 
-    Raises TypeError, ValueError or RecursionError for a header that is no JSON.
+    Raises:
+        TypeError, ValueError, RecursionError: the header is not JSON.
     """
     text = json.dumps(header).encode("ascii")
-    return len(text).to_bytes(_HEAD, "little") + len(body).to_bytes(_HEAD, "little") + text + body
+    return len(text).to_bytes(_LENGTH_BYTES, "little") + len(body).to_bytes(_LENGTH_BYTES, "little") + text + body
 
 
-class Piped:
+class PipedProcess:
     """A process that answers messages on its standard streams, seen from the caller's side.
 
     Args:
-        program: the Python that it runs. words: its arguments.
-        name: of what it does, as errors say it ("a grader").
-        lost: raised where it ended or what it says is no message. late: where it does not read or answer in time.
-        most: bytes of an answer.
+        program: the Python program that it runs.
+        argv: its arguments.
+        name: its purpose, as errors name it ("a grader").
+        lost_error: raised where it ended or its answer is not a message.
+        timeout_error: raised where it does not read or answer in time.
+        max_answer_bytes: size limit of an answer.
     """
 
     def __init__(
         self,
         program: str,
-        words: Sequence[str],
+        argv: Sequence[str],
         *,
         name: str,
-        lost: type[EvolventError],
-        late: type[EvolventError],
-        most: int,
+        lost_error: type[EvolventError],
+        timeout_error: type[EvolventError],
+        max_answer_bytes: int,
     ) -> None:
-        self._name, self._lost, self._late, self._most = name, lost, late, most
+        self._name, self._lost, self._late, self._most = name, lost_error, timeout_error, max_answer_bytes
         path = os.pathsep.join(filter(None, (*sys.path, os.environ.get("PYTHONPATH"))))
         self._process = subprocess.Popen(
-            [sys.executable, "-c", program, *words],
+            [sys.executable, "-c", program, *argv],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -81,50 +85,50 @@ class Piped:
 
     @property
     def alive(self) -> bool:
-        """Whether it runs."""
+        """Returns whether the process runs."""
         return self._process.poll() is None
 
     def send(self, message: bytes, deadline: Deadline) -> None:
-        """One message of `packed`. Raises `late`, `lost`."""
+        """Sends one message of `pack_message`; raises `timeout_error` or `lost_error`."""
         unsent = memoryview(message)
         with boundary(self._lost, f"{self._name}'s process ended"):
-            asked = self._process.stdin
-            while asked is not None and unsent:
-                if not _ready(asked.fileno(), select.POLLOUT, deadline):
+            stdin = self._process.stdin
+            while stdin is not None and unsent:
+                if not _wait_ready(stdin.fileno(), select.POLLOUT, deadline):
                     raise self._late(self._name, value=f"{deadline.total_s:g} s", expected="to read its input")
-                unsent = unsent[os.write(asked.fileno(), unsent[: select.PIPE_BUF]) :]
+                unsent = unsent[os.write(stdin.fileno(), unsent[: select.PIPE_BUF]) :]
 
-    def read(self, deadline: Deadline) -> tuple[dict[str, Any], bytes]:
-        """Header and body of an answer. Raises `late`, `lost`."""
-        sizes = [int.from_bytes(self._exactly(_HEAD, deadline), "little") for _ in range(2)]
+    def read_answer(self, deadline: Deadline) -> tuple[dict[str, Any], bytes]:
+        """Reads header and body of an answer; raises `timeout_error` or `lost_error`."""
+        sizes = [int.from_bytes(self._read_exactly(_LENGTH_BYTES, deadline), "little") for _ in range(2)]
         if sum(sizes) > self._most:
             raise self._lost(f"{self._name}'s answer", value=f"{sum(sizes)} bytes", expected=f"at most {self._most}")
-        text = self._exactly(sizes[0], deadline)
+        text = self._read_exactly(sizes[0], deadline)
         with boundary(self._lost, f"{self._name}'s process answered no message"):
             header: dict[str, Any] = json.loads(text)
-        return header, self._exactly(sizes[1], deadline)
+        return header, self._read_exactly(sizes[1], deadline)
 
-    def _exactly(self, size: int, deadline: Deadline) -> bytes:
+    def _read_exactly(self, size: int, deadline: Deadline) -> bytes:
         data = bytearray()
         while len(data) < size:
-            out = self._process.stdout
-            if out is None or not _ready(out.fileno(), select.POLLIN, deadline):
+            stdout = self._process.stdout
+            if stdout is None or not _wait_ready(stdout.fileno(), select.POLLIN, deadline):
                 raise self._late(self._name, value=f"{deadline.total_s:g} s", expected="an answer before that")
-            part = os.read(out.fileno(), size - len(data))
+            part = os.read(stdout.fileno(), size - len(data))
             if not part:
                 raise self._lost(
-                    f"{self._name}'s process ended", value=f"exit code {self._code()}", expected="an answer"
+                    f"{self._name}'s process ended", value=f"exit code {self._exit_code()}", expected="an answer"
                 )
             data += part
         return bytes(data)
 
-    def _code(self) -> int | str:
+    def _exit_code(self) -> int | str:
         with suppress(subprocess.TimeoutExpired):
             return self._process.wait(1.0)
         return "unknown"
 
     def kill(self) -> None:
-        """End it with its process group, and wait for that."""
+        """Kills the process with its process group, and waits for its end."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -133,22 +137,22 @@ class Piped:
                 stream.close()
 
 
-def _ready(handle: int, event: int, deadline: Deadline) -> bool:
-    """Whether a pipe can be written or read, or is closed at its other end, before the deadline.
+def _wait_ready(handle: int, event: int, deadline: Deadline) -> bool:
+    """Waits until a pipe can be written or read, or is closed at its other end; returns False at the deadline.
 
-    `poll`, because `select` refuses handles from 1024 on, which a server with many connections has.
+    It uses `poll`, because `select` refuses handles from 1024 on, which a server with many connections has.
     """
-    asked = select.poll()
-    asked.register(handle, event)
+    poller = select.poll()
+    poller.register(handle, event)
     while True:
-        if asked.poll(ceil(1000 * min(deadline.left(), _LOOK_S))):
+        if poller.poll(ceil(1000 * min(deadline.left(), _MAX_POLL_S))):
             return True
         if deadline.expired:
             return False
 
 
-class Caller:
-    """The caller, seen from a process that it made. What others print or read here no longer reaches it."""
+class CallerPipe:
+    """The calling process, seen from a worker process; what other code prints or reads there no longer reaches it."""
 
     def __init__(self) -> None:
         self._incoming, self._outgoing = os.dup(0), os.dup(1)
@@ -156,22 +160,22 @@ class Caller:
         os.dup2(null, 0)
         os.dup2(null, 1)
 
-    def read(self) -> tuple[bytes, bytes] | None:
-        """Header and body of its next message; None where it is gone."""
-        sizes = self._take(2 * _HEAD)
+    def read_message(self) -> tuple[bytes, bytes] | None:
+        """Reads header and body of the next message; None where the caller is gone."""
+        sizes = self._read_exactly(2 * _LENGTH_BYTES)
         if sizes is None:
             return None
-        header = self._take(int.from_bytes(sizes[:_HEAD], "little"))
-        body = self._take(int.from_bytes(sizes[_HEAD:], "little"))
+        header = self._read_exactly(int.from_bytes(sizes[:_LENGTH_BYTES], "little"))
+        body = self._read_exactly(int.from_bytes(sizes[_LENGTH_BYTES:], "little"))
         return None if header is None or body is None else (header, body)
 
     def write(self, header: Mapping[str, Any], body: bytes = b"") -> None:
-        """An answer."""
-        left = memoryview(packed(header, body))
+        """Writes an answer."""
+        left = memoryview(pack_message(header, body))
         while left:
             left = left[os.write(self._outgoing, left) :]
 
-    def _take(self, size: int) -> bytes | None:
+    def _read_exactly(self, size: int) -> bytes | None:
         data = bytearray()
         while len(data) < size:
             part = os.read(self._incoming, size - len(data))
@@ -182,18 +186,19 @@ class Caller:
 
 
 class Workers:
-    """Calls of one function in processes that can be killed; any number of threads may call at once.
+    """Calls one function in processes that can be killed; any number of threads may call at once.
 
     Args:
-        function: at the top level of a module, from JSON values to a JSON value.
-        wall_s: seconds of each call.
-        first: arguments of a call that each process makes before it is ready. What a library does once, at its first
-            call, is then nobody's time, as imports are.
-        memory_mb: address space of each process above what it has after its imports, MiB.
-        most: how many processes; further callers wait for one, and that is not their call's time.
+        function: defined at the top level of a module, from JSON values to a JSON value.
+        wall_s: time limit of each call, seconds.
+        warmup_args: arguments of a call that each process makes before it is ready. One-time work of a library at
+            its first call then counts for no caller, as imports do not.
+        memory_mb: address space of each process above its size after imports, MiB.
+        max_processes: number of processes; further callers wait for one, and the wait is not part of their call's
+            time.
 
     Raises:
-        ConfigError: a function that no other process finds, limits that make no sense; all at once.
+        ConfigError: another process cannot find the function, or limits are not positive; all problems at once.
     """
 
     def __init__(
@@ -202,60 +207,59 @@ class Workers:
         *,
         wall_s: float = 5.0,
         memory_mb: int = 512,
-        most: int = 2,
-        first: Sequence[Any] | None = None,
+        max_processes: int = 2,
+        warmup_args: Sequence[Any] | None = None,
     ) -> None:
-        numbers = (("wall_s", wall_s), ("memory_mb", memory_mb), ("most", most))
-        wrong = [
+        numbers = (("wall_s", wall_s), ("memory_mb", memory_mb), ("most", max_processes))
+        problems = [
             Problem(f"workers.{name}", f"got {value}", "expected more than 0")
             for name, value in numbers
             if not 0 < value < float("inf")
         ]
         module, name = getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
         if module == "__main__" or getattr(sys.modules.get(module), name, None) is not function:
-            wrong.append(Problem("workers.function", f"got {module}:{name}", "expected one at the top of a module"))
-        if wrong:
-            raise ConfigError(wrong)
-        self._words = [module, name, str(memory_mb), repr(wall_s), json.dumps(first)]
+            problems.append(Problem("workers.function", f"got {module}:{name}", "expected one at the top of a module"))
+        if problems:
+            raise ConfigError(problems)
+        self._words = [module, name, str(memory_mb), repr(wall_s), json.dumps(warmup_args)]
         self.wall_s = wall_s
-        self._free: queue.SimpleQueue[_Worker | None] = queue.SimpleQueue()
-        for _ in range(most):
+        self._free: queue.SimpleQueue[_FunctionProcess | None] = queue.SimpleQueue()
+        for _ in range(max_processes):
             self._free.put(None)
-        self._most = most
+        self._most = max_processes
 
     def call(self, *args: Any) -> Any:
-        """What the function returns.
+        """Returns the result of the function.
 
         Raises:
-            GraderTimeout: no result within `wall_s` seconds; the process is gone.
-            ScoringError: the function raised, or its process ended, whatever its exit code; also for results that are
-                no JSON.
-            ConfigError: arguments that are no JSON.
+            GraderTimeout: there was no result within `wall_s` seconds; the process is gone.
+            ScoringError: the function raised, its process ended with any exit code, or its result is not JSON.
+            ConfigError: the arguments are not JSON.
         """
         try:
-            message = packed(args)
+            message = pack_message(args)
         except (TypeError, ValueError, RecursionError) as error:
             raise ConfigError("arguments of a worker", value=str(error), expected="JSON values") from error
-        worker, kept = self._free.get(), None
+        worker, reusable_worker = self._free.get(), None
         try:
             if worker is not None and not worker.alive:
                 worker.kill()
                 worker = None
             if worker is None:
-                worker = _Worker(self._words)
-                worker.wait()
-            answer = worker.ask(message, self.wall_s)
-            kept = worker
+                worker = _FunctionProcess(self._words)
+                worker.wait_until_ready()
+            answer = worker.call(message, self.wall_s)
+            reusable_worker = worker
         finally:
-            if worker is not None and kept is None:
+            if worker is not None and reusable_worker is None:
                 worker.kill()
-            self._free.put(kept)
+            self._free.put(reusable_worker)
         if "value" in answer:
             return answer["value"]
         raise ScoringError("a grader failed", value=answer.get("failed"))
 
     def close(self) -> None:
-        """End the processes, after the calls that run."""
+        """Ends the processes, after the running calls."""
         for _ in range(self._most):
             worker = self._free.get()
             if worker is not None:
@@ -271,52 +275,59 @@ class Workers:
         self.close()
 
 
-class _Worker(Piped):
+class _FunctionProcess(PipedProcess):
     """One process of `Workers`."""
 
-    def __init__(self, words: Sequence[str]) -> None:
-        super().__init__(_BOOT, words, name="a grader", lost=ScoringError, late=GraderTimeout, most=_MOST)
+    def __init__(self, argv: Sequence[str]) -> None:
+        super().__init__(
+            _PROGRAM,
+            argv,
+            name="a grader",
+            lost_error=ScoringError,
+            timeout_error=GraderTimeout,
+            max_answer_bytes=_MAX_ANSWER_BYTES,
+        )
 
-    def wait(self) -> None:
-        """Wait until the function is imported and ready."""
-        answer, _ = self.read(Deadline(_START_S))
+    def wait_until_ready(self) -> None:
+        """Waits until the function is imported and ready."""
+        answer, _ = self.read_answer(Deadline(_START_S))
         if answer != {"ready": True}:
             raise ScoringError("a grader's process does not start", value=answer.get("failed"))
 
-    def ask(self, message: bytes, wall_s: float) -> dict[str, Any]:
-        """One call, sent and answered within `wall_s` seconds."""
+    def call(self, message: bytes, wall_s: float) -> dict[str, Any]:
+        """Sends one call and returns its answer within `wall_s` seconds."""
         deadline = Deadline(wall_s)
         self.send(message, deadline)
-        return self.read(deadline)[0]
+        return self.read_answer(deadline)[0]
 
 
-def serve(words: Sequence[str]) -> None:
-    """The program of a worker: import the function, then answer calls on standard input until it ends.
+def serve(argv: Sequence[str]) -> None:
+    """Runs a worker: imports the function, then answers calls on standard input until it ends.
 
-    An alarm ends a call of too many seconds in this process as well, for the case that the caller is gone.
+    An alarm ends a call that takes too long in this process as well, in case the caller is gone.
 
     Args:
-        words: module, function, MiB of memory, seconds of each call, the arguments of a first call as JSON or null.
+        argv: module, function, MiB of memory, seconds per call, arguments of a warm-up call as JSON or null.
     """
-    module, name, memory_mb, wall_s, first = words
-    caller = Caller()
+    module, name, memory_mb, wall_s, first = argv
+    caller = CallerPipe()
     function: Callable[..., Any] | None = None
     try:
         with boundary(ScoringError, "the function cannot be imported", name=f"{module}:{name}"):
             function = getattr(import_module(module), name)
         with boundary(ScoringError, "the function's first call raised", name=f"{module}:{name}"):
-            if (given := json.loads(first)) is not None:
-                function(*given)
+            if (first_args := json.loads(first)) is not None:
+                function(*first_args)
     except EvolventError as error:
         caller.write({"failed": str(error)})
         return
-    _limit(int(memory_mb) * _MIB)
+    _limit_memory(int(memory_mb) * _MIB)
     caller.write({"ready": True})
-    while (asked := caller.read()) is not None:
+    while (message := caller.read_message()) is not None:
         signal.setitimer(signal.ITIMER_REAL, float(wall_s) + 1.0)
         try:
             with boundary(ScoringError, "it raised"):
-                answer = {"value": function(*json.loads(asked[0]))}
+                answer = {"value": function(*json.loads(message[0]))}
                 json.dumps(answer)
         except EvolventError as error:
             answer = {"failed": str(error)[:2000]}
@@ -324,9 +335,9 @@ def serve(words: Sequence[str]) -> None:
         caller.write(answer)
 
 
-def _limit(above: int) -> None:
-    """Limit the address space to what is used now and so many bytes more, where the system tells it."""
+def _limit_memory(extra_bytes: int) -> None:
+    """Limits the address space to its present size plus `extra_bytes`, where the system reports it."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with suppress(OSError):
         used = int(Path("/proc/self/statm").read_bytes().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-        resource.setrlimit(resource.RLIMIT_AS, (used + above, used + above))
+        resource.setrlimit(resource.RLIMIT_AS, (used + extra_bytes, used + extra_bytes))

@@ -14,7 +14,7 @@ from evolvent.errors import ConfigError
 from evolvent.models.dialects import Chat
 from evolvent.models.policy import Policy
 from evolvent.models.tiny import init_tiny, tiny_config
-from evolvent.rollout.evaluate import outcome_rows
+from evolvent.rollout.evaluate import summarize_outcomes
 from evolvent.store.store import Store
 from evolvent.worlds.grammar import Plain, ReAct
 from evolvent.worlds.panel import Sizes
@@ -26,7 +26,7 @@ from tests.serve.small_policy import NAME, completion, policy_server, scripted
 class Greet(ev.TextWorld):
     """Say yes three times; anything else is told off."""
 
-    name, instructions, horizon, blocking = "greet", "Say yes.", 6, False
+    name, instructions, horizon, run_in_thread = "greet", "Say yes.", 6, False
 
     def __init__(self, grammar=None):
         self.grammar = grammar or Plain()
@@ -69,7 +69,7 @@ def byte_policy(context=512):
 def lookup():
     world = ev.Lookup(sizes=Sizes(train=20, dev=10, test=20))
     starts = [ev.Start(task, sample) for task in world.tasks("test", "seen")[:5] for sample in (0, 1)]
-    return world, ev.policy_for([world], seed=3), starts
+    return world, ev.make_policy([world], seed=3), starts
 
 
 SAMPLINGS = [GREEDY, ev.Sampling(), ev.Sampling(temperature=4.0), ev.Sampling(temperature=4.0, top_k=9, top_p=0.9)]
@@ -80,7 +80,7 @@ def test_episodes_over_http_are_those_in_process(lookup, sampling):
     world, policy, starts = lookup
     inside, outside = beside(policy, world, starts, sampling=sampling)
     assert outside == inside, "actions, scores, token ids, log-probabilities, where each turn extends the last"
-    assert sum(trajectory.generated() for trajectory in outside.values()) > 100
+    assert sum(trajectory.count_generated_tokens() for trajectory in outside.values()) > 100
 
 
 def test_so_are_those_of_a_chat_template_over_bytes():
@@ -94,7 +94,7 @@ def test_so_are_those_of_a_chat_template_over_bytes():
 
 def test_full_contexts_end_as_they_do_in_process(lookup):
     world = lookup[0]
-    policy = ev.policy_for([world], context=60, seed=3)
+    policy = ev.make_policy([world], context=60, seed=3)
     inside, outside = beside(policy, world, lookup[2])
     assert outside == inside
     assert all(t.truncated and t.meta == {"context_full": True} for t in outside.values())
@@ -103,7 +103,7 @@ def test_full_contexts_end_as_they_do_in_process(lookup):
 @pytest.mark.parametrize("history", [Window(), Summarise()])
 def test_full_contexts_are_cut_by_the_history_policy(lookup, history):
     world = lookup[0]
-    policy = ev.policy_for([world], context=90, seed=3)
+    policy = ev.make_policy([world], context=90, seed=3)
     _, outside = beside(policy, world, lookup[2], history=history)
     assert all(t.error is None for t in outside.values()), [t.error for t in outside.values()]
     roots = [
@@ -136,7 +136,7 @@ def test_text_only_acts_is_scored_and_stored(tmp_path):
         assert (endpoint.usage.requests, endpoint.usage.prompt) == (15, 45)
     assert all(t.success and len(t.steps) == 3 and not list(t.generations) for t in found.values())
     assert found[starts[0].task.id + "/0"].steps[0].info == {"tokens": {"prompt": 3, "completion": 2}}
-    assert outcome_rows(found.values())[0].mean == 1.0
+    assert summarize_outcomes(found.values())[0].mean == 1.0
     with Store.open(tmp_path / "store", writing=True) as store:
         for trajectory in found.values():
             store.append(trajectory)

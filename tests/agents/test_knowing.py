@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 
 import evolvent as ev
-from evolvent.agents.knowing import Knowing, Probability, stop_scores
+from evolvent.agents.knowing import ProbabilityBelief, StoppingAgent, stop_scores
 from evolvent.agents.plain import Script
 from evolvent.belief.answers import AnswerBelief
-from evolvent.belief.outcomes import outcomes_of
-from evolvent.belief.replay import ScoredRun, replayed
+from evolvent.belief.outcomes import tabulate_trajectories
+from evolvent.belief.replay import ScoredRun, replay_threshold
 from evolvent.belief.stopping import Agreement, EntropyBelow, Patience
 
 
 class Three(ev.TextWorld):
     """Success is to have said three things; the world never ends by itself."""
 
-    name, instructions, horizon, blocking = "three", "Say three things.", 6, False
+    name, instructions, horizon, run_in_thread = "three", "Say three things.", 6, False
 
     def specs(self):
         return ({"n": n} for n in range(20))
@@ -42,7 +42,7 @@ class Growing:
 
     def believe(self, world, task, *, seed):
         looks = iter([None, 0.2, 0.4, 0.6, 0.8, 1.0, 1.0])
-        return Probability(lambda observation, info: next(looks))
+        return ProbabilityBelief(lambda observation, info: next(looks))
 
 
 def play(agent, count=1):
@@ -51,18 +51,18 @@ def play(agent, count=1):
 
 
 def test_it_ends_where_its_belief_is_sure_enough():
-    (one,) = play(Knowing(ACTIONS, Growing(), Agreement(0.6, least=1)))
+    (one,) = play(StoppingAgent(ACTIONS, Growing(), Agreement(0.6, least=1)))
     assert one.ended_by == "agent" and [step.action for step in one.steps] == ["a", "b", "c"]
     assert one.meta["stopped"] and one.meta["stop_score"] == pytest.approx(0.4)
     assert stop_scores(one).tolist() == pytest.approx([np.inf, 0.8, 0.6, 0.4])
-    (later,) = play(Knowing(ACTIONS, Growing(), Patience(Agreement(0.6, least=1), 2)))
+    (later,) = play(StoppingAgent(ACTIONS, Growing(), Patience(Agreement(0.6, least=1), 2)))
     assert len(later.steps) == 4 and later.success is False
-    table = outcomes_of([one, later])
+    table = tabulate_trajectories([one, later])
     assert (table.right_stop, table.false_stop) == (1, 1)
 
 
 def test_a_detector_that_never_fires_leaves_the_episode_as_it_is():
-    (plain,), (watched,) = play(ACTIONS), play(Knowing(ACTIONS, Growing(), EntropyBelow(-1.0)))
+    (plain,), (watched,) = play(ACTIONS), play(StoppingAgent(ACTIONS, Growing(), EntropyBelow(-1.0)))
     assert [(step.observation, step.action, step.reward) for step in plain.steps] == [
         (step.observation, step.action, step.reward) for step in watched.steps
     ]
@@ -71,15 +71,15 @@ def test_a_detector_that_never_fires_leaves_the_episode_as_it_is():
 
 
 def test_scores_of_a_whole_episode_tell_where_other_thresholds_would_have_ended_it():
-    (whole,) = play(Knowing(ACTIONS, Growing(), Agreement(1.0, least=1, patience=9)))
+    (whole,) = play(StoppingAgent(ACTIONS, Growing(), Agreement(1.0, least=1, patience=9)))
     scores = [1 - chance for chance in (0.2, 0.4, 0.6, 0.8, 1.0)]
     assert whole.ended_by == "horizon"
-    (free,) = play(Knowing(ACTIONS, Growing(), EntropyBelow(-1.0)))
+    (free,) = play(StoppingAgent(ACTIONS, Growing(), EntropyBelow(-1.0)))
     assert len(stop_scores(free)) == 6
     run = ScoredRun(scores=[np.inf, *scores], correct=[steps == 3 for steps in range(6)], steps=list(range(6)))
     for q in (0.2, 0.4, 0.6, 0.8):
-        (real,) = play(Knowing(ACTIONS, Growing(), Agreement(q, least=1)))
-        table = replayed([run], 1 - q + 1e-9, inclusive=True)
+        (real,) = play(StoppingAgent(ACTIONS, Growing(), Agreement(q, least=1)))
+        table = replay_threshold([run], 1 - q + 1e-9, inclusive=True)
         assert table.means["steps"].mean == len(real.steps) and bool(table.right_stop) == real.success
 
 
@@ -93,15 +93,15 @@ def test_votes_of_an_episode_are_a_belief_too():
 
                 def look(self, observation, info):
                     self.belief = self.belief.add(str(observation))
-                    return self.belief.summary()
+                    return self.belief.summarize()
                     yield ()
 
             return Voting()
 
-    for one in play(Knowing(ACTIONS, Votes(), Agreement(0.9, least=3)), count=2):
+    for one in play(StoppingAgent(ACTIONS, Votes(), Agreement(0.9, least=3)), count=2):
         assert one.ended_by == "agent" and len(one.steps) == 2
 
 
 def test_what_is_no_chance_ends_the_episode_by_an_error():
-    (one,) = play(Knowing(ACTIONS, Probability(lambda observation, info: 1.5), Agreement(0.9, least=1)))
+    (one,) = play(StoppingAgent(ACTIONS, ProbabilityBelief(lambda observation, info: 1.5), Agreement(0.9, least=1)))
     assert one.ended_by == "error" and "chance" in one.error.message and one.score.success is None

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import evolvent as ev
-from evolvent.agents.prompts import WORDS, explaining_prompt, prompts_digest
+from evolvent.agents.prompts import PROMPT_VOCABULARY, hindsight_prompt, prompts_digest
 from evolvent.agents.steps import StepAgent
-from evolvent.agents.writers import Scripted, Written, writer_for
+from evolvent.agents.writers import ScriptedWriter, WriterReply, writer_for
 from evolvent.engine.endpoint import Endpoint
 from evolvent.errors import ConfigError, ContextOverflow
 from evolvent.memory.records import METADATA, THOUGHT, Demonstration, Key, StepRecord
@@ -25,7 +25,7 @@ from tests.serve.small_policy import NAME, policy_server
 class Fetch(ev.TextWorld):
     """Fetch a thing: look, take, bring. Whatever is said is answered; three steps in a row win."""
 
-    name, instructions, horizon, blocking = "fetch", "Fetch things.", 5, False
+    name, instructions, horizon, run_in_thread = "fetch", "Fetch things.", 5, False
     grammar = Plain()
 
     def specs(self):
@@ -209,10 +209,10 @@ def test_golden_prompts_of_trad():
     """The thought is read after whole demonstrations, longest last; the action after a window, aligned and marked."""
     heard = Listening()
     memory = memory_of(demo("a", "pen"), demo("b", "cup", steps=2))
-    played = play(StepAgent(Scripted(heard), memory, k=2, window=(1, 0)))
+    played = play(StepAgent(ScriptedWriter(heard), memory, k=2, window=(1, 0)))
     assert played.success
     assert heard.prompts[4].user == TRAD_THINK
-    last = StepAgent(Scripted(again := Listening()), memory, k=1, window=(1, 0))
+    last = StepAgent(ScriptedWriter(again := Listening()), memory, k=1, window=(1, 0))
     assert play(last).success
     assert (again.prompts[5].user, again.prompts[5].system) == (TRAD_ACT, SYSTEM_ACT)
     assert [step.thought for step in played.steps] == [step.thought for step in demo("", "egg").steps]
@@ -224,15 +224,15 @@ def test_golden_prompts_of_trad():
 def test_whole_windows_are_synapse_byte_for_byte():
     memory = memory_of(demo("a", "pen"), demo("b", "cup", steps=2), demo("c", "key", steps=1))
     steps, whole = Listening(), Listening()
-    play(StepAgent(Scripted(steps), memory, k=3, window=(None, None), mark=False, align=False))
-    play(StepAgent(Scripted(whole), memory, level="trajectory", k=3, mark=False, align=False))
+    play(StepAgent(ScriptedWriter(steps), memory, k=3, window=(None, None), mark=False, align=False))
+    play(StepAgent(ScriptedWriter(whole), memory, level="trajectory", k=3, mark=False, align=False))
     assert steps.prompts == whole.prompts
     assert len(steps.prompts) == 6
 
 
 def test_without_a_memory_it_is_react_byte_for_byte():
     heard = Listening(answers=["look", "> think : I see the egg.\nignored", " act: take egg", "> act: bring it"])
-    agent = StepAgent(Scripted(heard), None, "inline", None, 1, mark=False, align=False, shots=[demo("a", "pen")])
+    agent = StepAgent(ScriptedWriter(heard), None, "inline", None, 1, mark=False, align=False, shots=[demo("a", "pen")])
     played = play(agent)
     assert heard.prompts[2].user == REACT
     assert '"think: "' in heard.prompts[0].system
@@ -243,7 +243,7 @@ def test_without_a_memory_it_is_react_byte_for_byte():
 
 def test_thinking_in_line_must_end():
     heard = Listening(answers=["think: and so on"] * 40)
-    agent = StepAgent(Scripted(heard), None, "inline", None, mark=False, align=False)
+    agent = StepAgent(ScriptedWriter(heard), None, "inline", None, mark=False, align=False)
     played = play(agent)
     assert len(heard.prompts) == 4 * 5
     assert (played.steps[0].action, played.steps[0].thought) == ("think: and so on", "and so on and so on and so on")
@@ -253,16 +253,16 @@ def test_what_is_being_played_is_not_shown():
     """Not even where only it would fit; and with a kind only demonstrations of that kind are."""
     own, other = demo("own", "egg", task_id=TASKS["egg"].id), demo("other", "pen")
     heard = Listening()
-    play(StepAgent(Scripted(heard), memory_of(own, other), k=2))
+    play(StepAgent(ScriptedWriter(heard), memory_of(own, other), k=2))
     assert all("fetch the pen" in prompt.user for prompt in heard.prompts)
     assert not any(line == "> act: take egg" for line in heard.prompts[0].user.splitlines())
     alone = Listening()
-    played = play(StepAgent(Scripted(alone), memory_of(own), k=1))
+    played = play(StepAgent(ScriptedWriter(alone), memory_of(own), k=1))
     assert "example" not in alone.prompts[0].user
     assert played.steps[0].info["shown"] == {"think": [], "act": []}
     filtered = Listening()
     memory = memory_of(demo("a", "pen", kind="fetch"), demo("b", "cup", kind="sort"))
-    play(StepAgent(Scripted(filtered), memory, k=2, kind_words=1))
+    play(StepAgent(ScriptedWriter(filtered), memory, k=2, kind_words=1))
     assert not any("cup" in prompt.user for prompt in filtered.prompts)
 
 
@@ -270,7 +270,7 @@ def test_steps_are_found_by_what_is_seen_too():
     """Without a thought the key is the observation; no prompt asks for one."""
     heard = Listening()
     seen = Key("observation")
-    agent = StepAgent(Scripted(heard), memory_of(demo("a", "pen"), key=(seen,)), None, k=1, window=(0, 0))
+    agent = StepAgent(ScriptedWriter(heard), memory_of(demo("a", "pen"), key=(seen,)), None, k=1, window=(0, 0))
     played = play(agent)
     assert [step.info["shown"]["act"] for step in played.steps] == [[["a", 0]], [["a", 1]], [["a", 2]]]
     assert not any("think" in prompt.user + prompt.system for prompt in heard.prompts)
@@ -285,10 +285,10 @@ class Narrow:
     def begin(self, seed):
         return self
 
-    def write(self, asked):
-        if len(asked.prompt.user) > self.room:
-            raise ContextOverflow("too long", value=len(asked.prompt.user))
-        return Written(self.heard(asked.prompt))
+    def write(self, request):
+        if len(request.prompt.user) > self.room:
+            raise ContextOverflow("too long", value=len(request.prompt.user))
+        return WriterReply(self.heard(request.prompt))
         yield ()
 
 
@@ -317,14 +317,14 @@ def test_a_context_too_small_for_the_history_ends_the_episode():
 def test_a_reply_without_an_action_is_a_step():
     """It is recorded as unparsed, answered by the world, and stays in the history."""
     heard = Listening(answers=["why", "", "why", "> act: look", "why", "x"] + ["why", "x"] * 4)
-    played = play(StepAgent(Scripted(heard), memory_of(demo("a", "pen")), k=1))
+    played = play(StepAgent(ScriptedWriter(heard), memory_of(demo("a", "pen")), k=1))
     assert played.steps[0].info["unparsed"]
     assert played.steps[0].action == ""
     assert "unparsed" not in played.steps[1].info
     assert len(played.steps) == WORLD.horizon
     assert "> act: \nNothing happens." in heard.prompts[2].user
     unthinking = Listening(answers=["", "look"] * 5)
-    steps = play(StepAgent(Scripted(unthinking), memory_of(demo("a", "pen")), k=1)).steps
+    steps = play(StepAgent(ScriptedWriter(unthinking), memory_of(demo("a", "pen")), k=1)).steps
     assert steps[0].thought is None
     assert steps[0].info["no_thought"]
 
@@ -350,7 +350,7 @@ def test_texts_of_demonstrations_cannot_forge_the_prompt():
         steps=(forged, *evil.steps[1:]),
     )
     heard = Listening()
-    play(StepAgent(Scripted(heard), memory_of(shown), k=1))
+    play(StepAgent(ScriptedWriter(heard), memory_of(shown), k=1))
     lines = heard.prompts[0].user.splitlines()
     assert lines.count("Now it is your turn.") == 1
     assert "> act: give up" not in lines
@@ -367,7 +367,9 @@ def test_tokens_of_a_policy_of_ours():
         for name in TASKS
         for one in demo("", name).steps
     ]
-    policy = tiny_policy(sorted({word for text in (*said, *WORDS) for word in words_of(text)}), context=512, seed=2)
+    policy = tiny_policy(
+        sorted({word for text in (*said, *PROMPT_VOCABULARY) for word in words_of(text)}), context=512, seed=2
+    )
     agent = StepAgent(policy, memory, k=1, tokens=(6, 4))
     played = play(agent, engine=ev.LocalEngine(policy, slots=4))
     assert played.error is None
@@ -422,14 +424,14 @@ def test_an_endpoint_acts_as_the_policy_behind_it_does():
             "kinds of the memory have 2 words",
         ),
         ({"think": None}, "found by thoughts"),
-        ({"by": Key("observation")}, "by"),
+        ({"lookup_key": Key("observation")}, "lookup_key"),
         ({"memory": memory_of(demo("a", "pen"), key=(THOUGHT,))}, "no whole episodes"),
         ({"memory": StepMemory(key=[THOUGHT, METADATA])}, "without a step"),
     ],
 )
 def test_settings_that_contradict_each_other(settings, told):
     with pytest.raises(ConfigError, match=told):
-        StepAgent(**{"policy": Scripted(str), "memory": memory_of(demo("a", "pen")), **settings})
+        StepAgent(**{"policy": ScriptedWriter(str), "memory": memory_of(demo("a", "pen")), **settings})
 
 
 def test_nobody_who_could_write():
@@ -438,6 +440,6 @@ def test_nobody_who_could_write():
 
 
 def test_the_prompt_of_hindsight_ends_with_the_action():
-    user = explaining_prompt("Fetch things.", demo("a", "pen"), 1).user
+    user = hindsight_prompt("Fetch things.", demo("a", "pen"), 1).user
     assert user.rstrip().endswith("> act: take pen\n\nThe thought before the last action:")
     assert "bring it" not in user

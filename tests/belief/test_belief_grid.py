@@ -17,7 +17,7 @@ from evolvent.worlds.plume.model import Sensor, concentration
 
 def test_bayes_rule_by_hand():
     """Four cells, one silent reading: the posterior is prior times likelihood, worked out with the error function."""
-    cloud = grid.prior([FLAT], {"x": 2, "y": 2})
+    cloud = grid.make_grid([FLAT], {"x": 2, "y": 2})
     centres = cloud.theta[:2, 0].T.tolist()
     assert centres == [[6.25, 6.25], [6.25, 18.75], [18.75, 6.25], [18.75, 18.75]]
     after = grid.update(cloud, np.array([[6.0, 6.0, 0.0]]), np.zeros(1), sensor=SENSOR)
@@ -28,7 +28,7 @@ def test_bayes_rule_by_hand():
     expected = np.array(likelihoods) / sum(likelihoods)
     np.testing.assert_allclose(after.log_w.exp()[0].numpy(), expected, rtol=1e-12)
     assert float(after.evidence[0]) == pytest.approx(math.log(sum(likelihoods) / 4))
-    assert grid.summary(after).mean[0, :2] == pytest.approx(expected @ np.array(centres))
+    assert grid.summarize_cloud(after).mean[0, :2] == pytest.approx(expected @ np.array(centres))
 
 
 def test_axes_of_all_families():
@@ -49,13 +49,13 @@ def test_axes_of_all_families():
         (5, "wind_from", math.pi / 4, 0.17),
     ):
         others = {key: value for key, value in known.items() if key != name}
-        told = grid.summary(grid.prior([WIDE.known(**others)], {name: 400}))
+        told = grid.summarize_cloud(grid.make_grid([WIDE.fix(**others)], {name: 400}))
         assert told.mean[0, index] == pytest.approx(mean, rel=0.02)
         assert told.std[0, index] == pytest.approx(std, rel=0.03)
 
 
 def test_grids_are_exact_in_double_precision():
-    cloud = grid.prior([FLAT], {"x": 5, "y": 5})
+    cloud = grid.make_grid([FLAT], {"x": 5, "y": 5})
     assert cloud.log_w.dtype == torch.float64
     assert float(cloud.log_w.exp().sum()) == pytest.approx(1, abs=1e-12)
 
@@ -68,12 +68,12 @@ def test_bad_input():
         ({"x": 5000, "y": 5000}, "cells"),
     ):
         with pytest.raises(ConfigError, match=what):
-            grid.prior([FLAT], cells)
-    for both in ([FLAT.known(x=3.0), FLAT], [FLAT, FLAT.known(x=3.0)]):
+            grid.make_grid([FLAT], cells)
+    for both in ([FLAT.fix(x=3.0), FLAT], [FLAT, FLAT.fix(x=3.0)]):
         for cells in ({"x": 5, "y": 5}, {"y": 5}):
             with pytest.raises(ConfigError, match="x: is known to some priors only"):
-                grid.prior(both, cells)
-    cloud = grid.prior([FLAT], {"x": 5, "y": 5})
+                grid.make_grid(both, cells)
+    cloud = grid.make_grid([FLAT], {"x": 5, "y": 5})
     with pytest.raises(WorldError):
         grid.update(cloud, np.zeros((1, 3)), np.array([math.nan]), sensor=SENSOR)
     with pytest.raises(BeliefCollapsed):

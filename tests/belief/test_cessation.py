@@ -15,25 +15,25 @@ pytest.importorskip("stable_baselines3")
 from stable_baselines3.common.env_checker import check_env  # noqa: E402
 from stable_baselines3.common.vec_env import VecEnv  # noqa: E402
 
-from evolvent.belief.cessation import Cessation, PlumeSearchEnv, action_space, to_moves  # noqa: E402
-from evolvent.belief.planners import plan  # noqa: E402
-from evolvent.belief.seeking import Lookout, Payment, SourceSearch  # noqa: E402
+from evolvent.belief.cessation import Cessation, PlumeSearchEnv, action_space, actions_to_moves  # noqa: E402
+from evolvent.belief.planners import choose_candidate  # noqa: E402
+from evolvent.belief.seeking import DetectorHistory, SourceSearch, StopReward  # noqa: E402
 from evolvent.belief.stopping import Patience, StdBelow, StopDecision  # noqa: E402
 from evolvent.belief.vector import SourceSearchVec  # noqa: E402
 from evolvent.errors import BatchMismatch, ConfigError, SessionGone, WorldError  # noqa: E402
-from evolvent.worlds.plume.presets import preset_named  # noqa: E402
+from evolvent.worlds.plume.presets import get_preset  # noqa: E402
 from evolvent.worlds.plume.world import PlumeWorld  # noqa: E402
 
 NEVER, WIDE = StdBelow(1e-9), StdBelow(5.0)
 
 
 def world(horizon=40, moves="four"):
-    return PlumeWorld(replace(preset_named("plume/25"), moves=moves), horizon=horizon)
+    return PlumeWorld(replace(get_preset("plume/25"), moves=moves), horizon=horizon)
 
 
 def made(here, detector, **options):
     inner = PlumeSearchEnv(here, here.tasks("train", "seen")[:5], particles=60)
-    return Cessation(inner, inner.belief, detector, right=inner.right, **options)
+    return Cessation(inner, inner.belief, detector, right=inner.is_right, **options)
 
 
 def walked(env, actions, seed=3):
@@ -124,15 +124,15 @@ def test_check_env_of_stable_baselines3():
 
 
 def test_a_lookout_forgets_episodes_that_begin_anew():
-    lookout, search = Lookout(Patience(WIDE, 2), 10), SourceSearch(world().batch(2), particles=50)
+    lookout, search = DetectorHistory(Patience(WIDE, 2), 10), SourceSearch(world().batch(2), particles=50)
     tasks = world().tasks("train", "seen")
     search.begin([0, 1], tasks[:2], [0, 0])
     sure = replace(search.summary, std=np.ones((2, 8)))
-    assert lookout.look(sure).stop.tolist() == [False, False]
+    assert lookout.decide(sure).stop.tolist() == [False, False]
     lookout.forget(np.array([True, False]))
-    again = lookout.look(sure)
+    again = lookout.decide(sure)
     assert isinstance(again, StopDecision) and again.stop.tolist() == [False, True]
-    assert lookout.look(sure).stop.tolist() == [True, True]
+    assert lookout.decide(sure).stop.tolist() == [True, True]
 
 
 # ---------------------------------------------------------------- many at once
@@ -167,7 +167,7 @@ def test_what_learners_rely_on():
             stops, ends = stops + (paid[i] == 100.0), ends + info["TimeLimit.truncated"]
         assert all("terminal_observation" not in infos[i] for i in np.flatnonzero(~done))
     assert stops and ends and len(env.finished) == stops + ends
-    assert [one.at for one in env.finished] == sorted(one.at for one in env.finished)
+    assert [one.total_steps for one in env.finished] == sorted(one.total_steps for one in env.finished)
 
 
 def test_rows_do_not_know_of_each_other():
@@ -224,8 +224,8 @@ def test_no_global_generator_is_touched():
 
 
 def test_directions_are_headings():
-    preset = replace(preset_named("plume/25"), moves="heading")
-    found = to_moves(preset, np.array([[1, 0], [0, 0.5], [-1, 0], [0.3, -0.3]], np.float32))
+    preset = replace(get_preset("plume/25"), moves="heading")
+    found = actions_to_moves(preset, np.array([[1, 0], [0, 0.5], [-1, 0], [0.3, -0.3]], np.float32))
     np.testing.assert_allclose(found, [0, np.pi / 2, np.pi, -np.pi / 4], atol=1e-6)
     assert action_space(preset).shape == (2,)
 
@@ -242,11 +242,11 @@ def test_a_belief_goes_on_where_others_have_ended():
     for action in WALK[:15]:
         moved = both.step(np.array([action, 0]))
         alone.step(np.array([action]))
-        assert moved.moved.tolist() == [True, False]
+        assert moved.was_running.tolist() == [True, False]
     np.testing.assert_allclose(both.observe()[:1], alone.observe(), atol=1e-4)
     np.testing.assert_array_equal(both.summary.mean[1], before)
     places, inside = both.batch.candidates()
-    assert plan("go_to_mean", both.cloud, places, sensor=both.batch.sensor, allowed=inside).shape == (2,)
+    assert choose_candidate("go_to_mean", both.cloud, places, sensor=both.batch.sensor, allowed=inside).shape == (2,)
 
 
 def test_mistakes():
@@ -261,7 +261,7 @@ def test_mistakes():
     with pytest.raises(ConfigError, match="particles"):
         SourceSearch(here.batch(2), particles=0)
     with pytest.raises(ConfigError) as all_of_them:
-        Payment(reward=np.inf, cost=1.0, paid_for="hope")  # type: ignore[arg-type]
+        StopReward(reward=np.inf, cost=1.0, paid_for="hope")  # type: ignore[arg-type]
     assert len(all_of_them.value.problems) == 3
     inner = PlumeSearchEnv(here, tasks, particles=20)
     with pytest.raises(ConfigError, match="nobody tells"):

@@ -8,26 +8,26 @@ import numpy as np
 import pytest
 
 from evolvent.belief import seeking
-from evolvent.belief.comparison import SCORER, compared, planner, play, summary_row
-from evolvent.belief.outcomes import CELLS, outcomes_of
-from evolvent.belief.replay import scores_of
+from evolvent.belief.comparison import SCORER, compare_choosers, make_chooser, play_episodes, summary_row
+from evolvent.belief.outcomes import CELLS, tabulate_trajectories
+from evolvent.belief.replay import annotations_to_scores
 from evolvent.belief.stopping import StdBelow
 from evolvent.errors import BatchMismatch, ConfigError
 from evolvent.trajectory import Start
-from evolvent.worlds.plume.presets import preset_named
+from evolvent.worlds.plume.presets import get_preset
 from evolvent.worlds.plume.world import PlumeWorld
 
 WORLD = PlumeWorld(horizon=30)
 TASKS = WORLD.tasks("test", "seen")
-MEAN, RANDOM = planner("go_to_mean"), planner("random")
+MEAN, RANDOM = make_chooser("go_to_mean"), make_chooser("random")
 
 
 def test_an_episode_is_the_same_alone_and_among_others():
     starts = [Start(task, sample) for task in TASKS[:3] for sample in (0, 1)]
-    together = play(MEAN, WORLD, starts, name="mean", detector=StdBelow(3.0), particles=80, at_once=4)
+    together = play_episodes(MEAN, WORLD, starts, name="mean", detector=StdBelow(3.0), particles=80, batch_size=4)
     assert [(one.task.id, one.sample) for one in together.trajectories] == [(s.task.id, s.sample) for s in starts]
     for start, one in zip(starts, together.trajectories, strict=True):
-        (alone,) = play(MEAN, WORLD, [start], name="mean", detector=StdBelow(3.0), particles=80).trajectories
+        (alone,) = play_episodes(MEAN, WORLD, [start], name="mean", detector=StdBelow(3.0), particles=80).trajectories
         assert [step.action for step in alone.steps] == [step.action for step in one.steps]
         assert (alone.id, alone.ended_by, alone.score) == (one.id, one.ended_by, one.score)
         assert alone.meta["error_m"] == pytest.approx(one.meta["error_m"], abs=1e-3)
@@ -38,7 +38,7 @@ def test_an_episode_is_the_same_alone_and_among_others():
 
 
 def test_everybody_meets_the_same_sources_and_the_same_sensor():
-    a, b = compared(
+    a, b = compare_choosers(
         {"random": RANDOM, "mean": MEAN}, WORLD, TASKS[:3], detector=StdBelow(2.0), episodes=5, particles=60
     )
     assert a.sensor == b.sensor == WORLD.preset.sensor.id
@@ -52,7 +52,9 @@ def test_everybody_meets_the_same_sources_and_the_same_sensor():
 
 def test_a_collapsed_wrong_belief_is_a_false_stop():
     """Believed convergence is not success: a filter of one particle is sure at once, and wrong nearly always."""
-    played = play(MEAN, WORLD, [Start(task) for task in TASKS[:12]], name="mean", detector=StdBelow(1.0), particles=1)
+    played = play_episodes(
+        MEAN, WORLD, [Start(task) for task in TASKS[:12]], name="mean", detector=StdBelow(1.0), particles=1
+    )
     table = played.table
     assert table.stops == 12 and table.false_stop >= 11
     assert [len(one.steps) for one in played.trajectories] == [1] * 12
@@ -60,8 +62,10 @@ def test_a_collapsed_wrong_belief_is_a_false_stop():
 
 
 def test_the_table_is_that_of_the_records():
-    played = play(MEAN, WORLD, [Start(task) for task in TASKS[:10]], name="mean", detector=StdBelow(2.5), particles=100)
-    table, recorded = played.table, outcomes_of(played.trajectories)
+    played = play_episodes(
+        MEAN, WORLD, [Start(task) for task in TASKS[:10]], name="mean", detector=StdBelow(2.5), particles=100
+    )
+    table, recorded = played.table, tabulate_trajectories(played.trajectories)
     for cell in CELLS:
         assert getattr(table, cell) == getattr(recorded, cell)
     assert sum(getattr(table, cell) for cell in CELLS) + table.unknown == table.episodes == 10
@@ -74,11 +78,11 @@ def test_the_table_is_that_of_the_records():
 def test_the_records():
     (one,), scores = (
         (
-            played := play(MEAN, WORLD, [Start(TASKS[0])], name="mean", detector=StdBelow(2.0), particles=100)
+            played := play_episodes(MEAN, WORLD, [Start(TASKS[0])], name="mean", detector=StdBelow(2.0), particles=100)
         ).trajectories,
         played.scores,
     )
-    looks = scores_of(scores, one.id, SCORER, looks=len(one.steps))
+    looks = annotations_to_scores(scores, one.id, SCORER, looks=len(one.steps))
     assert one.ended_by == "agent" and (looks[:-1] >= 2.0).all() and looks[-1] < 2.0
     assert [step.reward for step in one.steps] == [-1.0] * (len(one.steps) - 1) + [100.0]
     # The record is enough to play the episode again in the world itself.
@@ -94,8 +98,10 @@ def test_the_records():
 
 
 def test_headings_are_recorded_as_numbers():
-    world = PlumeWorld(replace(preset_named("plume/25"), moves="heading"), observe="array", horizon=6)
-    (one,) = play(MEAN, world, [Start(TASKS[0])], name="mean", detector=StdBelow(1e-6), particles=50).trajectories
+    world = PlumeWorld(replace(get_preset("plume/25"), moves="heading"), observe="array", horizon=6)
+    (one,) = play_episodes(
+        MEAN, world, [Start(TASKS[0])], name="mean", detector=StdBelow(1e-6), particles=50
+    ).trajectories
     env = world.make(one.task)
     env.reset(seed=0)
     for step in one.steps:
@@ -116,9 +122,9 @@ def test_a_lost_belief_ends_by_an_error_and_is_no_stop(monkeypatch):
     starts = [Start(task) for task in TASKS[:3]]
     seed = seeking.sample_seed("belief", TASKS[1].id, 0)
     monkeypatch.setattr(seeking, "update", lossy)
-    played = play(MEAN, WORLD, starts, name="mean", detector=StdBelow(1e9), particles=50)
+    played = play_episodes(MEAN, WORLD, starts, name="mean", detector=StdBelow(1e9), particles=50)
     assert [one.ended_by for one in played.trajectories] == ["agent"] * 3, "they all stop at the first look"
-    played = play(MEAN, WORLD, starts, name="mean", detector=StdBelow(1e-9), particles=50)
+    played = play_episodes(MEAN, WORLD, starts, name="mean", detector=StdBelow(1e-9), particles=50)
     lost = played.trajectories[1]
     assert [one.ended_by for one in played.trajectories] == ["horizon", "error", "horizon"]
     assert lost.error.kind == "BeliefCollapsed" and lost.error.at_step == 2 and len(lost.steps) == 3
@@ -128,10 +134,10 @@ def test_a_lost_belief_ends_by_an_error_and_is_no_stop(monkeypatch):
 
 def test_mistakes():
     with pytest.raises(ConfigError, match="planner"):
-        planner("entrotaxi")
+        make_chooser("entrotaxi")
     with pytest.raises(ConfigError, match="nz"):
-        planner("dcee", nz=0)
+        make_chooser("dcee", nz=0)
     with pytest.raises(BatchMismatch, match="no two of them equal"):
-        play(MEAN, WORLD, [Start(TASKS[0])] * 2, name="mean", detector=StdBelow(1.0))
+        play_episodes(MEAN, WORLD, [Start(TASKS[0])] * 2, name="mean", detector=StdBelow(1.0))
     with pytest.raises(ConfigError, match="nothing to compare"):
-        compared({}, WORLD, TASKS, detector=StdBelow(1.0))
+        compare_choosers({}, WORLD, TASKS, detector=StdBelow(1.0))

@@ -12,21 +12,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evolvent.belief import grid
-from evolvent.belief.cloud import Cloud, cloud_of, log_prior, weighted_moments
+from evolvent.belief.cloud import Cloud, log_prior, make_cloud, weighted_moments
 from evolvent.belief.likelihood import joint_log_likelihood, log_likelihood, past_log_likelihood
-from evolvent.belief.moves import factor, rejuvenated
+from evolvent.belief.moves import factor_covariance, rejuvenate
 from evolvent.belief.particles import (
     BeliefCollapsed,
     bandwidth,
-    features,
-    prior,
-    put,
-    summary,
-    systematic,
+    compute_features,
+    draw_prior,
+    replace_rows,
+    resample_systematic,
+    summarize_cloud,
     update,
 )
 from evolvent.errors import BatchMismatch, ConfigError, MissingExtra, WorldError
-from evolvent.worlds.plume.model import Sensor, Terms, concentration, sense, terms
+from evolvent.worlds.plume.model import Sensor, Terms, compute_terms, concentration, sense
 from evolvent.worlds.plume.prior import Marginal, PlumePrior
 
 
@@ -49,7 +49,7 @@ WIDE = PlumePrior(
     AREA,
 )
 TRUTH = np.array([15.5, 16.6, 0, 5, 2, math.pi / 4, 2, 10])
-FLAT = WIDE.known(z=0.0, rate=5.0, wind_speed=2.0, wind_from=math.pi / 4, diffusivity=2.0, lifetime=10.0)
+FLAT = WIDE.fix(z=0.0, rate=5.0, wind_speed=2.0, wind_from=math.pi / 4, diffusivity=2.0, lifetime=10.0)
 SENSOR = Sensor()
 
 
@@ -120,11 +120,13 @@ def test_readings_of_one_sort_together_are_the_sum_of_all(seed, kind, pd):
     rng = np.random.default_rng(seed)
     sensor = Sensor(detect=pd, likelihood=kind)
     theta = torch.as_tensor(np.array([WIDE.draw(rng) for _ in range(7)]).T)
-    known = terms(*theta, xp=torch)
+    known = compute_terms(*theta, xp=torch)
     past = torch.as_tensor(np.concatenate([rng.uniform(0, 25, (40, 3)), rng.uniform(0, 1e-2, (40, 1))], -1))
     past[::2, 3] = 0.0
     hit = past[:, 3] > sensor.threshold
-    apart = sum(joint_log_likelihood(known, past[hit == sort], sensor=sensor, hit=sort) for sort in (True, False))
+    apart = sum(
+        joint_log_likelihood(known, past[hit == sort], sensor=sensor, is_detection=sort) for sort in (True, False)
+    )
     batched = Terms(*(term.unsqueeze(0) for term in known))
     whole = past_log_likelihood(batched, past.unsqueeze(0), torch.tensor([40]), sensor=sensor)[0]
     part = past_log_likelihood(batched, past.unsqueeze(0), torch.tensor([3]), sensor=sensor)[0]
@@ -143,7 +145,7 @@ def test_copies_are_the_floor_or_the_ceiling(seed, n, sharp, count):
     """Of every index, the first and the last among them."""
     rng = np.random.default_rng(seed)
     w = torch.softmax(torch.as_tensor(sharp * rng.standard_normal((3, n))), -1)
-    drawn = systematic(torch.log(w), torch.as_tensor(rng.random(3)), count)
+    drawn = resample_systematic(torch.log(w), torch.as_tensor(rng.random(3)), count)
     assert drawn.shape == (3, count)
     for row in range(3):
         copies = torch.bincount(drawn[row], minlength=n)
@@ -154,7 +156,7 @@ def test_copies_are_the_floor_or_the_ceiling(seed, n, sharp, count):
 def test_resampling_is_unbiased():
     w = torch.tensor([[0.05, 0.62, 0.33]]).double()
     u = (torch.arange(1000).double() + 0.5) / 1000
-    drawn = systematic(torch.log(w).expand(1000, -1), u, 5)
+    drawn = resample_systematic(torch.log(w).expand(1000, -1), u, 5)
     share = torch.stack([(drawn == i).sum() for i in range(3)]) / drawn.numel()
     torch.testing.assert_close(share.double(), w[0], atol=2e-3, rtol=0)
 
@@ -169,7 +171,7 @@ def test_factors_of_covariances_that_have_none():
     one = torch.randn(8, 1, generator=torch.Generator().manual_seed(0)).double()
     covariance = (one @ one.T).unsqueeze(0)
     covariance[:, 2] = covariance[:, :, 2] = 0.0
-    root = factor(covariance)
+    root = factor_covariance(covariance)
     assert torch.isfinite(root).all() and (root[:, 2] == 0).all()
     back = root @ root.transpose(1, 2)
     for low, high in ((0, 3), (3, 4), (4, 6), (6, 8)):
@@ -181,13 +183,13 @@ def test_factors_of_covariances_that_have_none():
 
 def posterior(n, steps=14):
     """n even draws from the exact posterior of the flat problem, and the exact moments."""
-    exact = grid.prior([FLAT], {"x": 125, "y": 125})
+    exact = grid.make_grid([FLAT], {"x": 125, "y": 125})
     for place, z in zip(*walk(steps), strict=True):
         exact = grid.update(exact, place, z, sensor=SENSOR)
     picked = torch.multinomial(exact.log_w.exp()[0], n, replacement=True, generator=torch.Generator().manual_seed(1))
     theta = exact.theta[:, :, picked].float()
     theta[:2] += 0.2 * (torch.rand(2, 1, n, generator=torch.Generator().manual_seed(2)) - 0.5)
-    cloud = cloud_of([FLAT], theta, torch.full((1, n), -math.log(n)), seeds=[3])
+    cloud = make_cloud([FLAT], theta, torch.full((1, n), -math.log(n)), seeds=[3])
     past = torch.as_tensor(np.array([[*place[0], z[0]] for place, z in zip(*walk(steps), strict=True)])).float()
     like = past_log_likelihood(cloud.terms, past.unsqueeze(0), torch.tensor([steps]), sensor=SENSOR)
     cloud = replace(cloud, past=past.unsqueeze(0), counts=np.array([steps]), base=like + math.log(n))
@@ -198,7 +200,7 @@ def moments_after(moves, *, exact):
     cloud, (mean, covariance) = posterior(4000)
     for i in range(moves):
         cloud = replace(cloud, seeds=np.array([i]), exact=True)
-        cloud = rejuvenated(cloud, np.array([0]), sensor=SENSOR, exact=exact, sweeps=1)
+        cloud = rejuvenate(cloud, np.array([0]), sensor=SENSOR, exact=exact, sweeps=1)
     _, found, spread = weighted_moments(cloud.log_w.double(), cloud.theta.double())
     scale = torch.sqrt(torch.diagonal(covariance[0])[:2])
     return (found - mean)[0, :2] / scale, (spread - covariance)[0, :2, :2] / scale / scale[:, None], cloud
@@ -224,7 +226,7 @@ def test_moves_are_accepted_and_refused_everywhere():
     cloud, _ = posterior(4000)
     before = cloud.theta[0, 0].clone()
     order = torch.argsort(before)
-    cloud = rejuvenated(cloud, np.array([0]), sensor=SENSOR, exact=True, sweeps=1)
+    cloud = rejuvenate(cloud, np.array([0]), sensor=SENSOR, exact=True, sweeps=1)
     stayed = torch.isin(cloud.theta[0, 0], before)
     for part in stayed.reshape(8, -1):
         assert 0.05 < part.float().mean() < 0.95
@@ -232,9 +234,9 @@ def test_moves_are_accepted_and_refused_everywhere():
 
 
 def test_particles_stay_in_the_support():
-    cloud = filtered(prior([WIDE] * 2, 300, seeds=[1, 2]), 25)
+    cloud = filtered(draw_prior([WIDE] * 2, 300, seeds=[1, 2]), 25)
     assert torch.isfinite(log_prior(cloud.families, cloud.parameters, cloud.theta)).all()
-    published = filtered(prior([WIDE] * 2, 300, seeds=[1, 2]), 25, move="published")
+    published = filtered(draw_prior([WIDE] * 2, 300, seeds=[1, 2]), 25, move="published")
     assert (published.theta[3] >= 0).all() and (published.theta[6:] > 0).all()
 
 
@@ -244,12 +246,12 @@ def test_particles_stay_in_the_support():
 def test_the_filter_is_the_grid():
     """Twenty seeds of one problem with two unknowns: the mean of their estimates within the Monte-Carlo error."""
     steps, seeds = 14, 20
-    exact = grid.prior([FLAT], {"x": 150, "y": 150})
-    cloud = prior([FLAT] * seeds, 1500, seeds=range(seeds))
+    exact = grid.make_grid([FLAT], {"x": 150, "y": 150})
+    cloud = draw_prior([FLAT] * seeds, 1500, seeds=range(seeds))
     for place, z in zip(*walk(steps), strict=True):
         exact = grid.update(exact, place, z, sensor=SENSOR)
         cloud = update(cloud, np.repeat(place, seeds, 0), np.repeat(z, seeds), sensor=SENSOR)
-        told, true = summary(cloud), summary(exact)
+        told, true = summarize_cloud(cloud), summarize_cloud(exact)
         for found, expected in (
             (told.mean[:, :2], true.mean[0, :2]),
             (told.covariance.reshape(seeds, 4), true.covariance[0].reshape(4)),
@@ -261,7 +263,7 @@ def test_the_filter_is_the_grid():
 
 
 def test_evidence_is_that_of_the_grid():
-    exact, cloud = grid.prior([FLAT], {"x": 150, "y": 150}), prior([FLAT], 20000, seeds=[0])
+    exact, cloud = grid.make_grid([FLAT], {"x": 150, "y": 150}), draw_prior([FLAT], 20000, seeds=[0])
     for place, z in zip(*walk(6), strict=True):
         exact, cloud = grid.update(exact, place, z, sensor=SENSOR), update(cloud, place, z, sensor=SENSOR)
         assert float(cloud.evidence[0]) == pytest.approx(float(exact.evidence[0]), abs=0.05)
@@ -271,8 +273,8 @@ def test_without_moves_weights_are_those_of_the_grids_formula():
     """The same hypotheses through both updates: two implementations of the likelihood, float32 against float64."""
     for kind in ("published", "consistent"):
         sensor = replace(SENSOR, likelihood=kind)
-        cloud = prior([WIDE], 400, seeds=[0])
-        double = cloud_of([WIDE], cloud.theta.double(), cloud.log_w.double(), seeds=[0])
+        cloud = draw_prior([WIDE], 400, seeds=[0])
+        double = make_cloud([WIDE], cloud.theta.double(), cloud.log_w.double(), seeds=[0])
         for place, z in zip(*walk(8, sensor=sensor), strict=True):
             cloud = update(cloud, place, z, sensor=sensor, move="none")
             double = grid.update(double, place, z, sensor=sensor)
@@ -284,9 +286,9 @@ def test_without_moves_weights_are_those_of_the_grids_formula():
 def test_beliefs_together_are_beliefs_alone():
     options = {"sweeps": 2}
     priors = [WIDE, WIDE, PlumePrior((uniform(3, 20), *WIDE.marginals[1:]), AREA)]
-    together = prior(priors, 200, seeds=[5, 6, 7])
+    together = draw_prior(priors, 200, seeds=[5, 6, 7])
     places, readings = walk(20, 3)
-    alone = [prior([one], 200, seeds=[seed]) for one, seed in zip(priors, (5, 6, 7), strict=True)]
+    alone = [draw_prior([one], 200, seeds=[seed]) for one, seed in zip(priors, (5, 6, 7), strict=True)]
     for place, z in zip(places, readings, strict=True):
         together = update(together, place, z, sensor=SENSOR, **options)
         alone = [update(one, place[i : i + 1], z[i : i + 1], sensor=SENSOR, **options) for i, one in enumerate(alone)]
@@ -308,28 +310,28 @@ def test_moments_do_not_depend_on_how_many_beliefs_there_are():
 @pytest.mark.parametrize("n", [1, 5, 50])
 def test_a_sensor_that_never_misses_leaves_weights(n):
     sensor, rng = Sensor(detect=1.0), np.random.default_rng(0)
-    cloud = prior([WIDE], n, seeds=[3])
+    cloud = draw_prior([WIDE], n, seeds=[3])
     for t in range(40):
         place = np.array([[*rng.uniform(0, 25, 2), 0.0]])
         cloud = update(cloud, place, np.array([0.0 if t % 3 else 0.05]), sensor=sensor, collapse="renew")
         assert torch.isfinite(cloud.log_w).any() and not torch.isnan(cloud.log_w).any()
-        assert np.isfinite(summary(cloud).entropy).all()
+        assert np.isfinite(summarize_cloud(cloud).entropy).all()
     assert cloud.collapses[0] > 0, "or nothing was asked"
 
 
 def test_the_order_of_particles_means_nothing():
-    cloud = prior([WIDE], 500, seeds=[0])
+    cloud = draw_prior([WIDE], 500, seeds=[0])
     order = torch.randperm(500, generator=torch.Generator().manual_seed(0))
-    other = cloud_of([WIDE], cloud.theta[:, :, order], cloud.log_w[:, order], seeds=[0])
+    other = make_cloud([WIDE], cloud.theta[:, :, order], cloud.log_w[:, order], seeds=[0])
     for place, z in zip(*walk(10), strict=True):
         cloud, other = (update(each, place, z, sensor=SENSOR, move="none") for each in (cloud, other))
-    one, two = summary(cloud), summary(other)
+    one, two = summarize_cloud(cloud), summarize_cloud(other)
     for name in ("mean", "std", "covariance", "ess", "entropy"):
         np.testing.assert_allclose(getattr(one, name), getattr(two, name), rtol=1e-4, atol=1e-4)
 
 
 def test_updates_are_pure_and_reuse_changes_nothing_but_the_cost():
-    cloud = filtered(prior([WIDE], 200, seeds=[0]), 3)
+    cloud = filtered(draw_prior([WIDE], 200, seeds=[0]), 3)
     kept = {name: getattr(cloud, name).clone() for name in ("theta", "derived", "log_w", "base", "past", "gain")}
     counts = cloud.counts.copy()
     place, z = np.array([[14.0, 15.0, 0.0]]), np.array([0.05])
@@ -343,7 +345,7 @@ def test_updates_are_pure_and_reuse_changes_nothing_but_the_cost():
 
 def test_global_generators_are_left_alone():
     torch_before, numpy_before = torch.get_rng_state(), np.random.get_state()[1].copy()
-    filtered(prior([WIDE], 100, seeds=[0]), 12)
+    filtered(draw_prior([WIDE], 100, seeds=[0]), 12)
     assert (torch.get_rng_state() == torch_before).all()
     np.testing.assert_array_equal(np.random.get_state()[1], numpy_before)
 
@@ -362,7 +364,7 @@ def test_fused_arithmetic_is_the_same(kind):
     """The same weights and, with the same random numbers, the same moves but for a few that were nearly even."""
     pytest.importorskip("numba")
     sensor = replace(SENSOR, likelihood=kind)
-    cloud, fused = prior([WIDE] * 3, 300, seeds=range(3)), prior([WIDE] * 3, 300, seeds=range(3), fused=True)
+    cloud, fused = draw_prior([WIDE] * 3, 300, seeds=range(3)), draw_prior([WIDE] * 3, 300, seeds=range(3), fused=True)
     moved = 0
     for place, z in zip(*walk(14, 3, sensor=sensor), strict=True):
         fused = replace(
@@ -386,17 +388,17 @@ def test_fused_arithmetic_is_the_same(kind):
 
 def test_fused_arithmetic_without_numba_or_on_a_gpu(monkeypatch):
     with pytest.raises(ConfigError, match="processors"):
-        prior([WIDE], 5, seeds=[0], fused=True, device="cuda")
+        draw_prior([WIDE], 5, seeds=[0], fused=True, device="cuda")
     monkeypatch.setattr("evolvent.belief.cloud.find_spec", lambda name: None)
     with pytest.raises(MissingExtra, match="belief"):
-        prior([WIDE], 5, seeds=[0], fused=True)
+        draw_prior([WIDE], 5, seeds=[0], fused=True)
 
 
 # ---- bad input ------------------------------------------------------------------------------------------------------
 
 
 def started(b=2) -> Cloud:
-    return prior([WIDE] * b, 50, seeds=range(b))
+    return draw_prior([WIDE] * b, 50, seeds=range(b))
 
 
 @pytest.mark.parametrize("z", [math.nan, -1e-3, math.inf])
@@ -422,18 +424,18 @@ def test_shapes_and_names_are_checked():
     with pytest.raises(ConfigError, match="sweeps"):
         update(cloud, np.zeros((2, 3)), np.zeros(2), sensor=SENSOR, sweeps=0)
     for wrong in (
-        lambda: prior([WIDE], 0, seeds=[0]),
-        lambda: prior([], 5, seeds=[]),
-        lambda: prior([WIDE, FLAT.known(x=1)], 5, seeds=[0, 1]),
+        lambda: draw_prior([WIDE], 0, seeds=[0]),
+        lambda: draw_prior([], 5, seeds=[]),
+        lambda: draw_prior([WIDE, FLAT.fix(x=1)], 5, seeds=[0, 1]),
     ):
         with pytest.raises(ConfigError):
             wrong()
     with pytest.raises(BatchMismatch):
-        prior([WIDE], 5, seeds=[0, 1])
+        draw_prior([WIDE], 5, seeds=[0, 1])
 
 
 def test_exact_moves_do_not_follow_published_ones():
-    cloud = filtered(prior([WIDE], 100, seeds=[0]), 15, move="published")
+    cloud = filtered(draw_prior([WIDE], 100, seeds=[0]), 15, move="published")
     assert not cloud.exact
     with pytest.raises(ConfigError, match="exact moves after"):
         update(cloud, np.zeros((1, 3)), np.zeros(1), sensor=SENSOR)
@@ -453,12 +455,12 @@ def test_collapsed_beliefs_begin_anew_by_rule():
     sensor = Sensor(sigma_fraction=0.05)
     cloud = started()
     cloud.theta[:2, 1] = torch.tensor([24.9, 0.1]).unsqueeze(-1)
-    cloud.derived.copy_(torch.stack(list(terms(*cloud.theta, xp=torch)[3:])))
+    cloud.derived.copy_(torch.stack(list(compute_terms(*cloud.theta, xp=torch)[3:])))
     place, z = np.array([[14.0, 15.0, 0.0]] * 2), np.array([0.0, 0.2])
     after = update(cloud, place, z, sensor=sensor, collapse="renew")
     assert after.collapses.tolist() == [0, 1]
     assert after.counts.tolist()[0] == 1
-    assert summary(after).mean[1, 0] < 22 and np.isfinite(summary(after).spread).all()
+    assert summarize_cloud(after).mean[1, 0] < 22 and np.isfinite(summarize_cloud(after).spread).all()
     torch.testing.assert_close(after.log_w.exp().sum(-1), torch.ones(2))
 
 
@@ -470,18 +472,18 @@ def test_a_reading_that_nothing_allows_is_forgotten():
 
 
 def test_one_particle_never_learns():
-    cloud = prior([WIDE], 1, seeds=[0])
+    cloud = draw_prior([WIDE], 1, seeds=[0])
     before = cloud.theta.clone()
     cloud = filtered(cloud, 5)
-    assert (cloud.theta == before).all() and summary(cloud).spread[0] == 0 and cloud.ess[0] == 1
+    assert (cloud.theta == before).all() and summarize_cloud(cloud).spread[0] == 0 and cloud.ess[0] == 1
 
 
 def test_nothing_but_silence():
     """A hundred non-detections: weights stay finite and the belief leaves where the sensor was."""
-    cloud = prior([WIDE], 300, seeds=[0])
+    cloud = draw_prior([WIDE], 300, seeds=[0])
     for t in range(100):
         cloud = update(cloud, np.array([[12.0, (t % 25) + 0.5, 0.0]]), np.zeros(1), sensor=SENSOR, reuse=True)
-    told = summary(cloud)
+    told = summarize_cloud(cloud)
     assert np.isfinite(told.mean).all() and told.ess[0] > 30
     assert told.mean[0, 0] < 12, "the plume of a source in the west passes by in the south-west"
 
@@ -499,22 +501,22 @@ def test_degenerate_weights_are_moved_without_breaking():
 def test_episodes_begin_anew_in_their_rows():
     cloud = filtered(started(3), 18, reuse=True)
     kept = cloud.theta[:, [0, 2]].clone()
-    cloud = put(cloud, np.array([1]), prior([WIDE], 50, seeds=[9]))
+    cloud = replace_rows(cloud, np.array([1]), draw_prior([WIDE], 50, seeds=[9]))
     assert cloud.counts.tolist() == [18, 0, 18] and (cloud.theta[:, [0, 2]] == kept).all()
-    alone = prior([WIDE], 50, seeds=[9])
+    alone = draw_prior([WIDE], 50, seeds=[9])
     for place, z in zip(*walk(9, 3), strict=True):
         cloud = update(cloud, place, z, sensor=SENSOR, reuse=True)
         alone = update(alone, place[1:2], z[1:2], sensor=SENSOR)
     torch.testing.assert_close(cloud.theta[:, 1], alone.theta[:, 0])
     with pytest.raises(BatchMismatch):
-        put(cloud, np.array([1]), prior([WIDE], 49, seeds=[9]))
+        replace_rows(cloud, np.array([1]), draw_prior([WIDE], 49, seeds=[9]))
 
 
 def test_the_summary_weighs():
     theta = torch.zeros(8, 1, 2)
     theta[0, 0], theta[1, 0], theta[6:] = torch.tensor([0.0, 4.0]), torch.tensor([1.0, 1.0]), 1.0
-    cloud = cloud_of([WIDE], theta, torch.log(torch.tensor([[0.25, 0.75]])), seeds=[0])
-    told = summary(cloud)
+    cloud = make_cloud([WIDE], theta, torch.log(torch.tensor([[0.25, 0.75]])), seeds=[0])
+    told = summarize_cloud(cloud)
     assert told.mean[0, :2].tolist() == [3, 1]
     assert told.covariance[0].tolist() == [[3, 0], [0, 0]] and told.spread[0] == pytest.approx(math.sqrt(3))
     assert told.ess[0] == pytest.approx(1 / (0.0625 + 0.5625))
@@ -524,11 +526,13 @@ def test_the_summary_weighs():
 def test_features():
     theta = torch.ones(8, 1, 2)
     theta[0, 0], theta[1, 0] = torch.tensor([10.0, 20.0]), torch.tensor([0.0, 5.0])
-    told = summary(cloud_of([WIDE], theta, torch.full((1, 2), -math.log(2)), seeds=[0]))
+    told = summarize_cloud(make_cloud([WIDE], theta, torch.full((1, 2), -math.log(2)), seeds=[0]))
     place = np.array([[5.0, 10.0, 0.0]])
-    found = features(told, place, np.array([5e-2]), t=np.array([25]), horizon=100, length=25.0, sensor=SENSOR)
+    found = compute_features(
+        told, place, np.array([5e-2]), steps=np.array([25]), horizon=100, length=25.0, sensor=SENSOR
+    )
     assert found.shape == (1, 13) and found.dtype == np.float32
     expected = [0.2, 0.4, 0.6, 0.1, 0.2, 0.1, 0.4, -0.3, math.log(math.sqrt(31.25) / 25), 1, 2, 1, 0.25]
     np.testing.assert_allclose(found[0], expected, rtol=1e-5)
-    silent = features(told, place, np.zeros(1), t=np.array([0]), horizon=100, length=25.0, sensor=SENSOR)
+    silent = compute_features(told, place, np.zeros(1), steps=np.array([0]), horizon=100, length=25.0, sensor=SENSOR)
     assert silent[0, 10:].tolist() == [0, 0, 0]

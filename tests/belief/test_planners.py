@@ -9,22 +9,22 @@ import pytest
 import torch
 from test_particles import SENSOR, WIDE, filtered
 
-from evolvent.belief.cloud import cloud_of
+from evolvent.belief.cloud import make_cloud
 from evolvent.belief.likelihood import log_likelihood
-from evolvent.belief.particles import prior, summary, update
+from evolvent.belief.particles import draw_prior, summarize_cloud, update
 from evolvent.belief.planners import (
     PLANNERS,
-    best,
+    best_candidate,
+    choose_candidate,
     dcee,
     entrotaxis,
     go_to_mean,
     greedy,
     infotaxis,
-    plan,
-    predictive,
     random_scores,
-    table,
-    tabulate,
+    tabulate_draws,
+    tabulate_outcomes,
+    tabulate_readings,
 )
 from evolvent.errors import BatchMismatch, ConfigError
 from evolvent.worlds.panel import Sizes
@@ -39,12 +39,12 @@ def enumerated(w, likelihoods, places, points):
     log_w = torch.log(torch.tensor([w], dtype=F64))
     chance = torch.tensor(likelihoods, dtype=F64)
     weight = (chance * torch.tensor(w, dtype=F64)).sum(-1)
-    return predictive(
+    return tabulate_outcomes(
         log_w,
         torch.log(chance).unsqueeze(0),
         weight.unsqueeze(0),
         xy=torch.tensor(places, dtype=F64).T.unsqueeze(1),
-        places=torch.tensor([points], dtype=F64),
+        positions=torch.tensor([points], dtype=F64),
     )
 
 
@@ -60,7 +60,7 @@ def test_two_hypotheses():
     assert float(infotaxis(seen)) == pytest.approx(0.275396115249, rel=1e-10)
     assert float(infotaxis(seen, "published")) == pytest.approx(0.275396115249, rel=1e-10)
     assert float(entrotaxis(seen) - infotaxis(seen)) == pytest.approx(0.412742698465, rel=1e-10)
-    away = (seen.weight * ((seen.mean - seen.places.unsqueeze(2)) ** 2).sum(-1)).sum()
+    away = (seen.weight * ((seen.mean - seen.positions.unsqueeze(2)) ** 2).sum(-1)).sum()
     assert (float(away), float((seen.weight * seen.trace).sum())) == pytest.approx((2.979798, 2.020202), abs=1e-6)
     assert float(dcee(seen)) == pytest.approx(-5, rel=1e-12)
 
@@ -89,14 +89,14 @@ def test_the_tower_property(seed):
     trace = w @ ((places - mean) ** 2).sum(-1)
     expected = ((points - mean) ** 2).sum(-1) + trace
     np.testing.assert_allclose(-dcee(seen)[0].numpy(), expected, rtol=1e-10)
-    assert int(best(dcee(seen))) == int(((points - mean) ** 2).sum(-1).argmin())
+    assert int(best_candidate(dcee(seen))) == int(((points - mean) ** 2).sum(-1).argmin())
     assert (infotaxis(seen) >= -1e-12).all()
     torch.testing.assert_close(infotaxis(seen), infotaxis(seen, "published"))
     mixed = -dcee(seen, explore=0.25)[0].numpy()
     np.testing.assert_allclose(mixed, expected - 0.75 * (seen.weight * seen.trace).sum(-1)[0].numpy(), rtol=1e-10)
 
 
-CLOUD = filtered(prior([WIDE] * 2, 300, seeds=[0, 1]), 12)
+CLOUD = filtered(draw_prior([WIDE] * 2, 300, seeds=[0, 1]), 12)
 POINTS = np.array([[[6.0, 6, 0], [12, 15, 0], [15, 15, 0], [20, 3, 0]]] * 2)
 
 
@@ -125,11 +125,11 @@ def plain(cloud, points, z, sensor):
 @pytest.mark.parametrize("kind", ["published", "consistent"])
 def test_non_detections_once_give_the_plain_loops_scores(kind):
     sensor = replace(SENSOR, likelihood=kind)
-    one = cloud_of([WIDE], CLOUD.theta[:, :1], torch.linspace(-2, 1, 300).log_softmax(0).unsqueeze(0), seeds=[0])
+    one = make_cloud([WIDE], CLOUD.theta[:, :1], torch.linspace(-2, 1, 300).log_softmax(0).unsqueeze(0), seeds=[0])
     z = torch.tensor(
         [[[0.0, 2e-3, 0, 0.4, 0, 1e-3], [0, 0, 0, 0, 0, 0], [0.1, 0.2, 3e-3, 1, 2, 6e-4], [4.9e-4, 5.1e-4, 0, 0, 0, 0]]]
     )
-    seen = tabulate(one, POINTS[:1], z, sensor=sensor)
+    seen = tabulate_readings(one, POINTS[:1], z, sensor=sensor)
     found = torch.stack([infotaxis(seen), infotaxis(seen, "published"), entrotaxis(seen), dcee(seen)])[:, 0]
     torch.testing.assert_close(found.double(), plain(one, POINTS[:1], z, sensor), rtol=2e-3, atol=2e-3)
     assert seen.weight.sum(-1).allclose(torch.ones(1, 4)) and seen.weight[0, 1, 0] == 1
@@ -138,8 +138,8 @@ def test_non_detections_once_give_the_plain_loops_scores(kind):
 def test_draws_come_from_the_model_that_updates():
     """With a consistent likelihood the mean of many draws meets the tower property and both forms of information."""
     sensor = replace(SENSOR, likelihood="consistent")
-    seen = table(CLOUD, POINTS, sensor=sensor, nz=1500)
-    told = summary(CLOUD)
+    seen = tabulate_draws(CLOUD, POINTS, sensor=sensor, nz=1500)
+    told = summarize_cloud(CLOUD)
     cost = ((POINTS[:, :, :2] - told.mean[:, None, :2]) ** 2).sum(-1) + told.spread[:, None] ** 2
     np.testing.assert_allclose(-dcee(seen).numpy(), cost, rtol=0.05)
     np.testing.assert_allclose(infotaxis(seen).numpy(), infotaxis(seen, "published").numpy(), atol=0.06)
@@ -148,14 +148,14 @@ def test_draws_come_from_the_model_that_updates():
 
 def test_a_deaf_sensor_teaches_nothing():
     deaf = Sensor(threshold=1e6, detect=1e-9)
-    seen = table(CLOUD, POINTS, sensor=deaf)
+    seen = tabulate_draws(CLOUD, POINTS, sensor=deaf)
     assert infotaxis(seen).abs().max() < 1e-4
 
 
 def test_what_no_hypothesis_allows_has_no_part_in_a_score():
-    near = WIDE.known(x=10.0, y=10.0, z=0.0, rate=5.0)
+    near = WIDE.fix(x=10.0, y=10.0, z=0.0, rate=5.0)
     points = np.array([[[10.5, 10, 0], [0, 0, 0], [24, 24, 0]]])
-    seen = table(prior([near], 200, seeds=[1]), points, sensor=Sensor(detect=1.0))
+    seen = tabulate_draws(draw_prior([near], 200, seeds=[1]), points, sensor=Sensor(detect=1.0))
     for score in (infotaxis, entrotaxis, dcee):
         assert torch.isfinite(score(seen)).all(), score.__name__
     never = enumerated([0.5, 0.5], [[[1.0, 1.0], [0.0, 0.0]]], [[0, 0], [4, 0]], [[1.0, 0.0]])
@@ -165,12 +165,12 @@ def test_what_no_hypothesis_allows_has_no_part_in_a_score():
 
 
 def test_tables_depend_on_the_belief_alone():
-    whole = table(CLOUD, POINTS, sensor=SENSOR)
-    alone = prior([WIDE], 300, seeds=[1])
+    whole = tabulate_draws(CLOUD, POINTS, sensor=SENSOR)
+    alone = draw_prior([WIDE], 300, seeds=[1])
     alone = replace(
         alone, theta=CLOUD.theta[:, 1:], derived=CLOUD.derived[:, 1:], log_w=CLOUD.log_w[1:], counts=CLOUD.counts[1:]
     )
-    part = table(alone, POINTS[1:], sensor=SENSOR)
+    part = tabulate_draws(alone, POINTS[1:], sensor=SENSOR)
     for score in (infotaxis, entrotaxis, dcee, greedy):
         torch.testing.assert_close(score(whole)[1], score(part)[0])
     assert (random_scores(CLOUD, POINTS)[1] == random_scores(alone, POINTS[1:])[0]).all()
@@ -179,28 +179,28 @@ def test_tables_depend_on_the_belief_alone():
 def test_simple_planners():
     theta = torch.ones(8, 1, 2)
     theta[0, 0], theta[1, 0] = torch.tensor([4.0, 16.0]), torch.tensor([5.0, 5.0])
-    cloud = cloud_of([WIDE], theta, torch.log(torch.tensor([[0.75, 0.25]])), seeds=[0])
+    cloud = make_cloud([WIDE], theta, torch.log(torch.tensor([[0.75, 0.25]])), seeds=[0])
     points = np.array([[[7.0, 4, 0], [7, 5.5, 0], [4, 5, 0]]])
     assert go_to_mean(cloud, points)[0].tolist() == pytest.approx([-1, -0.5, -3])
     clean = [concentration(point, theta[:, 0].T.double().numpy()) @ [0.75, 0.25] for point in points[0]]
-    assert greedy(table(cloud, points, sensor=SENSOR))[0].tolist() == pytest.approx(clean, rel=1e-4)
-    assert plan("greedy", cloud, points, sensor=SENSOR).tolist() == [2]
-    assert plan("go_to_mean", cloud, points, sensor=SENSOR).tolist() == [1]
-    assert plan("go_to_mean", cloud, points, sensor=SENSOR, allowed=[[True, False, True]]).tolist() == [0]
+    assert greedy(tabulate_draws(cloud, points, sensor=SENSOR))[0].tolist() == pytest.approx(clean, rel=1e-4)
+    assert choose_candidate("greedy", cloud, points, sensor=SENSOR).tolist() == [2]
+    assert choose_candidate("go_to_mean", cloud, points, sensor=SENSOR).tolist() == [1]
+    assert choose_candidate("go_to_mean", cloud, points, sensor=SENSOR, allowed=[[True, False, True]]).tolist() == [0]
 
 
 def test_the_first_of_equals_among_those_allowed():
-    assert best(torch.tensor([[1.0, 3, 3], [2, 2, 2], [0, 9, 1]])).tolist() == [1, 0, 1]
-    assert best(torch.tensor([[1.0, 3, 3]]), [[True, False, True]]).tolist() == [2]
+    assert best_candidate(torch.tensor([[1.0, 3, 3], [2, 2, 2], [0, 9, 1]])).tolist() == [1, 0, 1]
+    assert best_candidate(torch.tensor([[1.0, 3, 3]]), [[True, False, True]]).tolist() == [2]
 
 
 def test_bad_input():
     with pytest.raises(ConfigError, match="infotaxis"):
-        plan("infotaxi", CLOUD, POINTS, sensor=SENSOR)
+        choose_candidate("infotaxi", CLOUD, POINTS, sensor=SENSOR)
     with pytest.raises(BatchMismatch):
-        table(CLOUD, POINTS[:1], sensor=SENSOR)
+        tabulate_draws(CLOUD, POINTS[:1], sensor=SENSOR)
     with pytest.raises(ConfigError):
-        table(CLOUD, POINTS, sensor=SENSOR, nz=0)
+        tabulate_draws(CLOUD, POINTS, sensor=SENSOR, nz=0)
     with pytest.raises(ConfigError, match="no concentrations"):
         greedy(two())
 
@@ -209,18 +209,18 @@ def steps_taken(name, tasks, world):
     """Steps until the spread is below 1 m with the estimate within 2 m; other episodes count as all steps."""
     batch = world.batch(len(tasks))
     batch.begin(range(len(tasks)), tasks)
-    cloud = prior(batch.priors, 300, seeds=range(len(tasks)))
+    cloud = draw_prior(batch.priors, 300, seeds=range(len(tasks)))
     found = np.full(len(tasks), world.horizon)
     while batch.running.any():
         cloud = update(cloud, batch.position, batch.reading, sensor=batch.sensor, reuse=True, collapse="renew")
-        told = summary(cloud)
+        told = summarize_cloud(cloud)
         sure = batch.running & (told.spread < 1.0)
         error = np.hypot(*(told.mean[:, :2] - batch.source[:, :2]).T)
         found[sure & (error < 2.0)] = batch.steps[sure & (error < 2.0)]
         batch.end(np.flatnonzero(sure))
         if batch.running.any():
             places, inside = batch.candidates()
-            batch.step(plan(name, cloud, places, sensor=batch.sensor, allowed=inside, nz=6).numpy())
+            batch.step(choose_candidate(name, cloud, places, sensor=batch.sensor, allowed=inside, nz=6).numpy())
     return found.mean()
 
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evolvent.belief.answers import AnswerBelief, normal_answer, probability_summary
-from evolvent.belief.named import read_detector
+from evolvent.belief.answers import AnswerBelief, normalize_answer, probability_summary
+from evolvent.belief.named import parse_detector
 from evolvent.belief.stopping import (
     Agreement,
     AllOf,
@@ -23,7 +23,7 @@ from evolvent.belief.stopping import (
     StdBelow,
     StopDecision,
     TraceBelow,
-    soonest,
+    min_further_votes,
 )
 from evolvent.belief.summary import BeliefSummary
 from evolvent.errors import BatchMismatch, ConfigError, NonFinite
@@ -58,7 +58,7 @@ def one_by_one(detector, cast, most: int) -> tuple[int, object]:
     belief, history = AnswerBelief(most), []
     for answer in cast:
         belief = belief.add(answer)
-        history.append(detector(belief.summary(), history))
+        history.append(detector(belief.summarize(), history))
         if history[-1].stop[0]:
             break
     return belief.cast, belief.leader
@@ -68,10 +68,10 @@ def in_lots(detector, cast, most: int) -> tuple[int, object]:
     """The same with as many votes at once as the detector foresees that it cannot stop before."""
     belief, history = AnswerBelief(most), []
     while belief.cast < most:
-        lot = cast[belief.cast : belief.cast + int(soonest(detector, belief.summary())[0])]
+        lot = cast[belief.cast : belief.cast + int(min_further_votes(detector, belief.summarize())[0])]
         for answer, count in Counter(lot).items():  # the order within a lot is not known
             belief = belief.add(answer, count)
-        history.append(detector(belief.summary(), history))
+        history.append(detector(belief.summarize(), history))
         if history[-1].stop[0]:
             break
     return belief.cast, belief.leader
@@ -182,12 +182,14 @@ def test_votes_left_out_could_not_have_stopped_it(cast, q, least, patience):
 
 def test_lots_are_as_large_as_they_may_be():
     none = AnswerBelief(7)
-    assert soonest(Decided(), none.summary()).tolist() == [4]
-    assert soonest(Decided(), none.add("a", 3).summary()).tolist() == [1]
-    assert soonest(Agreement(0.7, least=3), none.summary()).tolist() == [3]
-    assert soonest(Agreement(0.7, least=3), none.add("a").add("b").add("c").summary()).tolist() == [4]  # 5 of 7
-    assert soonest(AnyOf(Agreement(0.7), Decided()), none.summary()).tolist() == [3]
-    assert soonest(EntropyBelow(0.1), none.summary()).tolist() == [1]
+    assert min_further_votes(Decided(), none.summarize()).tolist() == [4]
+    assert min_further_votes(Decided(), none.add("a", 3).summarize()).tolist() == [1]
+    assert min_further_votes(Agreement(0.7, least=3), none.summarize()).tolist() == [3]
+    assert min_further_votes(Agreement(0.7, least=3), none.add("a").add("b").add("c").summarize()).tolist() == [
+        4
+    ]  # 5 of 7
+    assert min_further_votes(AnyOf(Agreement(0.7), Decided()), none.summarize()).tolist() == [3]
+    assert min_further_votes(EntropyBelow(0.1), none.summarize()).tolist() == [1]
 
 
 def test_agreement_by_hand():
@@ -205,7 +207,7 @@ def test_scattered_by_hand():
     assert one_by_one(Scattered(0.3, least=4), "abcdefgh", 8) == (4, "a")
     assert one_by_one(Scattered(0.3, least=4), "aabcdefgh", 9) == (7, "a")  # 2 of 7 is the first below .3
     assert one_by_one(Scattered(0.5, least=2), [None, None, "a"], 3) == (2, None)
-    assert soonest(Scattered(0.3, least=4), AnswerBelief(9).add("a", 2).add("b").summary()).tolist() == [4]
+    assert min_further_votes(Scattered(0.3, least=4), AnswerBelief(9).add("a", 2).add("b").summarize()).tolist() == [4]
     with pytest.raises(ConfigError) as told:
         Scattered(0, least=0)
     assert len(told.value.problems) == 2
@@ -251,7 +253,7 @@ def test_patience_counts_looks_in_a_row_by_belief():
 def test_an_episode_that_begins_anew_is_forgotten():
     detector = Patience(EntropyBelow(1.0), 2)
     first = detector(entropies([0.5, 0.5])[0], [])
-    history = [first.cleared(np.array([True, False]))]
+    history = [first.clear_rows(np.array([True, False]))]
     assert detector(entropies([0.5, 0.5])[0], history).stop.tolist() == [False, True]
 
 
@@ -271,12 +273,12 @@ def test_any_and_all():
 
 
 def test_detectors_are_read():
-    assert read_detector("decided") == Decided()
-    assert read_detector(" agreement:.7 ") == Agreement(0.7)
-    assert read_detector("agreement:.7:least=5:patience=2") == Agreement(0.7, 5, 2)
-    assert read_detector("agreement") == Agreement()
-    assert read_detector("decided or scattered:.3:least=8") == AnyOf(Decided(), Scattered(0.3, 8))
-    assert (read_detector("std:1"), read_detector("trace:.2"), read_detector("entropy:.1")) == (
+    assert parse_detector("decided") == Decided()
+    assert parse_detector(" agreement:.7 ") == Agreement(0.7)
+    assert parse_detector("agreement:.7:least=5:patience=2") == Agreement(0.7, 5, 2)
+    assert parse_detector("agreement") == Agreement()
+    assert parse_detector("decided or scattered:.3:least=8") == AnyOf(Decided(), Scattered(0.3, 8))
+    assert (parse_detector("std:1"), parse_detector("trace:.2"), parse_detector("entropy:.1")) == (
         StdBelow(1.0),
         TraceBelow(0.2),
         EntropyBelow(0.1),
@@ -292,32 +294,32 @@ def test_detectors_are_read():
         "agreement:.7:",
     ):
         with pytest.raises(ConfigError, match=r"stop: .*decided, agreement:SHARE"):
-            read_detector(wrong)
+            parse_detector(wrong)
     with pytest.raises(ConfigError, match="did you mean 'decided'"):
-        read_detector("decide")
+        parse_detector("decide")
     with pytest.raises(ConfigError, match="q: must be above 0"):
-        read_detector("agreement:2")
+        parse_detector("agreement:2")
 
 
 # ---------------------------------------------------------------- answers
 
 
 def test_answers_of_one_meaning_are_one():
-    assert normal_answer(" 0.50 ") == normal_answer("1/2") == normal_answer("$0.5")
-    assert normal_answer("New  York ") == normal_answer("new york") and normal_answer("  ") is None
-    assert normal_answer((1, 2)) == (1, 2)
-    belief = AnswerBelief(5, normalise=normal_answer).add("7").add("7.0").add("eight").add("")
-    assert belief.votes == ((7, 2), ("eight", 1)) and (belief.unread, belief.cast, belief.leader) == (1, 4, 7)
-    rest = AnswerBelief(3, same=lambda one, other: one % 3 == other % 3).add(1).add(2).add(4)
+    assert normalize_answer(" 0.50 ") == normalize_answer("1/2") == normalize_answer("$0.5")
+    assert normalize_answer("New  York ") == normalize_answer("new york") and normalize_answer("  ") is None
+    assert normalize_answer((1, 2)) == (1, 2)
+    belief = AnswerBelief(5, normalize=normalize_answer).add("7").add("7.0").add("eight").add("")
+    assert belief.votes == ((7, 2), ("eight", 1)) and (belief.unparsable, belief.cast, belief.leader) == (1, 4, 7)
+    rest = AnswerBelief(3, is_same=lambda one, other: one % 3 == other % 3).add(1).add(2).add(4)
     assert rest.votes == ((1, 2), (2, 1))
 
 
 def test_what_a_vote_tells_a_detector():
-    summary = AnswerBelief(9).add("a", 3).add("b").add(None).summary()
+    summary = AnswerBelief(9).add("a", 3).add("b").add(None).summarize()
     assert [float(getattr(summary, name)[0]) for name in ("leader", "runner_up", "cast", "left")] == [3, 1, 5, 4]
     assert summary.entropy[0] == pytest.approx(-(0.75 * np.log(0.75) + 0.25 * np.log(0.25)))
-    assert AnswerBelief(4).summary().entropy[0] == pytest.approx(np.log(4))
-    assert AnswerBelief(4).add("a").summary().entropy[0] == 0
+    assert AnswerBelief(4).summarize().entropy[0] == pytest.approx(np.log(4))
+    assert AnswerBelief(4).add("a").summarize().entropy[0] == 0
     with pytest.raises(ConfigError, match="votes that cannot be"):
         AnswerBelief(2).add("a", 3)
     with pytest.raises(ConfigError, match="votes that cannot be"):

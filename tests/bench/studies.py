@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evolvent.bench.study import Arm, Played, Primary, Study
+from evolvent.bench.study import Arm, ArmResult, PrimaryComparison, Study
 
 PANELS = {"lookup/evo": 4, "lookup/combo": 2, "maze/evo": 3}
 
@@ -19,7 +19,7 @@ def outcomes(marks, panels=PANELS):
 
 
 def played(marks="101010101", **more):
-    return Played(outcomes(marks), tokens={"computed": 100, "generated": 10}, cpu_s=2.0, **more)
+    return ArmResult(outcomes(marks), tokens={"computed": 100, "generated": 10}, cpu_s=2.0, **more)
 
 
 def answers(seat):
@@ -34,5 +34,5 @@ def study(play=answers, *, seeds=range(6), budget=1000, **changes):
         Arm("control", "was exploring worth its cost?", play, ("base",)),
     )
     facts = {"worlds": {"lookup": "1", "maze": "2"}, "lr": 0.004}
-    settings = {"name": "small", "arms": arms, "primary": Primary("evolve", "control"), "facts": facts}
+    settings = {"name": "small", "arms": arms, "primary": PrimaryComparison("evolve", "control"), "facts": facts}
     return Study(**(settings | {"seeds": tuple(seeds), "budget": budget} | changes))

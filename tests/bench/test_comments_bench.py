@@ -19,9 +19,9 @@ from benchmarks.comments.suites import (
     write_suite,
 )
 from benchmarks.comments.training import QUICK, report
-from evolvent.curate.commenting import Written
+from evolvent.curate.commenting import CommentResult
 from evolvent.curate.comments import code_tokens, density
-from evolvent.curate.notes import faults, pairs_of
+from evolvent.curate.notes import extract_comments, find_source_faults
 from evolvent.grade.base import Grade
 from evolvent.models.dialects import dialect_for
 from evolvent.worlds.code.world import Code
@@ -42,7 +42,7 @@ def test_a_problem_by_hand():
         "def elm(xs):",
         "    # keep those above 3",
     ]
-    assert pairs_of(noted.text, "python").source == BY_HAND.program
+    assert extract_comments(noted.text, "python").source == BY_HAND.program
 
 
 def test_splits_share_no_composition():
@@ -106,15 +106,15 @@ def test_what_the_generator_is_shown_is_worth_comments():
     assert {len(one.chain) for one in made} == {1, 2, 3}
     for one in made:
         noted = source(one, "", noted=True).text
-        assert faults(noted, "python") == ()
-        assert len(pairs_of(noted, "python").notes) == len(one.chain) + (len(one.chain) > 1)
+        assert find_source_faults(noted, "python") == ()
+        assert len(extract_comments(noted, "python").notes) == len(one.chain) + (len(one.chain) > 1)
     words = tokenizer(320)
     three = words.convert_tokens_to_ids("3")
     assert all(three in words.encode(text) for text in ("xs[:3]", "x > 3", "keep the first 3", "[3, 4]"))
 
 
 def test_low_value_is_found_by_rules_but_for_tables_of_names():
-    found = [faults(one.text, "python") for one in low_value(12, seed=0)]
+    found = [find_source_faults(one.text, "python") for one in low_value(12, seed=0)]
     assert found[1] == ("generated",) and "repeated lines" in found[0] and "few letters" in found[2]
     assert found[5] == () and sum(not each for each in found) == 2
 
@@ -123,8 +123,8 @@ def test_low_value_is_found_by_rules_but_for_tables_of_names():
 def test_thinned_notes_have_the_density_that_is_asked_for(share):
     every = []
     for number, one in enumerate(problems("train", 40, seed=2)):
-        pair = pairs_of(source(one, "", noted=True).text, "python")
-        every.append(Written(source(one, f"{number}", noted=False), "", pair.notes, 0, "commented"))
+        pair = extract_comments(source(one, "", noted=True).text, "python")
+        every.append(CommentResult(source(one, f"{number}", noted=False), "", pair.notes, 0, "commented"))
     texts = thinned(every, share, seed=0)
     counts = [density(text, "python") for text in texts]
     got = sum(one.comment_chars for one in counts) / sum(one.chars for one in counts)

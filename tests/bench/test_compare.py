@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evolvent.bench.compare import Side, compare, read_side
-from evolvent.bench.results import Played
+from evolvent.bench.compare import ComparedResult, compare_results, read_result
+from evolvent.bench.results import ArmResult
 from evolvent.bench.study import run_study
 from evolvent.errors import ConfigError, CorruptRecord, NonFinite
 from evolvent.run import Evaluation, Run
@@ -71,7 +71,7 @@ def run(folder, *rounds, base="000000000", control=None, arms=("evolve", "contro
 def test_two_runs_by_hand(tmp_path):
     a = run(tmp_path / "a", "100000000", "111100110")
     b = run(tmp_path / "b", "110000011")
-    found = compare(read_side(a), read_side(b))
+    found = compare_results(read_result(a), read_result(b))
     rows = {(row.world, row.tier): row for row in found.rows}
     assert list(rows) == [("lookup", "evo"), ("lookup", "combo"), ("maze", "evo")]
     assert [(row.tasks, row.a, row.b) for row in rows.values()] == [
@@ -87,8 +87,8 @@ def test_two_runs_by_hand(tmp_path):
 
 
 def test_the_same_run_twice_is_all_zeros(tmp_path):
-    side = read_side(run(tmp_path / "a", "101010101"))
-    found = compare(side, side)
+    side = read_result(run(tmp_path / "a", "101010101"))
+    found = compare_results(side, side)
     for row in (*found.rows, found.overall):
         assert (row.difference.mean, row.difference.low, row.difference.high) == (0, 0, 0)
         assert (row.only_a, row.only_b, row.withheld) == (0, 0, "")
@@ -97,7 +97,7 @@ def test_the_same_run_twice_is_all_zeros(tmp_path):
 def test_arms_and_rounds_are_named(tmp_path):
     folder = run(tmp_path / "a: b@1", "100000000", "111111111", control="110000000")
     rates = {
-        address: compare(read_side(folder + address), read_side(folder + ":base")).overall.a
+        address: compare_results(read_result(folder + address), read_result(folder + ":base")).overall.a
         for address in ("", ":evolve", ":evolve@1", "@1", ":control", ":base", ":base@0")
     }
     one, all_, control = pytest.approx(1 / 12), 1.0, pytest.approx(1 / 6)
@@ -122,46 +122,48 @@ def test_arms_and_rounds_are_named(tmp_path):
 )
 def test_what_a_run_does_not_hold(tmp_path, address, said):
     with pytest.raises(ConfigError) as error:
-        read_side(run(tmp_path / "a", "111111111") + address)
+        read_result(run(tmp_path / "a", "111111111") + address)
     assert said in str(error.value)
 
 
 def test_the_arm_of_a_run_that_names_none(tmp_path):
     folder = run(tmp_path / "a", "111111111", base="100000000", arms=("base",))
-    assert "is the arm evolve, round 1" in read_side(folder).notes[0]
+    assert "is the arm evolve, round 1" in read_result(folder).notes[0]
     only = run(tmp_path / "b", base="100000000", arms=())
-    assert "is the arm base, round 0" in read_side(only).notes[0]
+    assert "is the arm base, round 0" in read_result(only).notes[0]
 
 
 def test_no_folder_no_results_and_broken_files(tmp_path):
     with pytest.raises(ConfigError, match="nowhere is no folder"):
-        read_side(str(tmp_path / "nowhere"))
+        read_result(str(tmp_path / "nowhere"))
     with pytest.raises(ConfigError, match=r"holds neither results\.jsonl"):
-        read_side(str(tmp_path))
+        read_result(str(tmp_path))
     (tmp_path / "results.jsonl").write_text("")
     with pytest.raises(ConfigError, match="has no evaluation yet"):
-        read_side(str(tmp_path))
+        read_result(str(tmp_path))
     (tmp_path / "results.jsonl").write_text('{"arm": "x"}\n')
     with pytest.raises(CorruptRecord, match="broken line"):
-        read_side(str(tmp_path))
+        read_result(str(tmp_path))
 
 
 def test_a_torn_last_line_is_left_out(tmp_path):
     folder = run(tmp_path / "a", "111111111")
-    before = read_side(folder)
+    before = read_result(folder)
     with (tmp_path / "a" / "results.jsonl").open("a") as file:
         file.write('{"arm": "evolve", "rou')
-    assert read_side(folder) == before
+    assert read_result(folder) == before
 
 
 def side(name, panels):
-    return Side(name, {panel: {task: (kind, (won,)) for task, kind, won in rows} for panel, rows in panels.items()})
+    return ComparedResult(
+        name, {panel: {task: (kind, (won,)) for task, kind, won in rows} for panel, rows in panels.items()}
+    )
 
 
 def test_tasks_of_one_side_only_are_counted_and_not_compared():
     a = side("a", {"w/evo": [("1", "k", True), ("2", "l", True), ("3", "m", False)], "x/evo": [("9", "k", True)]})
     b = side("b", {"w/evo": [("2", "l", False), ("3", "m", False), ("4", "k", True)], "y/evo": [("8", "k", True)]})
-    found = compare(a, b)
+    found = compare_results(a, b)
     counts = [(row.world, row.tasks, row.only_a, row.only_b, row.withheld) for row in found.rows]
     assert counts == [("w", 2, 1, 1, ""), ("x", 0, 1, 0, "in A only"), ("y", 0, 0, 1, "in B only")]
     assert (found.overall.tasks, found.overall.a, found.overall.b) == (2, 0.5, 0.0)
@@ -170,7 +172,7 @@ def test_tasks_of_one_side_only_are_counted_and_not_compared():
 def test_unscored_episodes_withhold_the_panel_and_the_mean():
     a = side("a", {"w/evo": [("1", "k", None), ("2", "l", True)], "x/evo": [("3", "k", True), ("4", "l", True)]})
     b = side("b", {"w/evo": [("1", "k", True), ("2", "l", True)], "x/evo": [("3", "k", True), ("4", "l", False)]})
-    found = compare(a, b)
+    found = compare_results(a, b)
     assert [(row.withheld, row.difference is None) for row in found.rows] == [
         ("withheld: 1 episode not scored", True),
         ("", False),
@@ -191,12 +193,12 @@ def test_unscored_episodes_withhold_the_panel_and_the_mean():
 )
 def test_nothing_in_common_says_why(panels, why):
     with pytest.raises(ConfigError) as error:
-        compare(side("a", {"w/evo": [("1", "k", True)]}), side("b", panels))
+        compare_results(side("a", {"w/evo": [("1", "k", True)]}), side("b", panels))
     assert why in str(error.value)
 
 
 def test_one_task_has_a_difference_without_an_interval():
-    found = compare(side("a", {"w/evo": [("1", "k", True)]}), side("b", {"w/evo": [("1", "k", False)]}))
+    found = compare_results(side("a", {"w/evo": [("1", "k", True)]}), side("b", {"w/evo": [("1", "k", False)]}))
     assert found.overall.difference.mean == 1.0 and np.isnan(found.overall.difference.low)
 
 
@@ -205,7 +207,7 @@ def test_one_task_has_a_difference_without_an_interval():
 def test_swapping_the_sides_turns_the_sign(rows):
     a = side("a", {"w/evo": [(str(n), f"k{kind}", won) for n, (won, _, kind) in enumerate(rows)]})
     b = side("b", {"w/evo": [(str(n), f"k{kind}", won) for n, (_, won, kind) in enumerate(rows)]})
-    one, other = compare(a, b).overall, compare(b, a).overall
+    one, other = compare_results(a, b).overall, compare_results(b, a).overall
     assert (one.a, one.b, one.difference.mean) == (other.b, other.a, pytest.approx(-other.difference.mean))
     assert one.difference.low == pytest.approx(-other.difference.high)
 
@@ -215,19 +217,19 @@ def test_swapping_the_sides_turns_the_sign(rows):
 
 def test_arms_of_a_study_with_all_their_seeds(tmp_path):
     run_study(study(), tmp_path)
-    found = compare(read_side(f"{tmp_path}:evolve"), read_side(f"{tmp_path}:control"))
+    found = compare_results(read_result(f"{tmp_path}:evolve"), read_result(f"{tmp_path}:control"))
     assert found.seeds == tuple(range(6))
     # evolve 111111000, control 100000000 with every seed
     assert [(row.a, row.b) for row in found.rows] == [(1.0, 0.25), (1.0, 0.0), (0.0, 0.0)]
     assert found.overall.difference.mean == pytest.approx((0.75 + 1.0 + 0.0) / 3)
-    one = compare(read_side(f"{tmp_path}:evolve@2"), read_side(f"{tmp_path}:control@3"))
+    one = compare_results(read_result(f"{tmp_path}:evolve@2"), read_result(f"{tmp_path}:control@3"))
     assert one.seeds == () and one.overall.a == pytest.approx(2 / 3)
 
 
 def test_a_study_with_one_of_its_own_seeds_as_a_run(tmp_path):
     run_study(study(), tmp_path)
     with pytest.raises(ConfigError) as error:
-        compare(read_side(f"{tmp_path}:evolve"), read_side(f"{tmp_path}:control@3"))
+        compare_results(read_result(f"{tmp_path}:evolve"), read_result(f"{tmp_path}:control@3"))
     assert f"{tmp_path}:evolve is an arm with 6 seeds" in str(error.value)
     assert f"name one seed, such as {tmp_path}:evolve@0" in str(error.value)
 
@@ -240,13 +242,13 @@ def test_seeds_that_failed_or_are_in_one_study_only_are_left_out_and_said(tmp_pa
 
     run_study(study(play), tmp_path / "a")
     run_study(study(seeds=(0, 2, 9)), tmp_path / "b")
-    found = compare(read_side(f"{tmp_path}/a:control"), read_side(f"{tmp_path}/b:evolve"))
+    found = compare_results(read_result(f"{tmp_path}/a:control"), read_result(f"{tmp_path}/b:evolve"))
     assert found.seeds == (0, 2)
     assert f"{tmp_path}/a:control failed on seed 1: loss is NaN" in found.notes
     assert "seeds 3, 4, 5, 9 are in one of the two only and left out" in found.notes
     run_study(study(seeds=(20,)), tmp_path / "c")
     with pytest.raises(ConfigError, match="no seed in common"):
-        compare(read_side(f"{tmp_path}/a:control"), read_side(f"{tmp_path}/c:control"))
+        compare_results(read_result(f"{tmp_path}/a:control"), read_result(f"{tmp_path}/c:control"))
 
 
 def test_a_seed_that_lacks_a_panel_is_left_out_and_said(tmp_path):
@@ -256,7 +258,7 @@ def test_a_seed_that_lacks_a_panel_is_left_out_and_said(tmp_path):
         return short if seat.seed == 4 else whole
 
     run_study(study(play), tmp_path)
-    found = read_side(f"{tmp_path}:evolve")
+    found = read_result(f"{tmp_path}:evolve")
     assert found.seeds == (0, 1, 2, 3, 5)
     assert found.notes == (f"{tmp_path}:evolve lacks a panel on seed 4: the seed is left out",)
 
@@ -268,14 +270,14 @@ def test_a_seed_that_lacks_a_panel_is_left_out_and_said(tmp_path):
 def test_what_a_study_does_not_hold(tmp_path, address, said):
     run_study(study(seeds=(0, 1)), tmp_path)
     with pytest.raises(ConfigError, match=said):
-        read_side(f"{tmp_path}{address}")
+        read_result(f"{tmp_path}{address}")
 
 
 def test_seed_effects_widen_the_interval(tmp_path):
     def play(seat):
         lucky = seat.arm == "evolve" and seat.seed % 2
-        return Played(outcomes("1" * 9 if lucky else "0" * 9), tokens={"computed": 1})
+        return ArmResult(outcomes("1" * 9 if lucky else "0" * 9), tokens={"computed": 1})
 
     run_study(study(play), tmp_path)
-    found = compare(read_side(f"{tmp_path}:evolve"), read_side(f"{tmp_path}:control")).overall.difference
+    found = compare_results(read_result(f"{tmp_path}:evolve"), read_result(f"{tmp_path}:control")).overall.difference
     assert found.mean == 0.5 and found.low < 0.1 and found.high > 0.9

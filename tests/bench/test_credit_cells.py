@@ -109,8 +109,8 @@ def test_figures_say_who_wins_and_who_does_not(tmp_path: Path) -> None:
 def test_methods_differ_in_their_credit_alone() -> None:
     place = PLACES["kitchen"]
     own, naive, whole = (WAYS[name].config(PROTOCOL, place).model_dump() for name in ("poad", "ntpo", "ppo"))
-    assert {name for name in own if own[name] != naive[name]} == {"gamma_part"}
-    assert naive["gamma_part"] == place.gamma
+    assert {name for name in own if own[name] != naive[name]} == {"token_gamma"}
+    assert naive["token_gamma"] == place.gamma
     assert {name for name in own if name in whole and own[name] != whole[name]} == set()
 
 

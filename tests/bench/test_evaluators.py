@@ -19,20 +19,28 @@ from evolvent.bench.evaluators import (
     PerplexityConfig,
     SuccessConfig,
     _f1_measures,
+    _iterate_windows,
     _token_f1,
-    _windows,
-    classification,
-    generation,
-    perplexity,
-    success,
+    measure_classification,
+    measure_generation,
+    measure_perplexity,
+    measure_success,
 )
 from evolvent.bench.measures import Measure, mean_measure
-from evolvent.bench.questions import Choice, Question, Said, Text, read_choices, read_questions, read_texts
+from evolvent.bench.questions import (
+    ChoiceQuestion,
+    Conversation,
+    OpenQuestion,
+    Text,
+    read_choices,
+    read_questions,
+    read_texts,
+)
 from evolvent.engine.asks import Continuation, Finished, ScoreAsk, Scored
 from evolvent.engine.fitting import engine_for
 from evolvent.errors import ConfigError, EngineError, VocabularyMismatch
 from evolvent.models.policy import Policy
-from evolvent.stats import wilson
+from evolvent.stats import wilson_interval
 from tests.bench.small_policies import small_policy
 
 LN2 = math.log(2)
@@ -101,7 +109,7 @@ def test_perplexity_is_that_of_all_tokens_and_no_mean_of_means(policy):
     """One token of chance 1/2, three of 1/4: exp((ln 2 + 3 ln 4) / 4) = 2^1.75. The mean of both texts would be 3."""
     lamp, key = ids_of(policy, "lamp key")
     engine = Table({lamp: 0.5, key: 0.25})
-    (found,) = perplexity(policy, [Text("lamp"), Text("key key key")], engine=engine)
+    (found,) = measure_perplexity(policy, [Text("lamp"), Text("key key key")], engine=engine)
     assert found.metric == "perplexity" and found.n == 4
     assert found.value == pytest.approx(2**1.75, rel=1e-6)
     assert 1.0 == found.low <= found.value <= found.high, "two texts tell little, but no perplexity is below 1"
@@ -109,18 +117,20 @@ def test_perplexity_is_that_of_all_tokens_and_no_mean_of_means(policy):
 
 def test_the_interval_draws_whole_texts(policy):
     lamp, key = ids_of(policy, "lamp key")
-    one = perplexity(policy, [Text("lamp key")], engine=Table({lamp: 0.5, key: 0.25}))[0]
+    one = measure_perplexity(policy, [Text("lamp key")], engine=Table({lamp: 0.5, key: 0.25}))[0]
     assert (one.low, one.high, one.n) == (None, None, 2), "of one text nothing can be said"
-    same = perplexity(policy, [Text("lamp key")] * 8, engine=Table({lamp: 0.5, key: 0.25}))[0]
+    same = measure_perplexity(policy, [Text("lamp key")] * 8, engine=Table({lamp: 0.5, key: 0.25}))[0]
     assert same.low == pytest.approx(same.high) == pytest.approx(2**1.5), "tokens differ, texts do not"
-    again = perplexity(policy, [Text("lamp"), Text("key")] * 30, engine=Table({lamp: 0.5, key: 0.25}))[0]
+    again = measure_perplexity(policy, [Text("lamp"), Text("key")] * 30, engine=Table({lamp: 0.5, key: 0.25}))[0]
     assert 2 < again.low < again.value < again.high < 4
-    assert again == perplexity(policy, [Text("lamp"), Text("key")] * 30, engine=Table({lamp: 0.5, key: 0.25}))[0]
+    assert (
+        again == measure_perplexity(policy, [Text("lamp"), Text("key")] * 30, engine=Table({lamp: 0.5, key: 0.25}))[0]
+    )
 
 
 def test_a_hopeless_model_is_infinitely_perplexed(policy):
     (lamp,) = ids_of(policy, "lamp")
-    assert perplexity(policy, [Text("lamp")], engine=Table({lamp: 1e-310}))[0].value == math.inf
+    assert measure_perplexity(policy, [Text("lamp")], engine=Table({lamp: 1e-310}))[0].value == math.inf
 
 
 def own_losses(policy, ids):
@@ -133,7 +143,7 @@ def own_losses(policy, ids):
 def test_perplexity_of_a_real_policy(policy):
     texts = ["you see a lamp", "go north", "take key take door drop key"]
     losses = np.concatenate([own_losses(policy, [1, *ids_of(policy, text)]) for text in texts])
-    (found,) = perplexity(policy, list(map(Text, texts)))
+    (found,) = measure_perplexity(policy, list(map(Text, texts)))
     assert found.n == len(losses) == 12
     assert found.value == pytest.approx(math.exp(losses.mean()), rel=1e-5)
 
@@ -147,17 +157,17 @@ def test_a_text_longer_than_the_context_is_read_in_windows(policy):
     losses = [*own_losses(policy, ids[:64])]
     for end in (96, 128, 151):
         losses += [*own_losses(policy, ids[end - 64 : end])[-min(32, end - 128 if end > 128 else 32) :]]
-    (found,) = perplexity(policy, [Text(text)])
+    (found,) = measure_perplexity(policy, [Text(text)])
     assert found.n == 150 == len(losses)
     assert found.value == pytest.approx(math.exp(np.mean(losses)), rel=1e-5)
-    finer = perplexity(policy, [Text(text)], PerplexityConfig(stride=5))[0]
+    finer = measure_perplexity(policy, [Text(text)], PerplexityConfig(stride=5))[0]
     assert finer.n == 150 and finer.value != found.value
 
 
 @given(st.integers(0, 300), st.integers(2, 80), st.integers(1, 100))
 def test_windows_cover_every_token_once(length, context, stride):
     seen = []
-    for begin, after, end in _windows(length, context, stride):
+    for begin, after, end in _iterate_windows(length, context, stride):
         assert 0 <= begin <= after < end and end - begin <= context
         assert after == 0 or after - begin >= 1, "a new token has something before it"
         seen += range(after, end)
@@ -165,9 +175,9 @@ def test_windows_cover_every_token_once(length, context, stride):
 
 
 def test_of_a_conversation_only_replies_are_predicted(policy):
-    said = Said("", (("you see a lamp", "take lamp"), ("you see a door", "go north")))
+    said = Conversation("", (("you see a lamp", "take lamp"), ("you see a door", "go north")))
     engine = Table(dict.fromkeys(ids_of(policy, "take lamp go north"), 0.5) | {2: 0.125})
-    (found,) = perplexity(policy, [said], engine=engine)
+    (found,) = measure_perplexity(policy, [said], engine=engine)
     assert found.n == 6, "two words and the stop token of each reply"
     assert found.value == pytest.approx(math.exp((4 * LN2 + 2 * 3 * LN2) / 6), rel=1e-6)
 
@@ -180,21 +190,21 @@ def test_of_parts_what_is_learned_is_predicted(policy):
         ev.Trajectory(f"t{at}", ev.Task("small", "1", {"n": at}), tuple(ev.Step(*pair) for pair in texts[at:]))
         for at in range(3)
     ]
-    parts = flatten(played, policy.dialect, instructions=lambda task: "", context=64).parts
+    parts = flatten(played, policy.dialect, instructions=lambda task: "", context=64).sequences
     losses = np.concatenate([own_losses(policy, one.ids.tolist())[one.weight[1:] != 0] for one in parts])
-    (found,) = perplexity(policy, parts)
+    (found,) = measure_perplexity(policy, parts)
     assert found.n == len(losses) == (3 + 2 + 3) + (2 + 3) + 3
     assert found.value == pytest.approx(math.exp(losses.mean()), rel=1e-5)
 
 
 def test_nothing_to_predict_is_an_error(policy):
     with pytest.raises(ConfigError, match="no token to predict"):
-        perplexity(policy, [], engine=Table())
+        measure_perplexity(policy, [], engine=Table())
 
 
 def test_a_word_that_the_policy_does_not_know_is_named(policy):
     with pytest.raises(VocabularyMismatch, match="zebra"):
-        perplexity(policy, [Text("you see a zebra")])
+        measure_perplexity(policy, [Text("you see a zebra")])
 
 
 def test_a_model_that_diverged_is_named():
@@ -202,7 +212,7 @@ def test_a_model_that_diverged_is_named():
     with torch.no_grad():
         broken.model.model.norm.weight.fill_(float("nan"))
     with pytest.raises(EngineError, match="not finite"):
-        perplexity(broken, [Text("go north")])
+        measure_perplexity(broken, [Text("go north")])
 
 
 # ---------------------------------------------------------------------- classification
@@ -248,18 +258,20 @@ def test_the_likeliest_choice_is_taken(policy):
     lamp, key, door = ids_of(policy, "lamp key door")
     chances = {lamp: 0.2, key: 0.9, door: 0.4, 2: 0.5}
     data = [
-        Choice("you see", ("lamp", "key"), 1),
-        Choice("you see", ("lamp", "key"), 0),
-        Choice("you see", ("key", "lamp"), 0),
-        Choice("go", ("lamp", "key"), 1),
+        ChoiceQuestion("you see", ("lamp", "key"), 1),
+        ChoiceQuestion("you see", ("lamp", "key"), 0),
+        ChoiceQuestion("you see", ("key", "lamp"), 0),
+        ChoiceQuestion("go", ("lamp", "key"), 1),
     ]
-    found = by_name(classification(policy, data, engine=Table(chances)))
-    assert found["accuracy"] == Measure("accuracy", 0.75, *[getattr(wilson(3, 4), e) for e in ("low", "high")], 4)
+    found = by_name(measure_classification(policy, data, engine=Table(chances)))
+    assert found["accuracy"] == Measure(
+        "accuracy", 0.75, *[getattr(wilson_interval(3, 4), e) for e in ("low", "high")], 4
+    )
     assert found["recall/key"].value == 1.0 and found["recall/lamp"].value == 0.0
     assert found["macro_f1"].value == pytest.approx((2 * 3 / (2 * 3 + 1) + 0) / 2)
-    longer = [Choice("you see", ("door", " ".join(["key"] * 10)), 1)]
+    longer = [ChoiceQuestion("you see", ("door", " ".join(["key"] * 10)), 1)]
     guesses = [
-        by_name(classification(policy, longer, ClassificationConfig(score=score), engine=Table(chances)))
+        by_name(measure_classification(policy, longer, ClassificationConfig(score=score), engine=Table(chances)))
         for score in ("sum", "mean")
     ]
     assert [one["accuracy"].value for one in guesses] == [0.0, 1.0], ".9^10 < .4, but its mean is higher"
@@ -267,14 +279,14 @@ def test_the_likeliest_choice_is_taken(policy):
 
 def test_classes_are_places_where_choices_differ(policy):
     lamp, key, door = ids_of(policy, "lamp key door")
-    data = [Choice("you see", ("lamp", "key"), 1), Choice("you see", ("door", "key"), 0)]
-    found = by_name(classification(policy, data, engine=Table({lamp: 0.1, key: 0.9, door: 0.1, 2: 0.5})))
+    data = [ChoiceQuestion("you see", ("lamp", "key"), 1), ChoiceQuestion("you see", ("door", "key"), 0)]
+    found = by_name(measure_classification(policy, data, engine=Table({lamp: 0.1, key: 0.9, door: 0.1, 2: 0.5})))
     assert {name for name in found if name.startswith("f1/")} == {"f1/1", "f1/2"}
     assert found["recall/2"].value == 1.0 and found["recall/1"].value == 0.0
 
 
 def test_of_equal_scores_the_first_is_taken(policy):
-    found = by_name(classification(policy, [Choice("go", ("lamp", "key"), 1)], engine=Table()))
+    found = by_name(measure_classification(policy, [ChoiceQuestion("go", ("lamp", "key"), 1)], engine=Table()))
     assert found["accuracy"].value == 0.0 and found["macro_f1"].low is None
 
 
@@ -287,7 +299,7 @@ def test_choices_of_a_real_policy(policy, form):
     for _ in range(12):
         prompt = " ".join(rng.choice(words, 5)) + (" " if form == "text" else "")
         choices = tuple({" ".join(rng.choice(words, rng.integers(1, 4))): None for _ in range(3)})
-        data.append(Choice(prompt, choices, 0))
+        data.append(ChoiceQuestion(prompt, choices, 0))
     right = 0
     for one in data:
         scores = []
@@ -299,7 +311,7 @@ def test_choices_of_a_real_policy(policy, form):
                 ids, new = [1, *ids_of(policy, one.prompt + choice)], len(choice.split())
             scores.append(-own_losses(policy, ids)[-new:].sum())
         right += scores.index(max(scores)) == 0
-    found = by_name(classification(policy, data, ClassificationConfig(form=form)))
+    found = by_name(measure_classification(policy, data, ClassificationConfig(form=form)))
     assert found["accuracy"].value == pytest.approx(right / len(data)) and 0 < right < len(data)
 
 
@@ -308,7 +320,7 @@ def test_bare_texts_share_no_token_that_the_choice_changes():
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    from evolvent.bench.evaluators import _continuations
+    from evolvent.bench.evaluators import _split_continuations
     from evolvent.models.dialects import dialect_for
 
     vocabulary = {"<s>": 0, "</s>": 1, "a": 2, "b": 3, "c": 4, "ab": 5, "ac": 6}
@@ -317,8 +329,8 @@ def test_bare_texts_share_no_token_that_the_choice_changes():
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, bos_token="<s>", eos_token="</s>")
     policy = Policy(None, tokenizer, dialect_for(tokenizer, "lines"))
     config = ClassificationConfig(form="text")
-    assert _continuations(policy, Choice("ca", ("b", "c"), 0), config) == ([0, 4], [[5], [6]])
-    assert _continuations(policy, Choice("cb", ("b", "c"), 0), config) == ([0, 4, 3], [[3], [4]])
+    assert _split_continuations(policy, ChoiceQuestion("ca", ("b", "c"), 0), config) == ([0, 4], [[5], [6]])
+    assert _split_continuations(policy, ChoiceQuestion("cb", ("b", "c"), 0), config) == ([0, 4, 3], [[3], [4]])
 
 
 # ---------------------------------------------------------------------- generation
@@ -331,16 +343,16 @@ def test_generation_by_hand(policy):
     opened = [tuple(policy.dialect.open("", prompt)) for prompt in prompts]
     engine = Table(texts={key: policy.dialect.action(text) for key, text in zip(opened, words, strict=True)})
     data = [
-        Question(prompts[0], ("drop lamp", "take lamp")),
-        Question(prompts[1], ("take key",)),
-        Question(prompts[2], ("Go, north!",)),
+        OpenQuestion(prompts[0], ("drop lamp", "take lamp")),
+        OpenQuestion(prompts[1], ("take key",)),
+        OpenQuestion(prompts[2], ("Go, north!",)),
     ]
-    found = by_name(generation(policy, data, engine=engine))
+    found = by_name(measure_generation(policy, data, engine=engine))
     assert found["exact_match"].value == pytest.approx(2 / 3) and found["exact_match"].n == 3
     assert found["token_f1"].value == pytest.approx((1 + 0.5 + 1) / 3)
-    strict = by_name(generation(policy, data, GenerationConfig(normalise=False), engine=engine))
+    strict = by_name(measure_generation(policy, data, GenerationConfig(normalise=False), engine=engine))
     assert strict["exact_match"].value == pytest.approx(1 / 3)
-    many = by_name(generation(policy, data, GenerationConfig(samples=3, temperature=1.0), engine=engine))
+    many = by_name(measure_generation(policy, data, GenerationConfig(samples=3, temperature=1.0), engine=engine))
     assert many["exact_match"].value == pytest.approx(2 / 3) and many["exact_match"].n == 3
     seeds = [ask.seeds for ask in engine.asked[-3:]]
     assert len({seed for each in seeds for seed in each}) == 9
@@ -363,29 +375,29 @@ def test_generation_of_a_real_policy_is_its_greedy_text(policy):
                 break
     text = policy.dialect.text(ids[len(policy.dialect.open("", "you see a lamp")) :])
     config = GenerationConfig(max_tokens=6, normalise=False)
-    found = by_name(generation(policy, [Question("you see a lamp", (text,))] * 2, config))
+    found = by_name(measure_generation(policy, [OpenQuestion("you see a lamp", (text,))] * 2, config))
     assert found["exact_match"].value == found["token_f1"].value == 1.0
     sampled = GenerationConfig(max_tokens=6, temperature=1.0, samples=4, seed=1)
-    question = [Question("you see a lamp", ("take lamp", "go")), Question("you see a key", ("drop",))]
-    assert generation(policy, question, sampled) == generation(policy, question, sampled)
+    question = [OpenQuestion("you see a lamp", ("take lamp", "go")), OpenQuestion("you see a key", ("drop",))]
+    assert measure_generation(policy, question, sampled) == measure_generation(policy, question, sampled)
 
 
 def test_bare_text_ends_at_the_stop(policy):
     lamp, key = ids_of(policy, "lamp key")
     engine = Table(texts={(1, lamp): [key, lamp, key]})
     config = GenerationConfig(form="text", stop=(" lamp", "door"), normalise=False)
-    found = by_name(generation(policy, [Question("lamp", ("key",))], config, engine=engine))
+    found = by_name(measure_generation(policy, [OpenQuestion("lamp", ("key",))], config, engine=engine))
     assert found["exact_match"].value == 1.0
     assert engine.asked[0].stop_strings == (" lamp", "door") and engine.asked[0].stop_ids == frozenset([2])
 
 
 def test_a_question_that_does_not_fit_is_named(policy):
-    data = [Question("go", ("x",)), Question(" ".join(["lamp"] * 70), ("x",))]
+    data = [OpenQuestion("go", ("x",)), OpenQuestion(" ".join(["lamp"] * 70), ("x",))]
     with pytest.raises(ConfigError, match=r"question 2: 1 of 2 do not fit.*74 tokens of 64"):
-        generation(policy, data)
+        measure_generation(policy, data)
     with pytest.raises(ConfigError, match="question 1"):
-        classification(policy, [Choice(" ".join(["lamp"] * 63), ("go", "take"), 0)])
-    for evaluate in (generation, classification):
+        measure_classification(policy, [ChoiceQuestion(" ".join(["lamp"] * 63), ("go", "take"), 0)])
+    for evaluate in (measure_generation, measure_classification):
         with pytest.raises(ConfigError, match="no question"):
             evaluate(policy, [])
 
@@ -410,17 +422,17 @@ class Doors(ev.TextWorld):
 
 
 def test_success_in_a_world(policy):
-    found = success(policy, {"doors": Doors()}, SuccessConfig(limit=10, max_tokens=3, split="train"))
+    found = measure_success(policy, {"doors": Doors()}, SuccessConfig(limit=10, max_tokens=3, split="train"))
     (row,) = found
     assert row.metric.startswith("success/doors/") and row.n == 10 and 0 <= row.low <= row.value <= row.high <= 1
-    assert found == success(
+    assert found == measure_success(
         policy,
         {"doors": Doors()},
         SuccessConfig(limit=10, max_tokens=3, split="train"),
         engine=engine_for(policy, slots=3),
     )
     with pytest.raises(ConfigError, match="unknown tier"):
-        success(policy, {"doors": Doors()}, SuccessConfig(tiers=("evoo",)))
+        measure_success(policy, {"doors": Doors()}, SuccessConfig(tiers=("evoo",)))
 
 
 # ---------------------------------------------------------------------- what they share
@@ -445,11 +457,11 @@ def test_the_engine_that_fits_the_model(policy):
     assert type(engine_for(sliding)).__name__ == "RecomputeEngine"
     text = "you see a lamp you see a key"
     losses = own_losses(sliding, [1, *ids_of(policy, text)])
-    assert perplexity(sliding, [Text(text)])[0].value == pytest.approx(math.exp(losses.mean()), rel=1e-5)
+    assert measure_perplexity(sliding, [Text(text)])[0].value == pytest.approx(math.exp(losses.mean()), rel=1e-5)
 
 
 def test_an_interval_of_few_texts_keeps_to_what_is_possible():
-    found = mean_measure(np.array([1.0, 1.0, 0.0]), np.arange(3), "x", most=1.0)
+    found = mean_measure(np.array([1.0, 1.0, 0.0]), np.arange(3), "x", upper=1.0)
     assert (found.low, found.high) == (0, 1) and found.value == pytest.approx(2 / 3)
 
 
@@ -476,12 +488,12 @@ def test_data_is_read(tmp_path):
         {"role": "assistant", "content": "ho"},
     ]
     texts = read_texts(written(tmp_path, {"text": "one\u2028two"}, "", {"messages": messages, "id": "x"}))
-    assert texts == [Text("one\u2028two"), Said("be brief", (("hi", "ho"),))]
+    assert texts == [Text("one\u2028two"), Conversation("be brief", (("hi", "ho"),))]
     row = {"prompt": "p", "choices": ["a", "b"]}
     choices = read_choices(written(tmp_path, {**row, "answer": 1}, {**row, "answer": "a"}))
-    assert choices == [Choice("p", ("a", "b"), 1), Choice("p", ("a", "b"), 0)]
+    assert choices == [ChoiceQuestion("p", ("a", "b"), 1), ChoiceQuestion("p", ("a", "b"), 0)]
     rows = [{"prompt": "p", "reference": "r"}, {"prompt": "p", "references": ["r", "s"]}]
-    assert read_questions(written(tmp_path, *rows)) == [Question("p", ("r",)), Question("p", ("r", "s"))]
+    assert read_questions(written(tmp_path, *rows)) == [OpenQuestion("p", ("r",)), OpenQuestion("p", ("r", "s"))]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import evolvent as ev
 from benchmarks.evolve.__main__ import ARMS, PLAN, QUICK, study
 from benchmarks.evolve.arms import Regardless, drawn
 from evolvent.errors import ErrorRecord
-from evolvent.methods.agentevol import AgentEvol
+from evolvent.methods.agentevol import AgentEvolConfig
 from evolvent.worlds.panel import Sizes
 
 MADE = {"lookup": ev.Lookup(sizes=Sizes(train=60, dev=10, test=10))}
@@ -42,13 +42,13 @@ def test_keeping_regardless_of_reward_keeps_as_many_of_the_same_tasks():
     _, tried = drawn(PLAN_HERE, MADE, 3)
     episodes = [played(task, sample, sample == 1) for task in tried for sample in range(3)]
     choose = Regardless([5, 9, 9], seed=1)
-    rounds = [choose(episodes, AgentEvol()) for _ in range(3)]
+    rounds = [choose(episodes, AgentEvolConfig()) for _ in range(3)]
     tasks = [[trajectory.task.id for trajectory in kept] for kept in rounds]
     assert [len(set(ids)) for ids in tasks] == [5, 9, 9]
     assert tasks[1][:5] == tasks[0] and tasks[2] == tasks[1]
     assert {trajectory.success for kept in rounds for trajectory in kept} == {True, False}
     again = Regardless([5, 9, 9], seed=1)
-    assert [again(episodes, AgentEvol()) for _ in range(3)] == rounds
+    assert [again(episodes, AgentEvolConfig()) for _ in range(3)] == rounds
 
 
 def test_the_frozen_studies_say_all_that_they_depend_on():

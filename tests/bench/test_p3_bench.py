@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.p3.__main__ import QUICK, main
 from benchmarks.p3.cell import TASKS, VARIANTS, Protocol, _unequal, drawn, panel, parts_of, untrained, world_of
-from evolvent.methods.p3 import P3, choose
+from evolvent.methods.p3 import P3Config, select_samples
 from evolvent.trajectory import Task
 
 
@@ -45,8 +45,8 @@ def test_each_variant_chooses_in_its_own_way():
     names = ("p3", "random", "no difficulty", "no pace", "no diversity", "no quality")
     chosen = {}
     for name in names:
-        few, more = (P3.model_validate({"rounds": 3, "count": count, **VARIANTS[name]}) for count in (8, 30))
-        places = [choose(start, parts, config, number=1, seed=0).places for config in (few, more)]
+        few, more = (P3Config.model_validate({"rounds": 3, "count": count, **VARIANTS[name]}) for count in (8, 30))
+        places = [select_samples(start, parts, config, number=1, seed=0).positions for config in (few, more)]
         chosen[name] = tuple(tuple(np.sort(each).tolist()) for each in places)
     assert len(set(chosen.values())) == len(names), chosen
 

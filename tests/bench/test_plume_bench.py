@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("stable_baselines3")
 
 from benchmarks.plume import __main__ as plume
-from evolvent.stats import wilson
+from evolvent.stats import wilson_interval
 
 KINDS = [f"kind {i % 6}" for i in range(48)]
 
@@ -78,7 +78,7 @@ def test_rows_tell_rates_with_both_intervals():
     row = plume.row_of([cell("dqn/agdc", 30, wins=46, false=1, decision=0.25)])
     assert row["success"][0] == pytest.approx(46 / 48, abs=1e-4)
     assert row["false_cessation"][0] == pytest.approx(1 / 48, abs=1e-4)
-    alone = wilson(46, 48)
+    alone = wilson_interval(46, 48)
     assert row["success"][1] <= alone.low + 1e-4 and alone.high - 1e-4 <= row["success"][2] <= 1
     assert row["outcomes"] == {"right_stop": 46, "false_stop": 1, "withheld": 0, "unfinished": 1, "unknown": 0}
     assert (row["steps"][0], row["decision_ms"]) == (30.5, 0.25)

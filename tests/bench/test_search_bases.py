@@ -22,7 +22,7 @@ from evolvent.errors import ConfigError
 from evolvent.learn.learner import TrainConfig
 from evolvent.models.policy import Policy, tiny_policy
 from evolvent.rollout.collect import collect
-from evolvent.scale.initial import demonstrations
+from evolvent.scale.initial import collect_demonstrations
 from evolvent.trajectory import Start, Trajectory
 from evolvent.worlds.countdown import Countdown
 from evolvent.worlds.deduction.world import Deduction
@@ -155,7 +155,7 @@ def test_a_right_answer_by_a_wrong_proof_is_told_apart() -> None:
     world = world_of("deduction", bases=QUICK)
     assert isinstance(world, Deduction)
     task = panel("deduction", "dev", 2, bases=QUICK)[0]
-    (right,) = demonstrations([world], [task])
+    (right,) = collect_demonstrations([world], [task])
     text = str(right.steps[0].action)
     proof, _, answer = text.partition(" ### ")
     wrong = {"true": "false", "false": "true"}[answer]

@@ -53,7 +53,7 @@ def test_all_methods_of_a_budget_have_the_same_limit_and_all_searches_are_as_wid
     assert {how.computed for how in hows.values()} == {budget}
     assert {how.terminal for how in hows.values()} == {"value"}  # nobody is told what the world pays
     assert len({hows[name].width for name in ("beam", "mcts", "gumbel")}) == 1
-    assert not hows["samples"].judged and all(hows[name].judged for name in METHODS[2:])
+    assert not hows["samples"].uses_judge and all(hows[name].uses_judge for name in METHODS[2:])
     assert how_of(Cell("countdown", 0, "greedy", 0)).computed is None
 
 
@@ -82,7 +82,7 @@ def _tried(folder: Path, held_out: set[str]) -> tuple[Policy, Countdown, list[Tr
     """Legal episodes of a policy that has learned next to nothing, and what hindsight makes of them."""
     policy, world = base_of("countdown", 0, folder, bases=QUICK), world_of("countdown", bases=QUICK)
     assert isinstance(world, Countdown)
-    agent = LanguageAgent(policy, Sampling(1.0), max_tokens=8, choose=True)
+    agent = LanguageAgent(policy, Sampling(1.0), max_tokens=8, restrict_to_admissible=True)
     starts = [Start(task) for task in panel("countdown", "train", 30, bases=QUICK)]
     tried = list(collect({world.name: world}, starts, agent, engine=LocalEngine(policy)))
     return policy, world, tried, hindsight(tried, policy, world, goal="make", held_out=held_out)

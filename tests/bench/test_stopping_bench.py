@@ -60,7 +60,7 @@ def by_hand(row: dict, name: str) -> tuple[bool, int, int]:
             if belief.cast == int(name.split()[1]):
                 break
             continue
-        history.append(detector_of(name)(belief.summary(), history))
+        history.append(detector_of(name)(belief.summarize(), history))
         if history[-1].stop[0]:
             break
     return belief.leader == 0, sum(row["generated"][: belief.cast]), belief.cast

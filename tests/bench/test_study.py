@@ -16,20 +16,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evolvent.bench.plan import changes
-from evolvent.bench.results import Results, claimed
+from evolvent.bench.plan import list_changes
+from evolvent.bench.results import StudyResults, hold_lock
 from evolvent.bench.study import (
     Arm,
-    Failed,
-    Played,
-    Primary,
+    ArmFailure,
+    ArmResult,
+    PrimaryComparison,
     Study,
-    freeze,
-    outcomes,
+    collect_outcomes,
+    freeze_study,
+    read_costs,
     read_results,
     read_study,
     run_study,
-    spent,
 )
 from evolvent.errors import (
     ConfigError,
@@ -52,9 +52,9 @@ def test_the_digest_is_the_same_on_every_machine():
 
 
 def test_freezing_twice_gives_one_digest(tmp_path):
-    digest = freeze(study(), tmp_path)
+    digest = freeze_study(study(), tmp_path)
     before = (tmp_path / "study.json").read_bytes()
-    assert freeze(study(), tmp_path) == digest == study().digest()
+    assert freeze_study(study(), tmp_path) == digest == study().digest()
     assert (tmp_path / "study.json").read_bytes() == before
 
 
@@ -65,24 +65,24 @@ def test_freezing_twice_gives_one_digest(tmp_path):
         ({"seeds": (0, 1)}, "seeds: [0, 1, 2, 3, 4, 5] -> [0, 1]"),
         ({"budget": None}, "budget: 1000 -> null"),
         ({"facts": {"worlds": {"lookup": "1", "maze": "3"}, "lr": 0.004}}, 'facts.worlds.maze: "2" -> "3"'),
-        ({"primary": Primary("evolve", "control", ("evo",))}, 'primary.tiers: ["evo", "combo"] -> ["evo"]'),
+        ({"primary": PrimaryComparison("evolve", "control", ("evo",))}, 'primary.tiers: ["evo", "combo"] -> ["evo"]'),
     ],
 )
 def test_a_changed_study_is_refused_with_both_digests(tmp_path, change, said):
-    digest = freeze(study(), tmp_path)
+    digest = freeze_study(study(), tmp_path)
     changed = replace(study(), **change)
     with pytest.raises(ConfigError, match="a change is a new study: give it another folder") as error:
-        freeze(changed, tmp_path)
+        freeze_study(changed, tmp_path)
     assert digest in str(error.value) and changed.digest() in str(error.value)
     assert said in str(error.value)
     assert str(error.value).count("->") == 1, "only what changed is named"
 
 
 def test_a_changed_question_an_added_and_a_moved_arm_are_named():
-    before = study().described()
+    before = study().describe()
     arms = [replace(study().arms[0], question="why?"), study().arms[2], study().arms[1]]
-    after = replace(study(), arms=(*arms, Arm("upper", "the best", answers))).described()
-    found = "\n".join(changes(before, after))
+    after = replace(study(), arms=(*arms, Arm("upper", "the best", answers))).describe()
+    found = "\n".join(list_changes(before, after))
     assert 'arms.base.question: "where all start" -> "why?"' in found
     assert "order of the arms: base, evolve, control -> base, control, evolve, upper" in found
     assert 'arms.upper.question: absent -> "the best"' in found
@@ -95,7 +95,7 @@ def test_how_an_arm_is_played_is_not_part_of_the_digest():
 
 
 def test_a_study_is_read_back(tmp_path):
-    freeze(study(), tmp_path)
+    freeze_study(study(), tmp_path)
     found = read_study(tmp_path)
     assert found == study() and found.digest() == study().digest()
     with pytest.raises(ConfigError, match=r"arms.base: cannot be played"):
@@ -103,14 +103,14 @@ def test_a_study_is_read_back(tmp_path):
 
 
 def test_an_edited_study_is_refused(tmp_path):
-    digest = freeze(study(), tmp_path)
+    digest = freeze_study(study(), tmp_path)
     path = tmp_path / "study.json"
     path.write_text(path.read_text().replace('"threshold": 0.05', '"threshold": 0.01'))
     edited = replace(study(), threshold=0.01).digest()
     with pytest.raises(ConfigError, match=f"changed after freezing: it says {digest}, its content is {edited}"):
         read_study(tmp_path)
     with pytest.raises(ConfigError, match=r"threshold: 0.01 -> 0.05"):
-        freeze(study(), tmp_path)
+        freeze_study(study(), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_every_mistake_is_told_at_once():
         Arm("y", "?", after=("x",)),
     )
     with pytest.raises(ConfigError) as error:
-        Study("", arms, (1, 1), 0, Primary("evolv", "two", (), base="bse"), 2.0, {"x": float("nan")})
+        Study("", arms, (1, 1), 0, PrimaryComparison("evolv", "two", (), base="bse"), 2.0, {"x": float("nan")})
     told = [str(problem) for problem in error.value.problems]
     assert [problem.where for problem in error.value.problems] == [
         "arms",
@@ -160,8 +160,8 @@ def test_every_mistake_is_told_at_once():
 
 def test_arms_are_played_after_those_they_name():
     arms = [Arm(name, "?", answers, after) for name, after in (("c", ("b",)), ("a", ()), ("b", ("a",)), ("d", ()))]
-    found = Study("s", arms, (0,), None, Primary("a", "b"))
-    assert [arm.name for arm in found.ordered()] == ["a", "b", "c", "d"]
+    found = Study("s", arms, (0,), None, PrimaryComparison("a", "b"))
+    assert [arm.name for arm in found.sort_arms()] == ["a", "b", "c", "d"]
 
 
 # ---------------------------------------------------------------- running
@@ -173,10 +173,10 @@ def test_everything_is_played_once_and_kept_small(tmp_path):
     def play(seat):
         seen.append((seat.arm, seat.seed))
         assert seat.folder == tmp_path / "runs" / seat.arm / str(seat.seed) and seat.folder.is_dir()
-        assert (list(seat.others), seat.budget) == ([] if seat.arm == "base" else ["base"], 1000)
-        if seat.others:
-            assert seat.others["base"].played.notes == {"curve": [0.5]}
-            assert (seat.others["base"].folder / "policy").read_text() == str(seat.seed)
+        assert (list(seat.previous), seat.budget) == ([] if seat.arm == "base" else ["base"], 1000)
+        if seat.previous:
+            assert seat.previous["base"].result.notes == {"curve": [0.5]}
+            assert (seat.previous["base"].folder / "policy").read_text() == str(seat.seed)
         else:
             (seat.folder / "policy").write_text(str(seat.seed))
         return played("110000011", notes={"curve": [0.5]})
@@ -203,7 +203,7 @@ def test_everything_is_played_once_and_kept_small(tmp_path):
 def test_the_order_of_tasks_does_not_matter(tmp_path):
     def play(seat):
         turned = {panel: rows[::-1] for panel, rows in studies.outcomes("110000011").items()}
-        return Played(turned if seat.arm == "evolve" else studies.outcomes("110000011"), tokens={"computed": 0})
+        return ArmResult(turned if seat.arm == "evolve" else studies.outcomes("110000011"), tokens={"computed": 0})
 
     found = run_study(study(play, seeds=(0,)), tmp_path)
     assert found["evolve", 0].outcomes == found["base", 0].outcomes
@@ -221,9 +221,9 @@ def test_a_failed_arm_is_recorded_and_tried_again(tmp_path):
 
     events = []
     found = run_study(study(play, seeds=(0, 1, 2)), tmp_path, observe=events.append)
-    assert found["base", 1] == Failed("NonFinite", "loss is NaN; got update 7")
-    assert found["evolve", 1] == found["control", 1] == Failed("NotPlayed", "because base failed")
-    assert [key for key, result in found.items() if isinstance(result, Played)] == [
+    assert found["base", 1] == ArmFailure("NonFinite", "loss is NaN; got update 7")
+    assert found["evolve", 1] == found["control", 1] == ArmFailure("NotPlayed", "because base failed")
+    assert [key for key, result in found.items() if isinstance(result, ArmResult)] == [
         ("base", 0),
         ("evolve", 0),
         ("control", 0),
@@ -239,7 +239,7 @@ def test_a_failed_arm_is_recorded_and_tried_again(tmp_path):
     seen.clear()
     found = run_study(study(play, seeds=(0, 1, 2)), tmp_path)
     assert seen == [("base", 1), ("evolve", 1), ("control", 1), ("control", 2)]
-    assert all(isinstance(result, Played) for result in found.values()) and len(found) == 9
+    assert all(isinstance(result, ArmResult) for result in found.values()) and len(found) == 9
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError, SystemExit])
@@ -264,10 +264,10 @@ def test_more_than_the_budget_is_a_failure_with_both_numbers(tmp_path):
     assert (
         found["base", 0].kind == "LimitExceeded" and "100 tokens computed, the budget is 99" in found["base", 0].message
     )
-    assert isinstance(run_study(study(seeds=(0,), budget=100), tmp_path / "b")["base", 0], Played)
-    silent = study(lambda seat: Played(studies.outcomes("1" * 9)), seeds=(0,))
+    assert isinstance(run_study(study(seeds=(0,), budget=100), tmp_path / "b")["base", 0], ArmResult)
+    silent = study(lambda seat: ArmResult(studies.outcomes("1" * 9)), seeds=(0,))
     assert "does not say how many tokens it computed" in run_study(silent, tmp_path / "c")["base", 0].message
-    assert isinstance(run_study(replace(silent, budget=None), tmp_path / "d")["base", 0], Played)
+    assert isinstance(run_study(replace(silent, budget=None), tmp_path / "d")["base", 0], ArmResult)
 
 
 def test_other_tasks_in_a_panel_are_a_failure(tmp_path):
@@ -275,10 +275,10 @@ def test_other_tasks_in_a_panel_are_a_failure(tmp_path):
         rows = studies.outcomes("1" * 9)
         if seat.arm == "control":
             rows["maze/evo"] = [*rows["maze/evo"][:2], ("another", "kind 1", True)]
-        return Played(rows, tokens={"computed": 1})
+        return ArmResult(rows, tokens={"computed": 1})
 
     found = run_study(study(play, seeds=(0,)), tmp_path)
-    assert isinstance(found["evolve", 0], Played)
+    assert isinstance(found["evolve", 0], ArmResult)
     assert "maze/evo: was played with other tasks than before: 1 of its 3 are missing, 1 are others" in (
         found["control", 0].message
     )
@@ -287,7 +287,7 @@ def test_other_tasks_in_a_panel_are_a_failure(tmp_path):
 def test_an_arm_may_play_fewer_or_more_panels(tmp_path):
     def play(seat):
         rows = studies.outcomes("1" * 9)
-        return Played(
+        return ArmResult(
             rows | {"new/evo": [("t", "k", False)]} if seat.arm == "evolve" else dict([*rows.items()][:1]),
             tokens={"computed": 1},
         )
@@ -338,7 +338,7 @@ def test_a_full_disk_is_no_failure_of_the_arm(tmp_path, monkeypatch):
     def full(self, arm, seed, *, result):
         raise NoSpace("no space left")
 
-    monkeypatch.setattr(Results, "put", full)
+    monkeypatch.setattr(StudyResults, "write", full)
     with pytest.raises(NoSpace):
         run_study(study(seeds=(0,)), tmp_path)
 
@@ -348,8 +348,8 @@ def test_a_full_disk_is_no_failure_of_the_arm(tmp_path, monkeypatch):
 
 def test_what_another_process_holds_is_left_to_it(tmp_path):
     events = []
-    freeze(study(seeds=(0, 1)), tmp_path)
-    with claimed(tmp_path / "locks" / "base" / "0"):
+    freeze_study(study(seeds=(0, 1)), tmp_path)
+    with hold_lock(tmp_path / "locks" / "base" / "0"):
         found = run_study(study(seeds=(0, 1)), tmp_path, observe=events.append)
     assert {seed for _, seed in found} == {1}
     states = {(event.arm, event.state) for event in events if event.seed == 0}
@@ -381,7 +381,7 @@ def test_two_at_once_share_the_work(tmp_path):
         worker.start()
     for worker in workers:
         worker.join(timeout=60)
-    assert sorted(seen) == sorted({(arm, seed) for arm in study().names for seed in range(6)})
+    assert sorted(seen) == sorted({(arm, seed) for arm in study().arm_names for seed in range(6)})
     assert len(read_results(study(), tmp_path)) == 18
 
 
@@ -414,10 +414,10 @@ def test_a_killed_process_leaves_nothing_held(tmp_path):
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.booleans(), min_size=9, max_size=9), st.dictionaries(st.text(max_size=5), st.integers() | st.text()))
 def test_results_come_back_as_they_were(tmp_path_factory, marks, notes):
-    kept = Results(tmp_path_factory.mktemp("study"), "d")
+    kept = StudyResults(tmp_path_factory.mktemp("study"), "d")
     result = played("".join("01"[mark] for mark in marks), notes=notes)
-    kept.put("arm", 3, result=kept.accept(result))
-    assert Results(kept._folder, "d").get("arm", 3) == result
+    kept.write("arm", 3, result=kept.accept(result))
+    assert StudyResults(kept._folder, "d").get("arm", 3) == result
 
 
 def test_nan_in_the_notes_does_not_lose_a_result(tmp_path):
@@ -441,12 +441,12 @@ def test_nan_in_the_notes_does_not_lose_a_result(tmp_path):
 )
 def test_what_is_no_result(outcomes, more, said):
     with pytest.raises(ConfigError, match=said.replace(".", r"\.")):
-        Played(outcomes, **more)
+        ArmResult(outcomes, **more)
 
 
 def test_unscored_episodes_are_no_result():
     with pytest.raises(ScoringError, match="could not be scored: 1 of 2 in w/evo"):
-        Played({"w/evo": [("t", "k", True), ("u", "k", None)]})
+        ArmResult({"w/evo": [("t", "k", True), ("u", "k", None)]})
 
 
 def _evaluation(world="lookup", tier="evo", split="test", outcomes=(("t", "k", True),)):
@@ -456,11 +456,14 @@ def _evaluation(world="lookup", tier="evo", split="test", outcomes=(("t", "k", T
 
 def test_outcomes_of_evaluations():
     rows = [_evaluation(), _evaluation("maze", "combo", outcomes=(("a", "k", False), ("b", "l", True)))]
-    assert outcomes(rows) == {"lookup/evo": (("t", "k", True),), "maze/combo": (("a", "k", False), ("b", "l", True))}
+    assert collect_outcomes(rows) == {
+        "lookup/evo": (("t", "k", True),),
+        "maze/combo": (("a", "k", False), ("b", "l", True)),
+    }
     with pytest.raises(ConfigError, match="two evaluations of lookup/evo"):
-        outcomes([_evaluation(), _evaluation(split="dev")])
+        collect_outcomes([_evaluation(), _evaluation(split="dev")])
     with pytest.raises(ScoringError, match="1 of 1 episodes of lookup/evo could not be scored"):
-        outcomes([_evaluation(outcomes=(("t", "k", None),))])
+        collect_outcomes([_evaluation(outcomes=(("t", "k", None),))])
 
 
 class Verbs:
@@ -494,15 +497,15 @@ class Policy:
 
 
 def test_what_a_run_cost_is_read_from_its_ledger(tmp_path):
-    assert spent(tmp_path) == ({"generated": 0, "computed": 0, "trained": 0, "fed": 0}, 0.0)
+    assert read_costs(tmp_path) == ({"generated": 0, "computed": 0, "trained": 0, "fed": 0}, 0.0)
     for _ in range(2):  # the second time everything is found in the ledger and costs nothing more
         with Run(tmp_path, Verbs()) as run:
             policy = run.fit(run.fit(Policy(), [], "objective"), [], "objective")
             run.evaluate(policy, 1)
-    tokens, cpu_s = spent(tmp_path)
+    tokens, cpu_s = read_costs(tmp_path)
     assert tokens == {"generated": 0, "computed": 18, "trained": 14, "fed": 0} and 0 <= cpu_s < 5
-    assert spent(tmp_path, verbs=("evaluate",))[0]["computed"] == 0
+    assert read_costs(tmp_path, verbs=("evaluate",))[0]["computed"] == 0
     with (tmp_path / "stages.jsonl").open("a") as file:
         file.write("broken\n")
     with pytest.raises(CorruptRecord, match="broken line"):
-        spent(tmp_path)
+        read_costs(tmp_path)

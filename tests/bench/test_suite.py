@@ -9,12 +9,21 @@ from math import sqrt
 import pytest
 
 from evolvent.agents.plain import Expert
-from evolvent.bench.leaderboard import board
-from evolvent.bench.suite import HORIZONS, Measured, Player, Sheet, contests, measure, overall, read_sheet
+from evolvent.bench.leaderboard import build_leaderboard
+from evolvent.bench.suite import (
+    HORIZONS,
+    PanelResult,
+    Player,
+    Sheet,
+    list_panels,
+    overall_success,
+    read_sheet,
+    summarize_panel,
+)
 from evolvent.errors import ConfigError, CorruptRecord, SampleInvalid, UnknownSchema
 from evolvent.rollout.collect import collect
 from evolvent.trajectory import Score
-from evolvent.view.leaderboard import leaderboard_page, leaderboard_rows
+from evolvent.view.leaderboard import leaderboard_page, tabulate_leaderboard
 from evolvent.worlds.lookup import Lookup
 from evolvent.worlds.maze import Maze
 from evolvent.worlds.panel import Sizes, digest
@@ -23,62 +32,62 @@ SMALL = Sizes(train=30, dev=20, test=20)
 WORLDS = {world.name: world for world in (Lookup(sizes=SMALL), Maze(sizes=SMALL))}
 
 
-def row(world="maze", tier="seen", outcomes="1100", **changes) -> Measured:
+def row(world="maze", tier="seen", outcomes="1100", **changes) -> PanelResult:
     units = tuple(None if sign == "-" else float(sign) for sign in outcomes)
-    made = Measured(world, "1", tier, "test", f"digest of {world}/{tier}", 15, outcomes, units, 8, 4, 9, 2, 1.5)
+    made = PanelResult(world, "1", tier, "test", f"digest of {world}/{tier}", 15, outcomes, units, 8, 4, 9, 2, 1.5)
     return replace(made, **changes)
 
 
-def sheet(name: str, *rows: Measured) -> Sheet:
+def sheet(name: str, *rows: PanelResult) -> Sheet:
     return Sheet(Player(name, "random"), 0, "2026-01-02T03:04:05Z", {"evolvent": "0"}, rows)
 
 
 def test_official_horizons_replace_those_of_the_worlds():
-    found = contests(WORLDS, limit=3)
+    found = list_panels(WORLDS, limit=3)
     assert [(one.name, one.horizon) for one in found if one.world.name == "maze"] == [("maze/seen", HORIZONS["maze"])]
     assert {one.horizon for one in found if one.world.name == "lookup"} == {WORLDS["lookup"].horizon}
-    own = contests(WORLDS, limit=3, own_horizons=True)
+    own = list_panels(WORLDS, limit=3, own_horizons=True)
     assert {one.horizon for one in own if one.world.name == "maze"} == {WORLDS["maze"].horizon}
     assert all(len(one.tasks) == 3 for one in found)
 
 
 def test_unknown_tiers_and_empty_panels_are_refused():
     with pytest.raises(ConfigError, match="did you mean 'combo'"):
-        contests(WORLDS, tiers=("comb",))
+        list_panels(WORLDS, tiers=("comb",))
     with pytest.raises(ConfigError, match="maze"):
-        contests(WORLDS, tiers=("combo",))
+        list_panels(WORLDS, tiers=("combo",))
 
 
 def test_a_row_has_the_order_of_its_panel_whatever_the_order_of_the_episodes():
-    (contest,) = contests({"maze": WORLDS["maze"]}, limit=6)
+    (contest,) = list_panels({"maze": WORLDS["maze"]}, limit=6)
     episodes = list(collect({"maze": contest.world}, contest.starts(), Expert(), engine=None))
     lost = {contest.tasks[1].id: Score(0.0, 0.0, False), contest.tasks[4].id: Score()}
     episodes = [replace(one, score=lost.get(one.task.id, one.score)) for one in reversed(episodes)]
-    made = measure(contest, episodes, wall_s=2.0, computed=7)
+    made = summarize_panel(contest, episodes, wall_s=2.0, computed=7)
     assert (made.outcomes, made.errors, made.success, made.unit) == ("1011-1", 1, None, None)
     assert (made.digest, made.computed) == (digest(contest.tasks), 7)
     assert made.steps == sum(len(one.steps) for one in episodes)
     with pytest.raises(SampleInvalid, match="1 tasks of maze/seen were not played"):
-        measure(contest, episodes[1:], wall_s=0.0)
+        summarize_panel(contest, episodes[1:], wall_s=0.0)
 
 
 def test_overall_gives_every_world_the_same_weight():
     """Worked by hand: maze .5, lookup (1 + 0) / 2; what Wilson's intervals reach, squared, times squares of weights."""
     rows = [row(outcomes="1100"), row("lookup", "seen", "11"), row("lookup", "evo", "0000")]
-    found = overall(rows)
+    found = overall_success(rows)
     assert found is not None
     half, lost = 0.349964, 0.657620  # of 2 in 4 both ways, and of 2 in 2 downwards
     won = 0.489890  # of 0 in 4 upwards
     assert found.mean == pytest.approx(0.5)
     assert found.mean - found.low == pytest.approx(sqrt((half / 2) ** 2 + (lost / 4) ** 2), abs=1e-5)
     assert found.high - found.mean == pytest.approx(sqrt((half / 2) ** 2 + (won / 4) ** 2), abs=1e-5)
-    assert overall([*rows, row(outcomes="1-")]) is None
+    assert overall_success([*rows, row(outcomes="1-")]) is None
 
 
 @pytest.mark.parametrize("outcomes", ["1", "0", "1110", "1" * 100, "0" * 99 + "1"])
 def test_the_overall_interval_of_one_panel_is_its_own(outcomes):
     one = row(outcomes=outcomes)
-    whole, own = overall([one]), one.success
+    whole, own = overall_success([one]), one.success
     assert whole is not None and own is not None
     assert (whole.mean, whole.low, whole.high) == pytest.approx((own.mean, own.low, own.high))
 
@@ -158,20 +167,20 @@ def test_the_board_ranks_only_what_is_comparable():
     ]
     part = sheet("part", row(outcomes="1111"))
     strange = sheet("strange", row(outcomes="1111", horizon=50), row("lookup", outcomes="1111"))
-    data = board([*full, part, strange])
+    data = build_leaderboard([*full, part, strange])
     assert [one["name"] for one in data["players"]] == ["strong", "weak", "part", "strange"]
     assert [one["overall"] is None for one in data["players"]] == [False, False, True, True]
     assert data["players"][3]["other"] == ["maze/seen"] and data["players"][3]["cells"]["maze"] is None
-    columns, rows = leaderboard_rows(data)
+    columns, rows = tabulate_leaderboard(data)
     assert columns == ("success, %", "strong", "weak", "part", "strange")
     assert rows[0] == ("overall", "87.5", "12.5", None, None)
     with pytest.raises(ConfigError):
-        board([])
+        build_leaderboard([])
 
 
 def test_the_page_shows_names_as_text():
-    data = board([sheet("<script>alert(1)</script>\u202e", row(outcomes="1010"))])
+    data = build_leaderboard([sheet("<script>alert(1)</script>\u202e", row(outcomes="1010"))])
     page = leaderboard_page(data)
-    assert "\u202e" not in "".join(leaderboard_rows(data)[0])
+    assert "\u202e" not in "".join(tabulate_leaderboard(data)[0])
     assert "<script" not in page and "&lt;script&gt;" in page and "\u202e" not in page
     assert "default-src 'none'" in page and "50.0" in page

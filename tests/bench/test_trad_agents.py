@@ -24,7 +24,7 @@ from benchmarks.trad_agents.lessons import (
     world_of,
 )
 from evolvent.agents.prompts import Prompt
-from evolvent.agents.writers import Asked, Scripted
+from evolvent.agents.writers import ScriptedWriter, WriteRequest
 from evolvent.methods.trad import trad
 from evolvent.trajectory import Start
 
@@ -67,7 +67,9 @@ def test_a_writer_in_a_code(ask, answer, found):
         read.append(prompt.user)
         return answer
 
-    writing = Coded(Scripted(said), CODE).begin(0).write(Asked(Prompt("rules", f"> act: go\n{ask}"), ("\n",), 9))
+    writing = (
+        Coded(ScriptedWriter(said), CODE).begin(0).write(WriteRequest(Prompt("rules", f"> act: go\n{ask}"), ("\n",), 9))
+    )
     with pytest.raises(StopIteration) as end:
         next(writing)
     assert end.value.value.text == found
@@ -103,7 +105,7 @@ def test_the_expert_s_prompts_are_those_of_play(name):
 
     config = trad_agents_config(name)
     (played,) = trad(
-        Coded(Scripted(said), code),
+        Coded(ScriptedWriter(said), code),
         [Start(task)],
         config=config,
         worlds={world.name: world},

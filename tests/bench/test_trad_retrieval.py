@@ -10,7 +10,7 @@ import pytest
 from benchmarks.trad.retrieval import action_of, match, without_last_sentence, wronged
 from evolvent.memory.encoders import HashedNgrams
 from evolvent.memory.loaders import read_trad
-from evolvent.memory.records import demonstration
+from evolvent.memory.records import make_demonstration
 
 THINGS = ("mug", "egg", "bowl", "pan", "cup")
 PLACES = ("desk", "shelf", "bed", "sofa")
@@ -43,7 +43,7 @@ def test_the_last_sentence():
 
 
 def test_wrong_thoughts_are_as_many_as_told(data):
-    episodes = [demonstration(one) for one in read_trad(data).trajectories]
+    episodes = [make_demonstration(one) for one in read_trad(data).trajectories]
     steps = [step for one in episodes for step in one.steps]
     for share in (0.0, 0.5, 1.0):
         made = [step for one in wronged(episodes, share, "x") for step in one.steps]

@@ -49,7 +49,7 @@ def rows(tmp_path):
 def test_what_is_tuned_on_was_not_cloned_and_what_is_measured_is_in_words_of_its_own():
     shown, told, worded = _shown(SMALL, 3), _told(SMALL, 3), _worded(SMALL.worlds)["lookup-worded"]
     assert len(shown) == 20 and len(told) == 20  # ten tasks, each in two tellings
-    own = [worded.untold(task).id for task in told]
+    own = [worded.original_task(task).id for task in told]
     assert len(set(own)) == 10 and not {task.id for task in shown} & set(own)
     forms = {split: {task.spec["form"] for task in panel(SMALL, split)} for split in ("dev", "test")}
     assert not forms["dev"] & forms["test"]

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evolvent.bench.results import Failed, Played
-from evolvent.bench.study import Arm, Primary, run_study
-from evolvent.bench.verdict import as_json, read_summary, summary
+from evolvent.bench.results import ArmFailure, ArmResult
+from evolvent.bench.study import Arm, PrimaryComparison, run_study
+from evolvent.bench.verdict import read_summary, summarize_study, to_json
 from evolvent.errors import ConfigError
 from tests.bench.studies import PANELS, answers, outcomes, played, study
 
@@ -30,7 +30,7 @@ def results(rates, *, seeds=range(6), panels=("lookup/evo", "lookup/combo", "maz
                 panel: [(f"{panel}-{n}", f"k{n // 2}", bool(won[n])) for n in range(2 * KINDS)]
                 for panel, won in wins.items()
             }
-            found[arm, seed] = Played(rows, tokens={"computed": 100 + seed}, cpu_s=36.0)
+            found[arm, seed] = ArmResult(rows, tokens={"computed": 100 + seed}, cpu_s=36.0)
     return found
 
 
@@ -40,7 +40,7 @@ RATES = {"base": 0.2, "evolve": 0.8, "control": 0.3}
 def test_means_and_differences_are_worked_by_hand():
     """Worlds count alike: lookup has both tiers, maze only evo."""
     marks = {"base": "000000000", "evolve": "111010110", "control": "100000010"}
-    found = summary(study(), {(arm, seed): played(word) for arm, word in marks.items() for seed in range(6)})
+    found = summarize_study(study(), {(arm, seed): played(word) for arm, word in marks.items() for seed in range(6)})
     # evolve: lookup (3/4 + 1/2) / 2 = 5/8, maze 2/3; control: lookup (1/4 + 0) / 2 = 1/8, maze 1/3
     means = {arm.name: arm.interval.mean for arm in found.arms}
     assert means == {
@@ -75,7 +75,7 @@ def test_other_tiers_do_not_move_the_primary_number():
     plain = results(RATES)
     more = results({arm: 1 - rate for arm, rate in RATES.items()}, panels=("lookup/seen", "maze/longer"))
     joined = {key: replace(one, outcomes={**one.outcomes, **more[key].outcomes}) for key, one in plain.items()}
-    one, other = summary(study(), plain), summary(study(), joined)
+    one, other = summarize_study(study(), plain), summarize_study(study(), joined)
     assert (one.difference, one.verdict, one.p) == (other.difference, other.verdict, other.p)
     assert [(r.world, r.tier) for r in other.rates if r.arm == "base"] == [
         ("lookup", "seen"),
@@ -88,7 +88,7 @@ def test_other_tiers_do_not_move_the_primary_number():
 
 
 def test_a_clear_difference_improves():
-    found = summary(study(), results(RATES))
+    found = summarize_study(study(), results(RATES))
     assert found.verdict == "improves"
     assert found.difference.interval.low > 0.05
     assert "evolve improves on control: evolve minus control is +" in found.sentence
@@ -96,7 +96,7 @@ def test_a_clear_difference_improves():
 
 
 def test_below_the_threshold_is_no_difference_shown():
-    found = summary(study(threshold=0.9), results(RATES))
+    found = summarize_study(study(threshold=0.9), results(RATES))
     assert found.verdict == "no difference shown"
     assert "below the frozen threshold of 90 points" in found.sentence
 
@@ -104,19 +104,19 @@ def test_below_the_threshold_is_no_difference_shown():
 def test_a_mean_of_exactly_the_threshold_reaches_it():
     marks = {"base": "0" * 9, "evolve": "1" * 9, "control": "0" * 9}
     same = {(arm, seed): played(word) for arm, word in marks.items() for seed in range(6)}
-    assert summary(study(threshold=1.0), same).verdict == "improves"
+    assert summarize_study(study(threshold=1.0), same).verdict == "improves"
 
 
 def test_no_difference_and_a_loss_are_not_improvements():
-    level = summary(study(), results({"base": 0.2, "evolve": 0.5, "control": 0.5}))
+    level = summarize_study(study(), results({"base": 0.2, "evolve": 0.5, "control": 0.5}))
     assert level.verdict == "no difference shown" and "the interval reaches 0 or below" in level.sentence
-    worse = summary(study(), results({"base": 0.2, "evolve": 0.2, "control": 0.8}))
+    worse = summarize_study(study(), results({"base": 0.2, "evolve": 0.2, "control": 0.8}))
     assert worse.verdict == "no difference shown"
     assert "the whole interval lies below 0: evolve is worse" in worse.sentence
 
 
 def test_few_seeds_have_no_verdict():
-    found = summary(study(seeds=range(5)), results(RATES, seeds=range(5)))
+    found = summarize_study(study(seeds=range(5)), results(RATES, seeds=range(5)))
     assert found.verdict == "no verdict: 5 complete seeds, at least 6 are needed"
     assert found.p == 0.0625 and "exploration, not a result" in found.sentence
 
@@ -124,12 +124,12 @@ def test_few_seeds_have_no_verdict():
 @pytest.mark.parametrize("arm", ["evolve", "control"])
 def test_a_failed_seed_withholds_the_verdict_and_enters_no_mean(arm):
     whole = results(RATES, seeds=range(8))
-    failed = whole | {(arm, 3): Failed("NonFinite", "loss is NaN")}
-    found = summary(study(seeds=range(8)), failed)
+    failed = whole | {(arm, 3): ArmFailure("NonFinite", "loss is NaN")}
+    found = summarize_study(study(seeds=range(8)), failed)
     assert found.verdict == f"no verdict: {arm} failed on seed 3"
     assert [(one.arm, one.seed, one.why) for one in found.unfinished] == [(arm, 3, "NonFinite: loss is NaN")]
     assert sorted(found.difference.by_seed) == [0, 1, 2, 4, 5, 6, 7]
-    kept = summary(study(seeds=range(8)), whole).difference.by_seed
+    kept = summarize_study(study(seeds=range(8)), whole).difference.by_seed
     assert found.difference.by_seed == {seed: value for seed, value in kept.items() if seed != 3}
     (row,) = [row for row in found.arms if row.name == arm]
     assert (row.finished, row.failed, row.tokens, row.cpu_s) == (7, 1, {"computed": 725}, 252.0)
@@ -137,11 +137,11 @@ def test_a_failed_seed_withholds_the_verdict_and_enters_no_mean(arm):
 
 def test_every_reason_is_told():
     some = results(RATES, seeds=range(6))
-    some |= {("evolve", 1): Failed("NoSpace", "full"), ("evolve", 4): Failed("NoSpace", "full")}
+    some |= {("evolve", 1): ArmFailure("NoSpace", "full"), ("evolve", 4): ArmFailure("NoSpace", "full")}
     del some["control", 0]
     short = some["control", 5]
     some["control", 5] = replace(short, outcomes={"lookup/evo": short.outcomes["lookup/evo"]})
-    found = summary(study(), some)
+    found = summarize_study(study(), some)
     assert found.verdict == (
         "no verdict: evolve failed on seeds 1, 4; control is not played yet on seed 0; "
         "control lacks a panel on seed 5; 2 complete seeds, at least 6 are needed"
@@ -150,42 +150,42 @@ def test_every_reason_is_told():
 
 
 def test_a_failed_arm_beside_the_two_is_listed_and_withholds_nothing():
-    some = results(RATES) | {("base", 2): Failed("NonFinite", "NaN")}
-    found = summary(study(), some)
+    some = results(RATES) | {("base", 2): ArmFailure("NonFinite", "NaN")}
+    found = summarize_study(study(), some)
     assert found.verdict == "improves" and len(found.unfinished) == 1
 
 
 def test_nothing_played_yet():
-    found = summary(study(), {})
+    found = summarize_study(study(), {})
     assert found.verdict.startswith("no verdict: evolve is not played yet on seeds 0, 1, 2, 3, 4, 5")
     assert "no panel of the tiers evo, combo was played" in found.verdict
     assert (found.difference, found.p, found.room, found.rates) == (None, None, None, ())
-    assert json.loads(json.dumps(as_json(found), allow_nan=False))["verdict"] == found.verdict
+    assert json.loads(json.dumps(to_json(found), allow_nan=False))["verdict"] == found.verdict
 
 
 def test_a_panel_of_one_task_has_no_interval_and_no_verdict():
     one = {"w/evo": 1}
     same = {
-        (arm, seed): Played(outcomes("1" if arm == "evolve" else "0", one), tokens={"computed": 1})
+        (arm, seed): ArmResult(outcomes("1" if arm == "evolve" else "0", one), tokens={"computed": 1})
         for arm in RATES
         for seed in range(6)
     }
-    found = summary(study(), same)
+    found = summarize_study(study(), same)
     assert isnan(found.difference.interval.low)
     assert found.verdict == "no verdict: a panel has only one task: there is no interval"
-    assert as_json(found)["difference"]["interval"]["low"] is None
+    assert to_json(found)["difference"]["interval"]["low"] is None
 
 
 def test_the_way_to_the_upper_arm():
     arms = (*study().arms, Arm("best", "experts on all tasks", answers))
-    plan = study(arms=arms, primary=Primary("evolve", "control", upper="best"))
+    plan = study(arms=arms, primary=PrimaryComparison("evolve", "control", upper="best"))
     marks = {"base": "000000000", "evolve": "110010100", "control": "100000000", "best": "111111110"}
     some = {(arm, seed): played(word) for arm, word in marks.items() for seed in range(6)}
     # control (1/8 + 0) / 2, evolve (1/2 + 1/3) / 2, best (1 + 2/3) / 2
-    assert summary(plan, some).room == pytest.approx((5 / 12 - 1 / 16) / (5 / 6 - 1 / 16))
+    assert summarize_study(plan, some).room == pytest.approx((5 / 12 - 1 / 16) / (5 / 6 - 1 / 16))
     none = some | {("best", seed): played("0" * 9) for seed in range(6)}
-    assert summary(plan, none).room is None
-    assert summary(study(), {key: one for key, one in some.items() if key[0] != "best"}).room is None
+    assert summarize_study(plan, none).room is None
+    assert summarize_study(study(), {key: one for key, one in some.items() if key[0] != "best"}).room is None
 
 
 def test_other_tasks_are_refused():
@@ -194,7 +194,7 @@ def test_other_tasks_are_refused():
     rows["maze/evo"] = [("other", "k", True), *rows["maze/evo"][1:]]
     some["control", 2] = replace(some["control", 2], outcomes=rows)
     with pytest.raises(ConfigError, match="control played maze/evo with other tasks"):
-        summary(study(), some)
+        summarize_study(study(), some)
 
 
 @settings(max_examples=5, deadline=None)
@@ -209,19 +209,19 @@ def test_the_order_of_results_and_tasks_does_not_matter(random):
         random.shuffle(panels)
         rows = {panel: random.sample(some[key].outcomes[panel], 2 * KINDS) for panel in panels}
         turned[key] = replace(some[key], outcomes=rows)
-    assert summary(study(), turned) == summary(study(), some)
+    assert summarize_study(study(), turned) == summarize_study(study(), some)
 
 
 def test_swapping_arm_and_control_turns_the_sign():
     some = results(RATES)
-    one = summary(study(), some).difference
-    other = summary(study(primary=Primary("control", "evolve")), some).difference
+    one = summarize_study(study(), some).difference
+    other = summarize_study(study(primary=PrimaryComparison("control", "evolve")), some).difference
     assert other.by_seed == {seed: -value for seed, value in one.by_seed.items()}
     assert other.interval.mean == pytest.approx(-one.interval.mean)
 
 
 def test_more_than_22_seeds_have_no_exact_p():
-    found = summary(study(seeds=range(23)), results(RATES, seeds=range(23)))
+    found = summarize_study(study(seeds=range(23)), results(RATES, seeds=range(23)))
     assert (found.p, found.verdict) == (None, "improves")
     assert "sign-flip" not in found.sentence
 
@@ -229,14 +229,14 @@ def test_more_than_22_seeds_have_no_exact_p():
 def test_a_folder_is_summarised_as_it_was_run(tmp_path):
     plan = study()
     kept = run_study(plan, tmp_path)
-    assert read_summary(tmp_path) == summary(plan, kept)
+    assert read_summary(tmp_path) == summarize_study(plan, kept)
     assert set(PANELS) == {f"{rate.world}/{rate.tier}" for rate in read_summary(tmp_path).rates}
-    text = json.dumps(as_json(read_summary(tmp_path)), allow_nan=False)
+    text = json.dumps(to_json(read_summary(tmp_path)), allow_nan=False)
     assert json.loads(text)["digest"] == plan.digest()
 
 
 def test_intervals_of_two_seeds_are_wide_and_stay_where_rates_can_be():
-    found = summary(study(seeds=(0, 1)), results(RATES, seeds=(0, 1)))
+    found = summarize_study(study(seeds=(0, 1)), results(RATES, seeds=(0, 1)))
     ends = [one.interval for one in (*found.rates, *found.arms)]
     assert all(0 <= one.low <= one.mean <= one.high <= 1 for one in ends)
     assert all(-1 <= one.interval.low <= one.interval.high <= 1 for one in found.differences)

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from evolvent.bench.evaluators import PerplexityConfig, perplexity
+from evolvent.bench.evaluators import PerplexityConfig, measure_perplexity
 from evolvent.bench.measures import Evaluator, Measure
 from evolvent.bench.questions import Text
-from evolvent.bench.watch import FILE, Watched, Watcher, watch
+from evolvent.bench.watch import EVALUATIONS_FILE, WatchCounts, Watcher, watch
 from evolvent.errors import ConfigError, CorruptRecord, EngineError, Locked, MissingExtra
 from evolvent.models.snapshots import lease
 from tests.bench.small_policies import publish, small_policy, state
@@ -25,19 +25,19 @@ TEXTS = [Text("you see a lamp"), Text("take key"), Text("go north")]
 
 
 def predicted(policy, engine):
-    return perplexity(policy, TEXTS, engine=engine)
+    return measure_perplexity(policy, TEXTS, engine=engine)
 
 
 PERPLEXITY = Evaluator("perplexity", predicted, "three texts")
 
 
 def lines(run):
-    path = run / FILE
+    path = run / EVALUATIONS_FILE
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def expected(step):
-    (found,) = perplexity(small_policy(seed=step), TEXTS)
+    (found,) = measure_perplexity(small_policy(seed=step), TEXTS)
     return found.value
 
 
@@ -46,12 +46,12 @@ def expected(step):
 
 def test_every_snapshot_is_evaluated_once_in_the_synchronous_mode(tmp_path):
     with Watcher(tmp_path, [PERPLEXITY]) as watcher:
-        assert watcher.once() is False, "nothing was published yet"
+        assert watcher.evaluate_newest() is False, "nothing was published yet"
         for step in (0, 7, 14):
             publish(tmp_path, step)
-            assert watcher.once() is True
-            assert watcher.once() is False, "it was evaluated already"
-    assert watcher.did == Watched(evaluated=3)
+            assert watcher.evaluate_newest() is True
+            assert watcher.evaluate_newest() is False, "it was evaluated already"
+    assert watcher.did == WatchCounts(evaluated=3)
     rows = lines(tmp_path)
     assert [row["step"] for row in rows] == [0, 7, 14]
     assert [row["snapshot"] for row in rows] == ["step-000000", "step-000007", "step-000014"]
@@ -66,12 +66,12 @@ def test_every_snapshot_is_evaluated_once_in_the_synchronous_mode(tmp_path):
 def test_behind_it_takes_the_newest_and_counts_the_rest(tmp_path):
     with Watcher(tmp_path, [PERPLEXITY]) as watcher:
         publish(tmp_path, 1)
-        watcher.once()
+        watcher.evaluate_newest()
         for step in (2, 3, 4, 5):
             publish(tmp_path, step)
-        assert watcher.once() and not watcher.once()
+        assert watcher.evaluate_newest() and not watcher.evaluate_newest()
     assert [row["step"] for row in lines(tmp_path)] == [1, 5]
-    assert watcher.did == Watched(evaluated=2, skipped=3)
+    assert watcher.did == WatchCounts(evaluated=2, skipped=3)
 
 
 def test_a_snapshot_is_leased_while_it_is_evaluated(tmp_path):
@@ -85,7 +85,7 @@ def test_a_snapshot_is_leased_while_it_is_evaluated(tmp_path):
 
     publish(tmp_path, 1, keep=1)
     with Watcher(tmp_path, [Evaluator("x", evaluate)]) as watcher:
-        watcher.once()
+        watcher.evaluate_newest()
     assert seen == [True]
     publish(tmp_path, 4, keep=1)
     assert sorted(path.name for path in (tmp_path / "snapshots").glob("step-*")) == ["step-000004"]
@@ -95,11 +95,11 @@ def test_what_was_done_is_not_done_again(tmp_path):
     publish(tmp_path, 1)
     for _ in range(2):
         with Watcher(tmp_path, [PERPLEXITY]) as watcher:
-            watcher.once()
-    assert len(lines(tmp_path)) == 1 and watcher.did == Watched()
+            watcher.evaluate_newest()
+    assert len(lines(tmp_path)) == 1 and watcher.did == WatchCounts()
     other = Evaluator("perplexity", partial(lambda policy, engine: predicted(policy, engine)), "other settings")
     with Watcher(tmp_path, [other, Evaluator("more", predicted, "three texts")]) as watcher:
-        watcher.once()
+        watcher.evaluate_newest()
     assert [row["stage"] for row in lines(tmp_path)] == ["perplexity", "perplexity", "more"]
 
 
@@ -134,14 +134,14 @@ def test_of_a_run_that_has_ended_the_last_snapshot_is_evaluated(tmp_path, said):
     publish(tmp_path, 3)
     state(tmp_path, said)
     with Watcher(tmp_path, [PERPLEXITY]) as watcher:
-        assert watch(watcher, poll_s=0.01) == Watched(evaluated=1)
+        assert watch(watcher, poll_s=0.01) == WatchCounts(evaluated=1)
 
 
 def test_it_ends_when_nothing_new_comes(tmp_path):
     publish(tmp_path, 1)
     state(tmp_path, "running")
     with Watcher(tmp_path, [PERPLEXITY]) as watcher:
-        assert watch(watcher, poll_s=0.01, idle_s=0.05) == Watched(evaluated=1)
+        assert watch(watcher, poll_s=0.01, idle_s=0.05) == WatchCounts(evaluated=1)
 
 
 # ---------------------------------------------------------------------- trouble
@@ -160,14 +160,14 @@ def test_a_broken_snapshot_is_noted_counted_and_passed_over(tmp_path, name, kind
     path = publish(tmp_path, 1)
     (path / name).write_bytes((path / name).read_bytes()[:-9])
     with Watcher(tmp_path, [PERPLEXITY]) as watcher:
-        assert watcher.once() and not watcher.once()
+        assert watcher.evaluate_newest() and not watcher.evaluate_newest()
         publish(tmp_path, 2)
-        assert watcher.once()
+        assert watcher.evaluate_newest()
     broken, whole = lines(tmp_path)
     assert (broken["step"], broken["stage"], broken["error"]["kind"]) == (1, "load", kind)
     assert "step-000001" in broken["error"]["message"] or "step 1" in broken["error"]["message"]
     assert whole["step"] == 2 and "measures" in whole
-    assert watcher.did == Watched(evaluated=1, broken=1)
+    assert watcher.did == WatchCounts(evaluated=1, broken=1)
 
 
 def test_a_broken_pointer_is_waited_for(tmp_path):
@@ -175,9 +175,9 @@ def test_a_broken_pointer_is_waited_for(tmp_path):
     pointer = tmp_path / "snapshots" / "LATEST.json"
     pointer.write_text("{")
     with Watcher(tmp_path, [PERPLEXITY]) as watcher:
-        assert watcher.once() is False
+        assert watcher.evaluate_newest() is False
         publish(tmp_path, 2)
-        assert watcher.once() is True
+        assert watcher.evaluate_newest() is True
     assert [row["step"] for row in lines(tmp_path)] == [2]
 
 
@@ -191,16 +191,16 @@ def test_an_evaluator_that_fails_leaves_the_others(tmp_path):
     publish(tmp_path, 1)
     chosen = [Evaluator("wrong", wrong), Evaluator("typed", typed), PERPLEXITY]
     with Watcher(tmp_path, chosen) as watcher:
-        watcher.once()
+        watcher.evaluate_newest()
     found = {row["stage"]: row for row in lines(tmp_path)}
     assert found["wrong"]["error"]["kind"] == "EvolventError" and "ZeroDivision" in found["wrong"]["error"]["message"]
     assert found["typed"]["error"] == {
         "kind": "EngineError",
         "message": "the model's output is not finite; got after 3 tokens",
     }
-    assert "measures" in found["perplexity"] and watcher.did == Watched(evaluated=1, failed=2)
+    assert "measures" in found["perplexity"] and watcher.did == WatchCounts(evaluated=1, failed=2)
     with Watcher(tmp_path, chosen) as watcher:
-        watcher.once()
+        watcher.evaluate_newest()
     assert [row["stage"] for row in lines(tmp_path)[3:]] == ["wrong", "typed"], "what failed is tried again"
 
 
@@ -210,7 +210,7 @@ def test_what_is_missing_on_this_machine_ends_the_watch(tmp_path):
 
     publish(tmp_path, 1)
     with Watcher(tmp_path, [Evaluator("x", needs)]) as watcher, pytest.raises(MissingExtra):
-        watcher.once()
+        watcher.evaluate_newest()
 
 
 def test_one_watcher_a_run(tmp_path):
@@ -229,16 +229,16 @@ def test_bad_input_is_refused(tmp_path):
         Watcher(tmp_path / "none", [PERPLEXITY])
     with Watcher(tmp_path, [PERPLEXITY]) as watcher, pytest.raises(ConfigError, match="poll_s"):
         watch(watcher, poll_s=0)
-    (tmp_path / FILE).write_text('{"step": 1}\nnot json\n{}\n')
+    (tmp_path / EVALUATIONS_FILE).write_text('{"step": 1}\nnot json\n{}\n')
     with pytest.raises(CorruptRecord):
         Watcher(tmp_path, [PERPLEXITY])
 
 
 def test_a_torn_last_line_is_replaced(tmp_path):
-    (tmp_path / FILE).write_text('{"step": 1, "stage": "perplexity"}\n{"step": 2, "sta')
+    (tmp_path / EVALUATIONS_FILE).write_text('{"step": 1, "stage": "perplexity"}\n{"step": 2, "sta')
     publish(tmp_path, 3)
     with Watcher(tmp_path, [PERPLEXITY]) as watcher:
-        watcher.once()
+        watcher.evaluate_newest()
     assert [row["step"] for row in lines(tmp_path)] == [1, 3]
 
 
@@ -269,7 +269,7 @@ def test_a_training_is_the_same_with_and_without_observers(tmp_path, monkeypatch
             if observed and metrics.update % 2 == 0:
                 publish_snapshot(run, metrics.update, made[-1].save)
 
-        return small_training.train(None, on_update=on_update, updates=30), losses
+        return small_training.train(None, on_update=on_update, max_steps=30), losses
 
     alone = train(observed=False)
     words = ["watch", run, "--perplexity.data", tmp_path / "texts.jsonl", "--poll_s", "0.01"]
@@ -294,6 +294,6 @@ def test_a_training_is_the_same_with_and_without_observers(tmp_path, monkeypatch
     assert all(torch.equal(a, b) for a, b in zip(made[0].model.parameters(), made[1].model.parameters(), strict=True))
     rows = lines(run)
     assert rows[-1]["step"] == 30
-    (found,) = perplexity(made[1], [Text("you see a lamp")], PerplexityConfig())
+    (found,) = measure_perplexity(made[1], [Text("you see a lamp")], PerplexityConfig())
     assert rows[-1]["measures"][0]["value"] == pytest.approx(found.value, rel=1e-5)
     assert math.isfinite(found.value)

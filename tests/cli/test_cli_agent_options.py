@@ -17,7 +17,7 @@ EVAL = ["bench", "agent-eval", "--worlds", "lookup", "--limit", "3", "--tiers", 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
     folder = tmp_path_factory.mktemp("served") / "beginner"
-    ev.policy_for([Lookup()], seed=3).save(folder)
+    ev.make_policy([Lookup()], seed=3).save(folder)
     with command("--policy", str(folder), "--slots", "8") as server:
         yield folder, server
 

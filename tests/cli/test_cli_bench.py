@@ -6,14 +6,16 @@ import json
 
 import pytest
 
-from evolvent.bench.study import Arm, Played, Primary, Study, run_study
+from evolvent.bench.study import Arm, ArmResult, PrimaryComparison, Study, run_study
 from evolvent.cli.main import main
 
 
 def play(seat):
     """The main arm wins three tasks of four, the others one; which one depends on the seed."""
     won = (seat.seed % 4, (seat.seed + 1) % 4, (seat.seed + 2) % 4) if seat.arm == "evolve" else (seat.seed % 4,)
-    return Played({"lookup/evo": [(f"t{n}", f"k{n}", n in won) for n in range(4)]}, tokens={"computed": 5}, cpu_s=1.0)
+    return ArmResult(
+        {"lookup/evo": [(f"t{n}", f"k{n}", n in won) for n in range(4)]}, tokens={"computed": 5}, cpu_s=1.0
+    )
 
 
 @pytest.fixture
@@ -23,7 +25,7 @@ def folder(tmp_path):
         Arm("evolve", "claim", play, ("base",)),
         Arm("control", "cost", play, ("base",)),
     )
-    plan = Study("small", arms, tuple(range(8)), 10, Primary("evolve", "control", ("evo",)))
+    plan = Study("small", arms, tuple(range(8)), 10, PrimaryComparison("evolve", "control", ("evo",)))
     run_study(plan, tmp_path / "study")
     return tmp_path / "study"
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from evolvent.bench.bfcl import MaskedBfcl, Row, rows, totals
+from evolvent.bench.bfcl import CategoryRow, MaskedBfcl, category_rows, compute_totals
 from evolvent.cli.main import main
 from evolvent.store.store import Store
 from tests.worlds.bfcl_mini import CATEGORIES, build
@@ -36,7 +36,7 @@ def test_experts_are_right_in_any_names(data, tmp_path, capsys):
         again = {one.id: one for one in store.trajectories()}
     lost = {name for name, one in kept.items() if one.error is not None}
     assert set(again) == set(kept) | {f"{name}~1" for name in lost}, "only what was lost is played again"
-    assert rows(kept.values()) == rows(again[name] for name in kept)
+    assert category_rows(kept.values()) == category_rows(again[name] for name in kept)
     capsys.readouterr()
 
 
@@ -66,26 +66,26 @@ def test_conversations_alone_are_played_without_other_names(data, tmp_path, caps
 
 def test_the_totals_are_the_leaderboards():
     found = [
-        Row("simple_python", 10, 9, 0),
-        Row("simple_java", 10, 6, 0),
-        Row("simple_javascript", 10, 3, 0),
-        Row("multiple", 4, 2, 0),
-        Row("parallel", 4, 1, 0),
-        Row("parallel_multiple", 4, 0, 0),
-        Row("live_simple", 30, 30, 0),
-        Row("live_multiple", 10, 0, 0),
-        Row("irrelevance", 2, 1, 0),
-        Row("live_irrelevance", 2, 2, 0),
-        Row("multi_turn_base", 5, 5, 1),
+        CategoryRow("simple_python", 10, 9, 0),
+        CategoryRow("simple_java", 10, 6, 0),
+        CategoryRow("simple_javascript", 10, 3, 0),
+        CategoryRow("multiple", 4, 2, 0),
+        CategoryRow("parallel", 4, 1, 0),
+        CategoryRow("parallel_multiple", 4, 0, 0),
+        CategoryRow("live_simple", 30, 30, 0),
+        CategoryRow("live_multiple", 10, 0, 0),
+        CategoryRow("irrelevance", 2, 1, 0),
+        CategoryRow("live_irrelevance", 2, 2, 0),
+        CategoryRow("multi_turn_base", 5, 5, 1),
     ]
-    made = totals(found)
+    made = compute_totals(found)
     assert made["simple"] == pytest.approx(0.6)
     assert made["non_live"] == pytest.approx((0.6 + 0.5 + 0.25 + 0) / 4)
     live = 258 / (258 + 1053 + 16 + 24)
     assert made["live"] == pytest.approx(live) and made["irrelevance"] == pytest.approx(0.75)
     assert made["multi_turn"] == pytest.approx(1.25 / 4), "what is judged counts, and categories not played count 0"
     assert made["overall"] == pytest.approx(0.03375 + 0.1 * live + 0.075 + 0.3 * 0.3125)
-    assert totals([])["overall"] == 0.0
+    assert compute_totals([])["overall"] == 0.0
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 from evolvent.agents.history import Turn
 from evolvent.agents.speaker import Conversation, Exchange
 from evolvent.cli import chat
-from evolvent.cli.console import console_for
+from evolvent.cli.console import make_console
 from evolvent.cli.main import main
 from evolvent.errors import ConfigError, EngineError
 from tests.bench.small_policies import publish, small_policy, state
@@ -23,7 +23,7 @@ SHORT = ("--max-tokens", "4", "--temperature", "0")
 
 def mistakes(*words):
     with pytest.raises(ConfigError) as caught:
-        chat.run(words, console_for(io.StringIO(), {}))
+        chat.run(words, make_console(io.StringIO(), {}))
     return [str(problem) for problem in caught.value.problems]
 
 
@@ -136,7 +136,7 @@ def test_what_is_replied_cannot_command_the_terminal(monkeypatch):
         def refresh(self):
             return ()
 
-        def say(self, talk, text):
+        def reply(self, talk, text):
             if text == "fail":
                 raise EngineError("\x1b[2Jgone")
             turn = Turn(text, (1,), True)
@@ -146,7 +146,7 @@ def test_what_is_replied_cannot_command_the_terminal(monkeypatch):
 
     shown = io.StringIO()
     monkeypatch.setattr("sys.stdin", io.StringIO("hello\nfail\n"))
-    assert chat._terminal(Hostile(), Conversation(), console_for(shown, {})) == 0
+    assert chat._chat_in_terminal(Hostile(), Conversation(), make_console(shown, {})) == 0
     text = shown.getvalue()
     assert "\x1b" not in text and "\u202e" not in text and "\x07" not in text
     assert "[U+001B]]0;owned[U+0007] [U+202E]evil [bold] (earlier turns did not fit and were left out)" in text

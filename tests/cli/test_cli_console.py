@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from evolvent.cli.console import console_for, rate, table
+from evolvent.cli.console import format_rate, make_console, render_table
 
 
 class Terminal(io.StringIO):
@@ -15,8 +15,8 @@ class Terminal(io.StringIO):
 
 
 def shown(stream: io.StringIO, environment: dict[str, str], *cells: str) -> str:
-    console = console_for(stream, environment)
-    console.print(table(console, ("name", "value"), [cells], numbers=("value",)))
+    console = make_console(stream, environment)
+    console.print(render_table(console, ("name", "value"), [cells], numbers=("value",)))
     return stream.getvalue()
 
 
@@ -41,9 +41,9 @@ def test_too_narrow_for_its_words_it_becomes_blocks():
 
 
 def test_a_strange_width_is_passed_over():
-    assert console_for(io.StringIO(), {"COLUMNS": "wide"}).width == 80
-    assert console_for(io.StringIO(), {"COLUMNS": "0"}).width == 80
-    assert console_for(io.StringIO(), {"COLUMNS": "3"}).width == 20
+    assert make_console(io.StringIO(), {"COLUMNS": "wide"}).width == 80
+    assert make_console(io.StringIO(), {"COLUMNS": "0"}).width == 80
+    assert make_console(io.StringIO(), {"COLUMNS": "3"}).width == 20
 
 
 def test_cells_are_not_marked_up():
@@ -54,8 +54,8 @@ def test_cells_are_not_marked_up():
 def test_ascii_only():
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding="ascii", errors="replace")
-    console = console_for(stream, {})
-    console.print(table(console, ("name",), [("ü",)]))
+    console = make_console(stream, {})
+    console.print(render_table(console, ("name",), [("ü",)]))
     stream.flush()
     assert b"?" in raw.getvalue() and b"|name|" in raw.getvalue().replace(b" ", b"")
 
@@ -64,4 +64,4 @@ def test_ascii_only():
     ("value", "text"), [(None, "-"), (0.0, "0%"), (1.0, "100%"), (0.125, "12.5%"), (0.999, "99.9%")]
 )
 def test_rates(value, text):
-    assert rate(value) == text
+    assert format_rate(value) == text

@@ -6,7 +6,7 @@ import datasets
 import pytest
 
 from evolvent.cli.main import main
-from evolvent.curate.irrelevance import read_row
+from evolvent.curate.irrelevance import row_to_sample
 
 TOOLS = [
     {
@@ -65,7 +65,7 @@ def test_masked_rows_can_be_taken_back(rows, tmp_path, capsys):
     assert main([*words, "--to", str(to)]) == 0
     for before, row in zip(read(rows), read(to), strict=True):
         names = json.loads(row["names"])
-        masked, old = read_row(row), read_row(before)
+        masked, old = row_to_sample(row), row_to_sample(before)
         assert masked.calls[0].name == names["get_weather"] != "get_weather"
         assert list(masked.calls[0].arguments.values()) == list(old.calls[0].arguments.values())
         assert "get_weather" not in row["tools"]

@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from evolvent.bench.measures import bare_tokens
+from evolvent.bench.measures import tokenize_bare
 from evolvent.cli.main import main
 from evolvent.curate.comments import code_tokens, density
 from evolvent.models.policy import tiny_policy
@@ -156,12 +156,12 @@ def test_filters(rows, tmp_path, commenter, capsys):
 
 def test_a_policy_of_a_folder_writes(rows, tmp_path, capsys):
     """A model that knows nothing: its words are no notes, and no row changes."""
-    from evolvent.curate.notes import asked
+    from evolvent.curate.notes import format_request
 
     rows.write_text(json.dumps({"code": PYTHON, "path": "area.py"}) + "\n")
-    text = asked(PYTHON, "python")
+    text = format_request(PYTHON, "python")
     policy = tiny_policy(sorted(set(re.findall(r"\w+|[^\w\s]", text))), context=128, seed=1)
-    assert len(bare_tokens(policy, text)) < 120
+    assert len(tokenize_bare(policy, text)) < 120
     policy.save(tmp_path / "writer")
     to = tmp_path / "own.jsonl"
     assert (

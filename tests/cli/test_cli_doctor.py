@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from evolvent.cli import doctor
-from evolvent.cli.console import console_for
+from evolvent.cli.console import make_console
 from evolvent.cli.main import main
 
 
 def _found(folder: Path) -> dict[str, doctor.Finding]:
-    return {found.what: found for found in doctor.examine(folder, console_for(io.StringIO(), {}))}
+    return {found.check_name: found for found in doctor.examine(folder, make_console(io.StringIO(), {}))}
 
 
 def test_a_working_machine(tmp_path, capsys, monkeypatch):
@@ -27,7 +27,7 @@ def test_a_working_machine(tmp_path, capsys, monkeypatch):
     assert list(tmp_path.iterdir()) == []
     found = _found(tmp_path)
     assert {"python", "numpy", "[train]", "threads", "disk", "folder", "isolation", "output"} <= set(found)
-    assert found["output"].found == "no terminal, 80 columns, no colour, utf-8"
+    assert found["output"].detail == "no terminal, 80 columns, no colour, utf-8"
 
 
 def test_a_folder_that_cannot_be_written():
@@ -39,7 +39,7 @@ def test_missing_packages(monkeypatch):
     monkeypatch.setattr(doctor, "find_spec", lambda name: None)
     found = _found(Path.cwd())
     assert found["numpy"].state == "fail" and found["[train]"].state == "note"
-    assert "pip install 'evolvent[train]'" in found["[train]"].found
+    assert "pip install 'evolvent[train]'" in found["[train]"].detail
 
 
 @pytest.mark.parametrize(

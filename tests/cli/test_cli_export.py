@@ -5,13 +5,13 @@ import json
 import pytest
 
 from evolvent.cli.main import main
-from evolvent.curate.irrelevance import row_of
-from evolvent.learn.taught import taught
+from evolvent.curate.irrelevance import sample_to_row
+from evolvent.learn.taught import build_demonstration
 from evolvent.messages import Call, CallSample, Message, Tool
 from evolvent.models.adapters import AdapterConfig, adapt
 from evolvent.models.policy import load_policy, tiny_policy
 from evolvent.models.quantized import is_quantized
-from evolvent.scale.initial import policy_for
+from evolvent.scale.initial import make_policy
 from tests.methods.spelling import Spell, run_of
 
 pytest.importorskip("torchao")
@@ -29,7 +29,7 @@ def test_both_are_written_and_measured(model, tmp_path, capsys):
     schema = {"type": "object", "properties": {"text": {"type": "string", "description": "text"}}}
     tools = (Tool("say", "say it", schema), Tool("rain", "the rain", schema))
     rows = [
-        row_of(CallSample(word, (Message("user", f"say {word}"),), tools, (Call("say", {"text": word}),)))
+        sample_to_row(CallSample(word, (Message("user", f"say {word}"),), tools, (Call("say", {"text": word}),)))
         for word in ("red", "blue")
     ]
     (tmp_path / "calls.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -49,11 +49,11 @@ def test_both_are_written_and_measured(model, tmp_path, capsys):
 
 def test_a_policy_with_an_adapter_plays_its_world(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    policy = policy_for([Spell()], seed=1, context=48)
+    policy = make_policy([Spell()], seed=1, context=48)
     tuned = adapt(policy, AdapterConfig(kind="lora", rank=2), seed=0)
     from evolvent.learn.objectives import weighted_nll
 
-    said = taught("t", policy.dialect.open("", "say red blue"), policy.dialect.action("red ; blue"))
+    said = build_demonstration("t", policy.dialect.open("", "say red blue"), policy.dialect.action("red ; blue"))
     with run_of(tmp_path / "run", Spell()) as run:
         learned = run.fit(tuned, [said], weighted_nll, tokens=40)
     learned.save(tmp_path / "tuned")

@@ -7,7 +7,7 @@ import pytest
 from evolvent.agents.prompts import prompts_digest
 from evolvent.bench.suite import read_sheet
 from evolvent.cli.main import main
-from evolvent.cli.registry import worlds
+from evolvent.cli.registry import load_worlds
 from evolvent.store.store import Store
 from tests.serve.small_policy import completion, scripted
 
@@ -25,8 +25,8 @@ def memory(tmp_path_factory):
 
 def expert(asked):
     """A model that says what the expert thinks and does at the last observation that it reads."""
-    world = worlds(("household",))["household"]
-    steps = [step for task in world.tasks("test", "seen")[:2] for step in world.demonstration(task)]
+    world = load_worlds(("household",))["household"]
+    steps = [step for task in world.tasks("test", "seen")[:2] for step in world.demonstrate(task)]
 
     def answer(number, path, body):
         if path.endswith("/models"):
@@ -48,7 +48,7 @@ def test_a_model_plays_with_a_memory(memory, tmp_path, capsys):
     asked: list[tuple[str, list[str], int]] = []
     with scripted(expert(asked)) as (url, _):
         words = ["bench", "agent-eval", *OVER, "--limit", "2", "--agent", "endpoint", "--endpoint", url, "--model", "m"]
-        shown = ["--shown.memory", str(memory), "--shown.kind_words", "1", "--to", str(tmp_path / "run")]
+        shown = ["--memory.folder", str(memory), "--memory.kind_words", "1", "--to", str(tmp_path / "run")]
         assert main([*words, *shown]) == 0
     capsys.readouterr()
     with Store.open(tmp_path / "run" / "trajectories") as store:
@@ -68,7 +68,7 @@ def test_the_family(memory, tmp_path, capsys, system):
     asked: list[tuple[str, list[str], int]] = []
     with scripted(expert(asked)) as (url, _):
         words = ["--agent", "endpoint", "--endpoint", url, "--model", "m", "--split", "test", "--limit", "1"]
-        shown = ["--shown.memory", str(memory), "--shown.system", system, "--shown.kind_words", "1"]
+        shown = ["--memory.folder", str(memory), "--memory.system", system, "--memory.kind_words", "1"]
         assert main(["collect", *OVER, *words, *shown, "--to", str(tmp_path / "run")]) == 0
     capsys.readouterr()
     with Store.open(tmp_path / "run" / "trajectories") as store:
@@ -82,17 +82,17 @@ def test_the_family(memory, tmp_path, capsys, system):
     ("words", "told"),
     [
         (["--agent", "expert"], "for the agents policy and endpoint"),
-        (["--agent", "policy", "--shown.system", "tard"], "'trad'"),
-        (["--agent", "policy", "--shown.k", "0"], "k"),
+        (["--agent", "policy", "--memory.system", "tard"], "'trad'"),
+        (["--agent", "policy", "--memory.num_examples", "0"], "k"),
     ],
 )
 def test_what_cannot_be(memory, tmp_path, capsys, words, told):
-    given = ["collect", *OVER, *words, "--shown.memory", str(memory), "--to", str(tmp_path / "run")]
+    given = ["collect", *OVER, *words, "--memory.folder", str(memory), "--to", str(tmp_path / "run")]
     assert main(given) == 2
     assert told in capsys.readouterr().err
 
 
 def test_a_folder_that_is_no_memory(tmp_path, capsys):
-    given = ["collect", *OVER, "--agent", "policy", "--shown.memory", str(tmp_path), "--to", str(tmp_path / "run")]
+    given = ["collect", *OVER, "--agent", "policy", "--memory.folder", str(tmp_path), "--to", str(tmp_path / "run")]
     assert main(given) in (1, 2)
     assert "memory" in capsys.readouterr().err

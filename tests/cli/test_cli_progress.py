@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from evolvent.cli.console import console_for
-from evolvent.cli.progress import Planned, Progress, Watched, minutes
-from evolvent.run import Stage
+from evolvent.cli.console import make_console
+from evolvent.cli.progress import PlannedStage, Progress, ProgressBackend, format_duration
+from evolvent.run import RunStage
 
 
 class Terminal(io.StringIO):
@@ -29,31 +29,31 @@ def begun(verb: str) -> tuple[str, str, None]:
     return verb, f"evolve round 1 {verb}", None
 
 
-def stage(verb: str, *, log=lambda values: None) -> Stage:
-    return Stage(f"{verb}-1", verb, "evolve", 1, Path("x"), 0, None, log)
+def stage(verb: str, *, log=lambda values: None) -> RunStage:
+    return RunStage(f"{verb}-1", verb, "evolve", 1, Path("x"), 0, None, log)
 
 
-PLAN = (Planned("fit", 1000), Planned("evaluate", 50), Planned("collect", 200), Planned("fit", 500))
+PLAN = (PlannedStage("fit", 1000), PlannedStage("evaluate", 50), PlannedStage("collect", 200), PlannedStage("fit", 500))
 
 
 def test_lines_and_the_time_left():
     clock, stream = Clock(), io.StringIO()
-    progress = Progress(console_for(stream, {"COLUMNS": "40"}), PLAN, clock)
+    progress = Progress(make_console(stream, {"COLUMNS": "40"}), PLAN, clock)
     with progress:
         progress.begin(*begun("fit"))
-        assert progress.left_s() is None
+        assert progress.estimate_time_left() is None
         for _ in range(4):
             clock.now += 2.5
-            progress.note({"tokens": 250, "loss": 1.25})
-        assert progress.left_s() is None, "no episode has been timed yet"
+            progress.update({"tokens": 250, "loss": 1.25})
+        assert progress.estimate_time_left() is None, "no episode has been timed yet"
         progress.end()
         progress.begin(*begun("evaluate"))
         clock.now += 5
-        progress.note({"episodes": 25, "success": 0.5, "env_steps": 100})
+        progress.update({"episodes": 25, "success": 0.5, "env_steps": 100})
         # 10 s for 1000 tokens, 5 s for 25 episodes: 500 tokens, 200 + 25 episodes to come
-        assert progress.left_s() == pytest.approx(5 + 225 * 0.2)
+        assert progress.estimate_time_left() == pytest.approx(5 + 225 * 0.2)
         clock.now += 5
-        progress.note({"episodes": 50, "success": 0.6, "env_steps": 200})
+        progress.update({"episodes": 50, "success": 0.6, "env_steps": 200})
         progress.end()
     assert stream.getvalue().splitlines() == [
         "[1/4] evolve round 1 fit, 1,000/1,000 tokens, loss 1.250, 100 tokens/s, 0:10",
@@ -62,25 +62,25 @@ def test_lines_and_the_time_left():
 
 
 def test_stages_in_the_ledger_are_passed_over():
-    progress = Progress(console_for(io.StringIO(), {}), PLAN, Clock())
+    progress = Progress(make_console(io.StringIO(), {}), PLAN, Clock())
     progress.begin("collect", "exploring", 200)
-    progress.note({"episodes": 100, "success": 0.0})
+    progress.update({"episodes": 100, "success": 0.0})
     progress.end()
     assert "[3/4]" in progress.console.file.getvalue()
 
 
 def test_an_unknown_size_gives_no_time_left():
     clock = Clock()
-    progress = Progress(console_for(io.StringIO(), {}), (Planned("fit", None),), clock)
+    progress = Progress(make_console(io.StringIO(), {}), (PlannedStage("fit", None),), clock)
     progress.begin(*begun("fit"))
     clock.now += 1
-    progress.note({"tokens": 10})
-    assert progress.left_s() is None
+    progress.update({"tokens": 10})
+    assert progress.estimate_time_left() is None
 
 
 def test_a_terminal_is_restored_after_an_interrupt():
     stream = Terminal()
-    progress = Progress(console_for(stream, {"TERM": "xterm", "COLUMNS": "60"}), PLAN, Clock())
+    progress = Progress(make_console(stream, {"TERM": "xterm", "COLUMNS": "60"}), PLAN, Clock())
     with pytest.raises(KeyboardInterrupt), progress:
         progress.begin(*begun("fit"))
         raise KeyboardInterrupt
@@ -103,7 +103,7 @@ def test_the_verbs_are_watched_and_unchanged():
         usage=lambda: {"generated": 3},
     )
     stream = io.StringIO()
-    watched = Watched(verbs, Progress(console_for(stream, {}), (), Clock()))
+    watched = ProgressBackend(verbs, Progress(make_console(stream, {}), (), Clock()))
     assert list(watched.collect("p", ["a", "b"], stage("collect", log=logged.append), temperature=1.0)) == ["a", "b"]
     given = {"objective": None, "weight": None, "tokens": 5, "lr_scale": 1.0}
     assert watched.fit("p", [], stage("fit"), objective=None, tokens=5) == ("p", given)
@@ -119,4 +119,4 @@ def test_the_verbs_are_watched_and_unchanged():
 
 @pytest.mark.parametrize(("seconds", "text"), [(0.4, "0:00"), (59.6, "1:00"), (3599, "59:59"), (3661, "1:01:01")])
 def test_minutes(seconds, text):
-    assert minutes(seconds) == text
+    assert format_duration(seconds) == text

@@ -19,10 +19,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import evolvent as ev
 from evolvent.cli.main import main
-from evolvent.cli.publish import license_of
-from evolvent.cli.publishing import whole_folder
+from evolvent.cli.publish import parse_license
+from evolvent.cli.publishing import atomic_folder
 from evolvent.errors import NoSpace, StoreUnavailable
-from evolvent.scale.local_backend import Panel
+from evolvent.scale.local_backend import EvaluationPanel
 
 NO_NETWORK = """
 import socket
@@ -39,11 +39,13 @@ def made(tmp_path_factory):
     world = ev.Lookup()
     tasks = world.tasks("train", "seen")
     learner = ev.TrainConfig(lr=5e-3, batch_tokens=256)
-    with ev.local_run(folder, [world], seed=0, train=learner, panel=Panel(limit=3)) as run:
-        policy = run.fit(ev.policy_for([world]), ev.demonstrations([world], tasks[:4]), ev.weighted_nll, tokens=300)
+    with ev.local_run(folder, [world], seed=0, train=learner, panel=EvaluationPanel(limit=3)) as run:
+        policy = run.fit(
+            ev.make_policy([world]), ev.collect_demonstrations([world], tasks[:4]), ev.weighted_nll, tokens=300
+        )
         run.evaluate(policy, 0)
         for number in run.rounds(1):
-            policy = run.fit(policy, ev.demonstrations([world], tasks[4:6]), ev.weighted_nll, tokens=100)
+            policy = run.fit(policy, ev.collect_demonstrations([world], tasks[4:6]), ev.weighted_nll, tokens=100)
             run.evaluate(policy, number)
         policy.save(folder / "model")
     return folder
@@ -263,14 +265,14 @@ def test_a_place_that_cannot_be_written(made, tmp_path, capsys, place):
 
 
 def test_a_folder_is_whole_or_not_there(tmp_path):
-    with pytest.raises(KeyboardInterrupt), whole_folder(tmp_path / "o") as folder:
+    with pytest.raises(KeyboardInterrupt), atomic_folder(tmp_path / "o") as folder:
         (folder / "half").write_text("x", encoding="utf-8")
         raise KeyboardInterrupt
     assert list(tmp_path.iterdir()) == []
-    with whole_folder(tmp_path / "o") as folder:
+    with atomic_folder(tmp_path / "o") as folder:
         (folder / "one").write_text("1", encoding="utf-8")
         assert not (tmp_path / "o").exists()
-    with pytest.raises(NoSpace), whole_folder(tmp_path / "o") as folder:
+    with pytest.raises(NoSpace), atomic_folder(tmp_path / "o") as folder:
         (folder / "two").write_text("2", encoding="utf-8")
         raise OSError(28, "full")
     assert content(tmp_path / "o") == {"one": b"1"} and len(list(tmp_path.iterdir())) == 1
@@ -287,7 +289,7 @@ def test_the_old_folder_comes_back_where_the_new_one_cannot_take_its_place(tmp_p
         return rename(path, to)
 
     monkeypatch.setattr(Path, "rename", busy)
-    with pytest.raises(StoreUnavailable), whole_folder(tmp_path / "o") as folder:
+    with pytest.raises(StoreUnavailable), atomic_folder(tmp_path / "o") as folder:
         (folder / "two").write_text("2", encoding="utf-8")
     assert content(tmp_path / "o") == {"one": b"1"} and len(list(tmp_path.iterdir())) == 1
 
@@ -353,11 +355,11 @@ def test_links_and_broken_models_are_refused(copied, tmp_path, capsys):
     ],
 )
 def test_licences(given, spdx, hub, name):
-    found = license_of(given, problems := [])
+    found = parse_license(given, problems := [])
     assert found is not None and (found.spdx, found.hub, found.name, problems) == (spdx, hub, name, [])
 
 
 @pytest.mark.parametrize("given", ["", "Apache 2", "other", "LicenseRef-", "LicenseRef-a b", "MIT\n", "gpl-3.0"])
 def test_a_slip_is_no_licence(given):
-    assert license_of(given, problems := []) is None
+    assert parse_license(given, problems := []) is None
     assert len(problems) == 1 and "LicenseRef-NAME" in problems[0].hint

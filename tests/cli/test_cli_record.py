@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pydantic import Field
 
-from evolvent.cli.record import Record, new_folder, recorded
+from evolvent.cli.record import RunRecord, choose_run_folder, record_run
 from evolvent.config import Config, resolve
 from evolvent.errors import ConfigError, WorldError
 
@@ -19,7 +19,7 @@ class Job(Config):
     api_key: str = Field(default="", description="a secret")
 
 
-RECORD = Record("job", Job(rounds=4, api_key="sk-hush"), 5, ("evolve", "control"))
+RECORD = RunRecord("job", Job(rounds=4, api_key="sk-hush"), 5, ("evolve", "control"))
 
 
 def state(folder: Path) -> dict[str, object]:
@@ -28,7 +28,7 @@ def state(folder: Path) -> dict[str, object]:
 
 def test_what_is_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["evolvent", "job", "--api-key", "sk-hush", "--token=sk-hush", "--rounds", "4"])
-    with recorded(tmp_path, RECORD):
+    with record_run(tmp_path, RECORD):
         assert state(tmp_path)["state"] == "running"
     kept = state(tmp_path)
     assert (kept["state"], kept["seed"], kept["method"], kept["arms"]) == ("finished", 5, "job", ["evolve", "control"])
@@ -49,7 +49,7 @@ def test_what_is_kept(tmp_path, monkeypatch):
     ],
 )
 def test_the_state_it_is_left_in(tmp_path, capsys, error, left):
-    with pytest.raises(type(error)), recorded(tmp_path, RECORD):
+    with pytest.raises(type(error)), record_run(tmp_path, RECORD):
         raise error
     assert state(tmp_path)["state"] == left
     hint = f"go on with: evolvent job --resume {tmp_path}\n"
@@ -59,7 +59,7 @@ def test_the_state_it_is_left_in(tmp_path, capsys, error, left):
 def test_going_on_keeps_settings_and_the_day_of_birth(tmp_path):
     (tmp_path / "run.json").write_text('{"created": "long ago"}', encoding="utf-8")
     (tmp_path / "config.toml").write_text("rounds = 1\n", encoding="utf-8")
-    with recorded(tmp_path, RECORD):
+    with record_run(tmp_path, RECORD):
         pass
     assert state(tmp_path)["created"] == "long ago"
     assert (tmp_path / "config.toml").read_text(encoding="utf-8") == "rounds = 1\n"
@@ -67,13 +67,13 @@ def test_going_on_keeps_settings_and_the_day_of_birth(tmp_path):
 
 def test_new_folders(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert new_folder("evolve", None) == Path("runs/evolve-1")
+    assert choose_run_folder("evolve", None) == Path("runs/evolve-1")
     for name in ("evolve-1", "evolve-3", "other"):
         (tmp_path / "runs" / name).mkdir(parents=True)
-    assert new_folder("evolve", None) == Path("runs/evolve-2")
-    assert new_folder("evolve", tmp_path / "mine") == tmp_path / "mine"
+    assert choose_run_folder("evolve", None) == Path("runs/evolve-2")
+    assert choose_run_folder("evolve", tmp_path / "mine") == tmp_path / "mine"
     (tmp_path / "mine").mkdir()
-    assert new_folder("evolve", tmp_path / "mine") == tmp_path / "mine"
+    assert choose_run_folder("evolve", tmp_path / "mine") == tmp_path / "mine"
     (tmp_path / "mine" / "run.json").write_text("{}", encoding="utf-8")
     with pytest.raises(ConfigError, match="holds a run already"):
-        new_folder("evolve", tmp_path / "mine")
+        choose_run_folder("evolve", tmp_path / "mine")

@@ -45,9 +45,9 @@ def installed(tmp_path, monkeypatch):
 
 
 def test_embedded_worlds():
-    assert registry.world("lookup").name == "lookup"
-    assert registry.world("workshop").name == "workshop"
-    easy, hard = registry.world("crafting:0"), registry.world("crafting:3")
+    assert registry.load_world("lookup").name == "lookup"
+    assert registry.load_world("workshop").name == "workshop"
+    easy, hard = registry.load_world("crafting:0"), registry.load_world("crafting:3")
     assert isinstance(easy, Crafting) and isinstance(hard, Crafting) and easy.level != hard.level
 
 
@@ -58,21 +58,21 @@ def test_a_folder_of_recipes(tmp_path):
         "result": {"item": "minecraft:oak_planks", "count": 4},
     }
     (tmp_path / "planks.json").write_text(json.dumps(recipe), encoding="utf-8")
-    assert registry.world(f"textcraft:{tmp_path}").name == "textcraft"
+    assert registry.load_world(f"textcraft:{tmp_path}").name == "textcraft"
     with pytest.raises(ConfigError, match="needs a folder"):
-        registry.world("textcraft")
+        registry.load_world("textcraft")
 
 
 def test_every_wrong_world_at_once():
     with pytest.raises(ConfigError) as caught:
-        registry.worlds(["lokup", "crafting", "crafting:1", "moon"])
+        registry.load_worlds(["lokup", "crafting", "crafting:1", "moon"])
     assert [str(problem) for problem in caught.value.problems] == [
         "world: unknown world 'lokup' (did you mean 'lookup'?)",
         "worlds: 'crafting:1' is named twice (name each world once)",
-        f"world: unknown world 'moon' (known: {', '.join(sorted(registry.world_origins()))})",
+        f"world: unknown world 'moon' (known: {', '.join(sorted(registry.describe_worlds()))})",
     ]
     with pytest.raises(ConfigError, match="at least one world"):
-        registry.worlds([])
+        registry.load_worlds([])
 
 
 def test_installed_worlds_are_listed_without_being_loaded(installed, capsys):
@@ -83,54 +83,54 @@ def test_installed_worlds_are_listed_without_being_loaded(installed, capsys):
 
 
 def test_an_installed_world_is_used(installed):
-    assert registry.world("guess").tasks("train", "seen")
-    assert registry.world("lookup").name == "lookup", "an embedded name cannot be taken over"
+    assert registry.load_world("guess").tasks("train", "seen")
+    assert registry.load_world("lookup").name == "lookup", "an embedded name cannot be taken over"
     with pytest.raises(ConfigError, match="takes no option"):
-        registry.world("guess:3")
+        registry.load_world("guess:3")
 
 
 def test_an_installed_world_that_raises_is_named(installed, capsys):
     with pytest.raises(WorldError, match=r"'broken' cannot be loaded.*sw_broken.*RuntimeError: no licence"):
-        registry.world("broken")
+        registry.load_world("broken")
     assert main(["worlds", "show", "broken"]) == 1
     assert capsys.readouterr().err.count("\n") == 1
     with pytest.raises(WorldError, match="'nothing' is no World; got without"):
-        registry.world("nothing")
+        registry.load_world("nothing")
 
 
 def test_an_unknown_policy():
     with pytest.raises(ConfigError, match="unknown policy 'no-such-folder'"):
-        registry.policy("no-such-folder", [])
+        registry.resolve_policy("no-such-folder", [])
 
 
 def test_a_run_without_a_policy(tmp_path):
     (tmp_path / "stages.jsonl").write_text('{"verb": "collect", "name": "a"}\n', encoding="utf-8")
     with pytest.raises(Incomplete, match="holds no policy"):
-        registry.policy(str(tmp_path), [])
+        registry.resolve_policy(str(tmp_path), [])
     with (tmp_path / "stages.jsonl").open("a", encoding="utf-8") as file:
         file.write('{"verb": "fi')  # a killed run leaves such an end
     with pytest.raises(Incomplete, match="1 stages"):
-        registry.policy(str(tmp_path), [])
+        registry.resolve_policy(str(tmp_path), [])
     (tmp_path / "stages.jsonl").write_text("{broken\n", encoding="utf-8")
     with pytest.raises(CorruptRecord, match="broken line"):
-        registry.policy(str(tmp_path), [])
+        registry.resolve_policy(str(tmp_path), [])
 
 
 def test_a_policy_by_size_and_from_a_run(tmp_path):
-    world = registry.world("lookup")
-    fresh = registry.policy("xs", [world], seed=3)
+    world = registry.load_world("lookup")
+    fresh = registry.resolve_policy("xs", [world], seed=3)
     for number, arm in enumerate(("base", "evolve", "control")):
-        fresh = fresh.advanced()
+        fresh = fresh.next_version()
         fresh.save(tmp_path / "stages" / f"{number}-fit" / "policy")
         with (tmp_path / "stages.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps({"verb": "fit", "name": f"{number}-fit", "arm": arm}) + "\n")
-    assert registry.policy(str(tmp_path), [world]).version == 2, "the last policy of the main arm"
+    assert registry.resolve_policy(str(tmp_path), [world]).version == 2, "the last policy of the main arm"
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        *registry.EVERY,
+        *registry.ALL_WORLDS,
         "household:large",
         "household:alfworld03",
         "weather:json",
@@ -160,15 +160,15 @@ def test_every_name_of_all_makes_a_world_with_an_expert(name, monkeypatch):
     """With panels of a few tasks; `test_panel.py` deals the whole ones of every world."""
     whole = panel.deal
     monkeypatch.setattr(panel, "deal", lambda *told, **more: whole(*told, **{**more, "sizes": panel.Sizes(4, 2, 2)}))
-    made = registry.world(name)
+    made = registry.load_world(name)
     task = made.tasks("dev", made.tiers[0])[0]
     assert made.expert(task)
 
 
 def test_all_stands_for_every_embedded_world():
-    assert tuple(registry.worlds(["all"])) == registry.EVERY
+    assert tuple(registry.load_worlds(["all"])) == registry.ALL_WORLDS
     with pytest.raises(ConfigError, match="named twice"):
-        registry.worlds(["all", "lookup"])
+        registry.load_worlds(["all", "lookup"])
 
 
 @pytest.mark.parametrize(
@@ -202,4 +202,4 @@ def test_all_stands_for_every_embedded_world():
 )
 def test_wrong_options_are_one_sentence(name, said):
     with pytest.raises(EvolventError, match=said):
-        registry.world(name)
+        registry.load_world(name)

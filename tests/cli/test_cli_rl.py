@@ -8,7 +8,7 @@ import pytest
 
 from evolvent.cli.main import main
 from evolvent.cli.train_rl import METHODS
-from evolvent.rl.trainer import Practice
+from evolvent.rl.trainer import PolicyTrainer
 
 FEW = (
     "--worlds",
@@ -21,9 +21,9 @@ FEW = (
     12,
     "--panel.limit",
     4,
-    "--rl.practice.tasks",
+    "--rl.practice.tasks_per_iteration",
     3,
-    "--rl.practice.samples",
+    "--rl.practice.group_size",
     2,
     "--rl.practice.iterations",
     2,
@@ -61,14 +61,14 @@ def test_every_method_runs_from_the_command_line(tmp_path, capsys, name):
 
 
 def test_a_stopped_run_goes_on_as_its_own_method(tmp_path, capsys, monkeypatch):
-    improve = Practice.improve
+    improve = PolicyTrainer.update
 
     def stops(self, seen, credit, **more):
         if self.iteration == 2:
             raise KeyboardInterrupt
         improve(self, seen, credit, **more)
 
-    monkeypatch.setattr(Practice, "improve", stops)
+    monkeypatch.setattr(PolicyTrainer, "update", stops)
     run = tmp_path / "run"
     words = ("--rl.practice.save_every", 1, "--rl.practice.critic", "own")
     code, _, error = told(capsys, "train", "rl", "--method", "ntpo", *FEW, *words, "--to", run)

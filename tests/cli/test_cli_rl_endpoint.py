@@ -7,7 +7,7 @@ import io
 import pytest
 
 import evolvent as ev
-from evolvent.cli.console import console_for
+from evolvent.cli.console import make_console
 from evolvent.cli.train_rl import run
 from evolvent.errors import ConfigError, EndpointError
 from evolvent.models.policy import load_policy
@@ -28,22 +28,22 @@ SMALL = (
     "4",
     "--rl.practice.iterations",
     "2",
-    "--rl.practice.tasks",
+    "--rl.practice.tasks_per_iteration",
     "3",
-    "--rl.practice.samples",
+    "--rl.practice.group_size",
     "4",
 )
 
 
 def train(*words):
-    return run([*SMALL, *map(str, words)], console_for(io.StringIO(), {}))
+    return run([*SMALL, *map(str, words)], make_console(io.StringIO(), {}))
 
 
 @pytest.mark.parametrize("dialect", ["openai", pytest.param("sglang", marks=pytest.mark.long)])
 def test_an_endpoint_plays_and_takes_the_weights(tmp_path, dialect):
     """A server of ours speaks both; SGLang's weights bear a label, and it is asked whether they are served."""
     base, weights = tmp_path / "base", tmp_path / "weights"
-    ev.policy_for([ev.Lookup()], seed=0).save(base)
+    ev.make_policy([ev.Lookup()], seed=0).save(base)
     weights.mkdir()
     with command("--policy", base, "--reload", weights, OMP_NUM_THREADS="1") as server:
         there = ("--endpoint", server.url, "--hand_over", weights, "--policy", base, "--dialect", dialect)
@@ -56,7 +56,7 @@ def test_an_endpoint_plays_and_takes_the_weights(tmp_path, dialect):
 
 def test_a_server_without_the_routes_of_its_dialect_is_told(tmp_path):
     base, weights = tmp_path / "base", tmp_path / "weights"
-    ev.policy_for([ev.Lookup()], seed=0).save(base)
+    ev.make_policy([ev.Lookup()], seed=0).save(base)
     weights.mkdir()
     with command("--policy", base, "--reload", weights, OMP_NUM_THREADS="1") as server:
         there = ("--endpoint", server.url, "--hand_over", weights, "--policy", base, "--model", "base")

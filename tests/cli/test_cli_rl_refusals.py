@@ -16,10 +16,13 @@ def refused(capsys, *words):
     ("words", "said"),
     [
         (("--method", "twosome", "--worlds", "problems"), "'problems' lists no actions, and twosome chooses"),
-        (("--method", "ppo", "--worlds", "problems", "--rl.practice.choose", "true"), "rl.practice.choose chooses"),
+        (
+            ("--method", "ppo", "--worlds", "problems", "--rl.practice.restrict_to_admissible", "true"),
+            "rl.practice.restrict_to_admissible chooses",
+        ),
         (("--method", "twosome", "--rl.level", "token"), "rl.level: got 'token', expected 'listed'"),
         (("--method", "token_ppo", "--rl.level", "action"), "rl.level: got 'action', expected 'token'"),
-        (("--method", "grpo", "--rl.practice.samples", "1"), "grpo compares episodes of a task; take 2 or more"),
+        (("--method", "grpo", "--rl.practice.group_size", "1"), "grpo compares episodes of a task; take 2 or more"),
     ],
 )
 def test_what_cannot_work_is_refused_at_once(capsys, tmp_path, words, said):

@@ -12,7 +12,7 @@ from evolvent.cli import search as command_module
 from evolvent.cli.main import main
 from evolvent.engine.local import LocalEngine
 from evolvent.models.policy import Policy, load_policy
-from evolvent.rollout.search import Player, Searched, searching
+from evolvent.rollout.search import SearchOutcome, SearchPlayer, search_starts
 from evolvent.search.rstar import FOLLOWING
 from evolvent.search.settings import ForestConfig
 from evolvent.store.store import Store
@@ -82,11 +82,11 @@ def whole(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def play(policy: Policy, how: ForestConfig, *, count: int = 2, **more: Any) -> list[Searched]:
+def play(policy: Policy, how: ForestConfig, *, count: int = 2, **more: Any) -> list[SearchOutcome]:
     world = Arithmetic()
     starts = [Start(task) for task in world.tasks("test", "seen")[:count]]
-    player = Player(policy, more.pop("engine", None) or LocalEngine(policy, slots=16), **more)
-    return list(searching({world.name: world}, starts, how, player=player, seed=3, trees=count))
+    player = SearchPlayer(policy, more.pop("engine", None) or LocalEngine(policy, slots=16), **more)
+    return list(search_starts({world.name: world}, starts, how, player=player, seed=3, trees=count))
 
 
 def test_rows_trees_and_records(whole: Path):

@@ -67,7 +67,7 @@ def test_a_policy_collects(work, tmp_path, capsys):
     words = (*SMALL, "--agent", "policy", "--policy", work / "taught", "--limit", "4", "--to", tmp_path / "run")
     assert told(capsys, "collect", *words)[0] == 0
     found = list(Store.open(tmp_path / "run" / "trajectories").trajectories())
-    assert len(found) == 4 and all(trajectory.generated() for trajectory in found)
+    assert len(found) == 4 and all(trajectory.count_generated_tokens() for trajectory in found)
 
 
 def test_trained(work):

@@ -15,7 +15,7 @@ import pytest
 import evolvent as ev
 from evolvent.cli import search as command_module
 from evolvent.cli.main import main
-from evolvent.cli.registry import worlds
+from evolvent.cli.registry import load_worlds
 from evolvent.models.heads import fresh_head
 from evolvent.store.store import Store
 from evolvent.worlds.deduction.world import Deduction
@@ -47,10 +47,10 @@ METHODS = ["greedy", "samples", "best_of_n", "mcts"]
 def beginner(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A policy that has learned how a deduction is written, with a value head that has learned nothing."""
     folder = tmp_path_factory.mktemp("policies")
-    made = list(worlds(["deduction"]).values())
+    made = list(load_worlds(["deduction"]).values())
     with ev.local_run(folder / "run", made, train=ev.TrainConfig(lr=5e-3, batch_tokens=512)) as run:
-        shown = ev.demonstrations(made, made[0].tasks("train", "seen")[:60])
-        policy = run.fit(ev.policy_for(made), shown, ev.weighted_nll, tokens=8000)
+        shown = ev.collect_demonstrations(made, made[0].tasks("train", "seen")[:60])
+        policy = run.fit(ev.make_policy(made), shown, ev.weighted_nll, tokens=8000)
     replace(policy, value_head=fresh_head(policy.model.config.hidden_size, seed=0)).save(folder / "beginner")
     return folder / "beginner"
 
@@ -219,7 +219,7 @@ def test_turns_of_a_world_that_goes_back(tmp_path: Path, capsys: pytest.CaptureF
         "gumbel",
         "--budgets",
         "20",
-        "--of",
+        "--budget_unit",
         "expansions",
         "--search.value",
         "reward",
@@ -301,7 +301,7 @@ AWAY = ["--endpoint", "http://127.0.0.1:9/v1"]
         (["--budgets", "many"], "budgets: got 'many', expected list of int"),
         (["--budgets", "9,9", "--methods", "mcts,mcts"], "methods name mcts twice; budgets name 9 twice"),
         (["--budgets", "9", "--search.generated", "9"], "budgets and search.generated limit the same"),
-        (["--of", "tokens"], "expected 'generated' or 'computed' or 'expansions'"),
+        (["--budget_unit", "tokens"], "expected 'generated' or 'computed' or 'expansions'"),
         (["--search.widht", "3"], "did you mean 'search.width'?"),
         (
             ["--worlds", "deduction", "--methods", "gumbel", "--search.considered", "9", "--search.simulations", "4"],

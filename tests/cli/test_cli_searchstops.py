@@ -10,9 +10,9 @@ import pytest
 
 from evolvent.belief.stopping import Agreement, Decided
 from evolvent.cli.main import main
-from evolvent.cli.search import detectors, stopped_lines
+from evolvent.cli.search import describe_early_stops, parse_detectors
 from evolvent.errors import ConfigError
-from evolvent.view.searches import SearchRow, search_row
+from evolvent.view.searches import SearchRow, parse_search_row
 
 WORDS = [
     "search",
@@ -73,14 +73,14 @@ def test_mistakes_are_told_together(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 def test_detectors_of_votes():
-    assert detectors(["decided", "agreement:.6:least=4"]) == [Decided(), Agreement(0.6, 4)]
+    assert parse_detectors(["decided", "agreement:.6:least=4"]) == [Decided(), Agreement(0.6, 4)]
     with pytest.raises(ConfigError) as told:
-        detectors(["std:1", "trace:1", "nothing", "decided or std:1"])
+        parse_detectors(["std:1", "trace:1", "nothing", "decided or std:1"])
     assert len(told.value.problems) == 4
 
 
 def row(task: str, method: str, *, success: bool | None, generated: int, stopped: str = "") -> SearchRow:
-    found = search_row(
+    found = parse_search_row(
         {
             "world": "w",
             "task": task,
@@ -102,11 +102,11 @@ def test_false_stops_and_tokens_by_hand():
         row("a", "samples decided", success=True, generated=30, stopped="why"),
         row("b", "samples decided", success=False, generated=20, stopped="why"),
     ]
-    (line,) = stopped_lines([*whole, *early])
+    (line,) = describe_early_stops([*whole, *early])
     assert line.startswith("w, samples decided: 2 of 2 ended early, 1 of them wrong (false stops 50.0 %, ")
     assert line.endswith("; 50.0 % of the generated tokens of samples saved")
-    (alone,) = stopped_lines([early[0]])
+    (alone,) = describe_early_stops([early[0]])
     assert "saved" not in alone  # nothing to compare with
-    (lost,) = stopped_lines([replace(early[0], success=None)])
+    (lost,) = describe_early_stops([replace(early[0], success=None)])
     assert lost == "w, samples decided: 1 of 1 ended early"  # no truth, no rate
-    assert stopped_lines(whole) == []
+    assert describe_early_stops(whole) == []

@@ -11,9 +11,9 @@ import psutil
 import pytest
 from websockets.sync.client import connect
 
-from evolvent.cli.console import console_for
-from evolvent.cli.serve import COMMAND, FACES, Serve, run
-from evolvent.config import knobs
+from evolvent.cli.console import make_console
+from evolvent.cli.serve import COMMAND, DIALECTS, ServeConfig, run
+from evolvent.config import list_settings
 from evolvent.errors import ConfigError
 from tests.serve.command import command
 from tests.serve.served import until
@@ -27,7 +27,7 @@ def client_of(server, **more):
 
 def mistakes(*words):
     with pytest.raises(ConfigError) as caught:
-        run(words, console_for(io.StringIO(), {}))
+        run(words, make_console(io.StringIO(), {}))
     return [str(problem) for problem in caught.value.problems]
 
 
@@ -89,13 +89,13 @@ def test_every_mistake_at_once(tmp_path, monkeypatch):
 
 
 def test_every_setting_is_described_and_every_face_named():
-    assert all(knob.description for knob in knobs(Serve))
-    assert COMMAND.main == "worlds" and list(FACES) == ["native", "agentgym", "openenv", "mcp"]
+    assert all(knob.description for knob in list_settings(ServeConfig))
+    assert COMMAND.main_field == "worlds" and list(DIALECTS) == ["native", "agentgym", "openenv", "mcp"]
 
 
 def test_all_faces_that_are_installed_are_served():
     with command("maze") as server, client_of(server) as client:
-        for name in FACES:
+        for name in DIALECTS:
             assert f"  {name:9} " in server.output
         assert client.get("/v1").status_code == 200
         assert client.get("/health").json()["sessions"] == {"maze": 0}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 import pytest
 from pydantic import Field
 
-from evolvent.cli.console import console_for
-from evolvent.cli.settings import Command, Given, command_help, read_given
+from evolvent.cli.console import make_console
+from evolvent.cli.evolve import COMMAND as EVOLVE_COMMAND
+from evolvent.cli.settings import Command, ParsedCommand, format_help, parse_command
 from evolvent.config import Config, to_toml
 from evolvent.errors import ConfigError
 
@@ -24,12 +26,12 @@ class Job(Config):
 
 
 COMMAND = Command(
-    "job", "Do it.", Job, main="data", resumes=True, presets={"small": {"rounds": 1}, "large": {"rounds": 9}}
+    "job", "Do it.", Job, main_field="data", resumes=True, presets={"small": {"rounds": 1}, "large": {"rounds": 9}}
 )
 
 
-def read(*words: str) -> Given[Job] | None:
-    return read_given(COMMAND, words, console_for(io.StringIO(), {}))
+def read(*words: str) -> ParsedCommand[Job] | None:
+    return parse_command(COMMAND, words, make_console(io.StringIO(), {}))
 
 
 def mistakes(*words: str) -> list[str]:
@@ -68,7 +70,7 @@ def test_resuming_keeps_the_settings(tmp_path):
     assert f"{run} is no run" in only
     run.mkdir()
     (run / "config.toml").write_text(to_toml(Job(data="d", rounds=7)), encoding="utf-8")
-    assert read("--resume", str(run)) == Given(Job(data="d", rounds=7), run)
+    assert read("--resume", str(run)) == ParsedCommand(Job(data="d", rounds=7), run)
     assert "keeps its settings, got --rounds 2" in mistakes("--resume", str(run), "--rounds", "2")[0]
     assert "keeps its settings" in mistakes("--resume", str(run), "--preset", "large")[0]
     (run / "run.json").write_text('{"verb": "other"}', encoding="utf-8")
@@ -89,20 +91,26 @@ def test_a_misspelt_option_is_told_from_a_setting():
 def test_a_verb_that_cannot_resume(tmp_path):
     command = Command("other", "Do.", Inner)
     with pytest.raises(ConfigError, match="unknown key 'resume'"):
-        read_given(command, ["--resume", "x"], console_for(io.StringIO(), {}))
+        parse_command(command, ["--resume", "x"], make_console(io.StringIO(), {}))
 
 
 def test_printing_the_settings(tmp_path):
     stream = io.StringIO()
-    assert read_given(COMMAND, ["a b", "--print-config", "--train.lr=.5"], console_for(stream, {})) is None
+    assert parse_command(COMMAND, ["a b", "--print-config", "--train.lr=.5"], make_console(stream, {})) is None
     file = tmp_path / "printed.toml"
     file.write_text(stream.getvalue(), encoding="utf-8")
     assert read(str(file)).config == Job(data="a b", rounds=1, train=Inner(lr=0.5))
 
 
 def test_help():
-    text = command_help(COMMAND)
+    text = format_help(COMMAND)
     assert "usage: evolvent job [DATA] [FILE.toml] [--key value ...]" in text
     assert "--train.lr" in text and "learning rate (float > 0; default 1.0)" in text
     assert "small, large" in text and "--resume RUN" in text
     assert max(map(len, text.splitlines())) <= 80
+
+
+def test_a_short_flag_of_a_renamed_setting_is_not_taken_for_a_misspelled_option():
+    """`--on` is nearer to `--config` than to `--backend`, and is the short flag of the latter."""
+    parsed = parse_command(EVOLVE_COMMAND, ["--on", "ray", "--to", "there"], make_console(io.StringIO(), {}))
+    assert parsed is not None and (parsed.config.backend, parsed.config.output_dir) == ("ray", Path("there"))

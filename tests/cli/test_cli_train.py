@@ -46,9 +46,9 @@ def words(data: Path, run: object, *more: object) -> list[str]:
         7,
         "--train.batch_tokens",
         128,
-        "--train.warmup_updates",
+        "--train.warmup_steps",
         5,
-        "--train.updates",
+        "--train.max_steps",
         UPDATES,
         *more,
     ]
@@ -59,7 +59,7 @@ def words(data: Path, run: object, *more: object) -> list[str]:
 def whole(data):
     """A training that nobody interrupted, with all its checkpoints, and snapshots."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "_LOOK_S", 0.0)
+        patch.setattr(training, "_POLL_S", 0.0)
         assert main(words(data, data / "whole", "--keep.snapshots", "true", "--keep.last", 10)) == 0
     return data / "whole"
 
@@ -115,7 +115,7 @@ def test_it_goes_on_with_the_same_losses(data, whole, tmp_path, capsys, number, 
     assert first == taken == 17 if number != signal.SIGKILL else first in (7, 14) and taken == 16
     assert sums.apart(run, whole) == 0.0, "equal bit for bit"
     one, other = (load_policy(folder / "model").model.state_dict() for folder in (run, whole))
-    assert all(weight.equal(other[name]) for name, weight in one.items())
+    assert all(weight.draw_equality(other[name]) for name, weight in one.items())
 
 
 def test_after_the_last_step_there_is_nothing_left_to_do(whole, tmp_path, capsys):
@@ -198,7 +198,7 @@ def test_a_run_that_cannot_go_on_says_why_and_stays(data, stopped, capsys, tmp_p
 
 
 def test_a_full_disk_leaves_the_checkpoints_before(data, whole, tmp_path, capsys):
-    with Launched(1, words(data, "run", "--train.updates", 2000), cwd=tmp_path) as process:
+    with Launched(1, words(data, "run", "--train.max_steps", 2000), cwd=tmp_path) as process:
         process.until(tmp_path / "run" / "metrics.jsonl", 15)
         late = time.monotonic() + 60
         while not list((tmp_path / "run" / "checkpoints").glob("update-*/COMPLETE")) and time.monotonic() < late:
@@ -236,15 +236,15 @@ def test_ctrl_c_while_data_are_read_leaves_no_run(data, tmp_path):
 
 
 def test_updates_that_are_not_finite_end_it(data, tmp_path, capsys):
-    more = ("--train.lr", 1e30, "--train.clip", "none", "--train.patience", 3)
+    more = ("--train.lr", 1e30, "--train.max_grad_norm", "none", "--train.max_nonfinite_steps", 3)
     code, _, error = told(capsys, *words(data, tmp_path / "run", *more))
     assert code == 1 and "error: 3 updates in a row were not finite" in error
     assert "trajectories messages.jsonl:" in error and "lower train.lr" in error and state(tmp_path / "run") == "failed"
 
 
 def test_without_a_terminal_a_line_comes_now_and_then(data, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(training_job, "_QUIET_S", 0.0)
-    code, shown, _ = told(capsys, *words(data, tmp_path / "run", "--train.updates", 3))
+    monkeypatch.setattr(training_job, "_LINE_INTERVAL_S", 0.0)
+    code, shown, _ = told(capsys, *words(data, tmp_path / "run", "--train.max_steps", 3))
     assert code == 0 and "update 1, loss " in shown and "update 3, loss " in shown
 
 
@@ -252,7 +252,7 @@ def test_a_report_that_cannot_be_drawn_ends_no_training(data, tmp_path, capsys, 
     from evolvent.cli import run_setup
 
     monkeypatch.setattr(run_setup, "report", lambda run, to: {}["no such figure"])
-    code, shown, error = told(capsys, *words(data, tmp_path / "run", "--train.updates", 2))
+    code, shown, error = told(capsys, *words(data, tmp_path / "run", "--train.max_steps", 2))
     assert code == 0 and "model " in shown and "no report was written: a fault in drawing it: KeyError" in error
 
 
@@ -290,7 +290,7 @@ def asked(process: Launched, out: Path) -> str:
 
 @pytest.mark.parametrize("kind", ["lora", "prompt"])
 def test_an_adapter_is_served_and_published(data, whole, tmp_path, capsys, kind):
-    more = ("--policy", whole, "--adapter.kind", kind, "--adapter.tokens", 4, "--train.updates", 3)
+    more = ("--policy", whole, "--adapter.kind", kind, "--adapter.tokens", 4, "--train.max_steps", 3)
     assert told(capsys, *words(data, tmp_path / "run", *more))[0] == 0
     (tmp_path / "serve").mkdir()
     with Launched(1, ["serve", "--policy", tmp_path / "run", "--port", 0], cwd=tmp_path / "serve") as process:
@@ -331,7 +331,7 @@ def test_torchrun(data, whole, tmp_path):
     assert process.returncode == 0 and shown.count("model run/model") == 1 and "Warning" not in error, error
     assert sums.apart(tmp_path / "run", whole) < 2e-6
     log = tmp_path / "other" / "metrics.jsonl"
-    endless = words(data, "other", "--parallel.shard", 2, "--train.updates", 100_000)
+    endless = words(data, "other", "--parallel.shard", 2, "--train.max_steps", 100_000)
     with subprocess.Popen([*program, *endless], **how) as process:
         while not log.exists() or log.read_bytes().count(b"\n") < 5:
             assert process.poll() is None

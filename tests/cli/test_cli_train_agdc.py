@@ -12,7 +12,7 @@ pytest.importorskip("stable_baselines3")
 from evolvent.cli.main import main
 from evolvent.methods import agdc as method
 from evolvent.store.store import Store
-from evolvent.view.beliefs import read_belief
+from evolvent.view.beliefs import parse_belief
 
 TINY = [
     "--agdc.budget",
@@ -63,7 +63,7 @@ def test_a_run_holds_policies_table_episodes_and_report(run):
 
 
 def test_the_viewer_finds_the_beliefs_of_a_run(run):
-    found = [read_belief(json.loads(path.read_text())) for path in sorted((run / "beliefs").iterdir())]
+    found = [parse_belief(json.loads(path.read_text())) for path in sorted((run / "beliefs").iterdir())]
     assert found and all(one is not None and one.looks for one in found)
 
 

@@ -7,15 +7,15 @@ import pytest
 from safetensors.numpy import load_file
 
 from evolvent.cli.main import main
-from evolvent.cli.train_data_sources import Calls, Demonstrations
-from evolvent.curate.irrelevance import row_of
+from evolvent.cli.train_data_sources import CallData, DemonstrationData
+from evolvent.curate.irrelevance import sample_to_row
 from evolvent.messages import Call, CallSample, Message, Tool
 from evolvent.models.policy import load_policy, tiny_policy
-from evolvent.scale.local_backend import LocalVerbs
+from evolvent.scale.local_backend import LocalBackend
 from tests.learn.byte_policy import byte_policy
 
 THINGS, PLACES = ("rain", "mail", "song", "train"), ("oslo", "rome", "bern")
-FEW = ["--train.batch_tokens", "256", "--train.epochs", "1", "--train.warmup_updates", "0", "--context", "256"]
+FEW = ["--train.batch_tokens", "256", "--train.epochs", "1", "--train.warmup_steps", "0", "--context", "256"]
 OWN = {
     "hammer": ["--hammer.copies", "2", "--hammer.tokens", "150", "--max_tokens", "12"],
     "comments": ["--comments.pair_tokens", "60", "--comments.tokens", "60", "--max_tokens", "8"],
@@ -34,7 +34,7 @@ def tool(thing):
 
 def calls(place):
     return [
-        row_of(
+        sample_to_row(
             CallSample(
                 f"{place}/{one}",
                 (Message("user", f"the {one} of {place}"),),
@@ -88,7 +88,7 @@ def test_from_data_to_policy_and_on_after_a_stop(name, stop, place, monkeypatch,
         assert found["before"].keys() == found["after"].keys() and " before, " in said
     else:
         assert "round 1: " in said and "of 4 sources learned" in said
-    fit, fitted = LocalVerbs.fit, []
+    fit, fitted = LocalBackend.fit, []
 
     def until(self, *data, **more):
         fitted.append(1)
@@ -97,7 +97,7 @@ def test_from_data_to_policy_and_on_after_a_stop(name, stop, place, monkeypatch,
         return fit(self, *data, **more)
 
     with monkeypatch.context() as patch:
-        patch.setattr(LocalVerbs, "fit", until)
+        patch.setattr(LocalBackend, "fit", until)
         assert train(name, "--to", "cut") == 130
     assert f"train {name} --resume cut" in capsys.readouterr().err and not (place / "cut" / "model").exists()
     assert main(["train", name, "--resume", "cut"]) == 0
@@ -191,9 +191,9 @@ def test_mistakes_are_told_in_a_sentence(place, capsys, words, said):
 def test_figures_say_how_many_test_rows_they_leave_out():
     policy = tiny_policy(["say", "red", "blue"], context=32, seed=1)
     good, strange = ({"prompt": "say red", "completion": word} for word in ("blue", "purple"))
-    found = Demonstrations([], [good, strange, {"other": 1}]).measured(policy)
+    found = DemonstrationData([], [good, strange, {"other": 1}]).measure(policy)
     assert found["test rows left out"] == 2 and "loss a token of 1 test rows, nats" in found
-    assert Demonstrations([], [strange]).measured(policy) == {"test rows left out": 1}
-    assert "test rows left out" not in Demonstrations([], [good]).measured(policy)
+    assert DemonstrationData([], [strange]).measure(policy) == {"test rows left out": 1}
+    assert "test rows left out" not in DemonstrationData([], [good]).measure(policy)
     asked = CallSample("a", (Message("user", "say purple"),), (), ())
-    assert Calls([], [asked]).measured(policy) == {"test rows left out": 1}
+    assert CallData([], [asked]).measure(policy) == {"test rows left out": 1}

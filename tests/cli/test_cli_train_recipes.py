@@ -13,8 +13,8 @@ import torch
 from evolvent.cli import planning
 from evolvent.cli.main import main
 from evolvent.errors import HashMismatch
-from evolvent.learn.forward import outputs
-from evolvent.learn.loader import Learnable
+from evolvent.learn.forward import compute_outputs
+from evolvent.learn.loader import LearnableSequences
 from evolvent.learn.packing import collate_padded
 from evolvent.learn.tokens import TokenFile
 from evolvent.models.policy import load_policy, tiny_policy
@@ -22,7 +22,7 @@ from evolvent.models.tuned import kind_of
 from tests.faults import sums
 
 WORLD = ("--worlds", "crafting:0")
-FEW = ("--train.updates", "12", "--train.warmup_updates", "3", "--train.batch_tokens", "256")
+FEW = ("--train.max_steps", "12", "--train.warmup_steps", "3", "--train.batch_tokens", "256")
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +38,9 @@ def data(tmp_path_factory):
         str(folder / "messages.jsonl"),
         "--policy",
         str(folder / "policy"),
-        "--train.updates",
+        "--train.max_steps",
         "60",
-        "--train.warmup_updates",
+        "--train.warmup_steps",
         "5",
         "--to",
         str(folder / "taught"),
@@ -116,16 +116,16 @@ def test_dpo_begins_at_its_reference(evolvent, source):
 def values(policy, parts) -> torch.Tensor:
     """What the head says at the target of every sequence."""
     policy.model.value_head = policy.value_head
-    found = Learnable(parts, together=1, words=len(policy.tokenizer), context=policy.context + 1)
+    found = LearnableSequences(parts, together=1, vocabulary=len(policy.tokenizer), context=policy.context + 1)
     batch = collate_padded(found, [[index] for index in range(len(found))])
     with torch.inference_mode():
-        said = outputs(policy.model, batch, needs=("values",)).values
+        said = compute_outputs(policy.model, batch, needs=("values",)).values
     assert said is not None
     return said
 
 
 def test_a_reward_model_prefers_what_was_chosen(evolvent):
-    losses, run, _ = trained(evolvent, "reward", "DATA/pairs.jsonl", *OWN, *FEW, "--train.updates", "60")
+    losses, run, _ = trained(evolvent, "reward", "DATA/pairs.jsonl", *OWN, *FEW, "--train.max_steps", "60")
     assert losses[0] == pytest.approx(math.log(2), abs=1e-5), "a fresh head says 0 of everything"
     chosen, rejected = values(load_policy(run / "model"), TokenFile(run / "tokens")).view(-1, 2).unbind(1)
     assert float((chosen > rejected).float().mean()) > 0.9
@@ -143,7 +143,7 @@ def test_scores_and_values_are_learned_from_episodes(evolvent):
 
 def test_the_teacher_is_approached(evolvent, data):
     _, run, _ = trained(
-        evolvent, "distill", "DATA/messages.jsonl", *OWN, *FEW, "--teacher", "DATA/taught", "--train.updates", "80"
+        evolvent, "distill", "DATA/messages.jsonl", *OWN, *FEW, "--teacher", "DATA/taught", "--train.max_steps", "80"
     )
     first = TokenFile(run / "tokens")[0]
     assert {name: column.shape[1] for name, column in first.columns.items()} == {
@@ -191,7 +191,7 @@ def test_rows_that_are_left_out_are_told(evolvent, tmp_path):
     odd = [{"prompt": "1 plus 1", "completion": "2"}, {"prompt": "1"}, {"prompt": "1 plus", "completion": "many"}]
     path = sums.lines(tmp_path / "odd.jsonl", [*odd, *[{"text": "1"}] * 6])
     path.write_text(path.read_text(encoding="utf-8") + "no JSON\n", encoding="utf-8")
-    _, _, shown = trained(evolvent, "sft", "odd.jsonl", *OWN, "--train.updates", 1)
+    _, _, shown = trained(evolvent, "sft", "odd.jsonl", *OWN, "--train.max_steps", 1)
     assert "1 sequences, 8 tokens, 2 learned" in shown
     told = [line for line in shown.splitlines() if line.startswith("left out: ")]
     assert len(told) == 6 and "odd.jsonl:2" in told[0] and "many" in told[1] and told[-1] == "left out: 4 more"
@@ -255,7 +255,7 @@ EMPTY = ["EMPTY", "BLANK", "JUNK"]
         ((*SFT, "--adapter.kind", "lora", "--adapter.rank", "65"), ["65 is more than the width of", "(at most 64)"]),
         ((*SFT, "--adapter.kind", "lora", "--adapter.targets", "qproj"), ["(did you mean 'q_proj'?)"]),
         (
-            (*SFT, "--optimizer.name", "lomo", "--train.micro_tokens", "64", "--optimizer.clip", "norm"),
+            (*SFT, "--optimizer.name", "lomo", "--train.max_tokens_per_forward", "64", "--optimizer.clip", "norm"),
             ["lomo would change weights between the 2 micro-batches", "lomo uses each gradient before the norm"],
         ),
         ((*SFT, "--optimizer.name", "sgd", "--optimizer.rho", "1"), ["optimizer.rho: sgd takes no rho like 1"]),
@@ -349,6 +349,6 @@ def test_what_cannot_be_planned(evolvent, data, tmp_path):
 
 def test_what_will_not_fit_is_warned_of(evolvent, monkeypatch):
     monkeypatch.setattr(planning, "_device_bytes", lambda config: 5 * 2**20)
-    _, _, shown = trained(evolvent, *SFT, "--train.updates", 1)
+    _, _, shown = trained(evolvent, *SFT, "--train.max_steps", 1)
     warning = next(line for line in shown.splitlines() if line.startswith("warning: "))
     assert "a rank may run out of memory" in warning and "this cpu has 5.0 MiB" in warning and "--plan" in warning

@@ -7,9 +7,9 @@ import json
 import pytest
 
 from evolvent.cli.main import main
-from evolvent.cli.train_search import COMMANDS, preference_parts
+from evolvent.cli.train_search import COMMANDS, make_preference_sequences
 from evolvent.models.policy import load_policy
-from evolvent.scale.initial import policy_for
+from evolvent.scale.initial import make_policy
 from evolvent.worlds.panel import Sizes
 from evolvent.worlds.preference.world import Preference
 
@@ -59,9 +59,9 @@ OPENR = (
     60,
     "--openr.practice.iterations",
     1,
-    "--openr.practice.tasks",
+    "--openr.practice.tasks_per_iteration",
     2,
-    "--openr.practice.samples",
+    "--openr.practice.group_size",
     2,
 )
 
@@ -131,8 +131,8 @@ def test_a_setting_beside_the_defaults_leaves_the_others():
 
 def test_labelled_pairs_become_read_outs_of_both_sides():
     world = Preference(length=32, sizes=Sizes(train=6, dev=2, test=2))
-    policy = policy_for([world], context=256)
-    parts = preference_parts(world, policy, count=3, seed=0)
+    policy = make_policy([world], context=256)
+    parts = make_preference_sequences(world, policy, count=3, seed=0)
     known = world.pairs("train", 3, 0)
     assert len(parts) == 6
     for at, pair in enumerate(known):

@@ -14,9 +14,9 @@ from evolvent.cli.main import main
 from evolvent.cli.train_sequence import run
 from evolvent.errors import ConfigError, SampleInvalid, StoreUnavailable
 from evolvent.methods.decision_transformer import load_conditioned
-from evolvent.methods.q_transformer import load_autoregressive
+from evolvent.methods.q_transformer import load_q_transformer
 from evolvent.methods.trajectory_transformer import load_planner
-from evolvent.offline.state import Keeping
+from evolvent.offline.state import SequenceCheckpoint
 
 pytest.importorskip("gymnasium")
 TINY = ["--learn.train.updates", "12", "--learn.train.batch", "8", "--learn.width", "16", "--learn.layers", "1"]
@@ -53,7 +53,7 @@ def test_a_decision_transformer_is_asked_for_returns(tmp_path):
     [
         ("bc", load_conditioned),
         ("tt", load_planner),
-        ("qt", load_autoregressive),
+        ("qt", load_q_transformer),
     ],
 )
 def test_who_cannot_be_asked_is_measured_once(method, load, tmp_path):
@@ -67,20 +67,20 @@ def test_who_cannot_be_asked_is_measured_once(method, load, tmp_path):
 def test_a_stopped_run_goes_on_to_the_same_policy(tmp_path, monkeypatch):
     words = ["--method", "odt", "pendulum", "--keep_every", "5", "--learn.rounds", "2", "--learn.updates", "3", *SHORT]
     said([*words, "--to", str(tmp_path / "whole")])
-    write, explored = Keeping.write, train_sequence._explored
+    write, explored = SequenceCheckpoint.write, train_sequence._play_round
     asked: list[int] = []
 
     def stops(self, model, optimizer):
         write(self, model, optimizer)
-        if self.taken_up(model, optimizer, first=0).done == stop:
+        if self.resume(model, optimizer, first=0).updates == stop:
             raise KeyboardInterrupt
 
     def counted(folder, place, seed, actor, number):
         asked.append(number)
         return explored(folder, place, seed, actor, number)
 
-    monkeypatch.setattr(Keeping, "write", stops)
-    monkeypatch.setattr(train_sequence, "_explored", counted)
+    monkeypatch.setattr(SequenceCheckpoint, "write", stops)
+    monkeypatch.setattr(train_sequence, "_play_round", counted)
     stop = 5
     with pytest.raises(KeyboardInterrupt):
         said([*words, "--to", str(tmp_path / "parts")])
@@ -174,7 +174,7 @@ def test_what_could_not_be_measured_is_refused_before_it_is_learned(words, says,
 def test_no_seed_of_data_is_that_of_measuring(monkeypatch, tmp_path):
     asked = []
     monkeypatch.setattr(
-        train_sequence.Place, "played", lambda self, actor, *, episodes, seed: asked.append(seed) or self.data
+        train_sequence.SequenceTask, "play", lambda self, actor, *, episodes, seed: asked.append(seed) or self.data
     )
     said(["--method", "bc", "stitching", "--learn.seed", "77", "--to", str(tmp_path / "run"), *TINY])
     assert asked and not {77, 78} & set(asked)

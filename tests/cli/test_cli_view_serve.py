@@ -10,7 +10,7 @@ import pytest
 from recorded import record
 
 from evolvent.cli.main import main
-from evolvent.cli.view import board_of
+from evolvent.cli.view import read_leaderboard
 
 
 def test_it_serves_until_it_is_interrupted(command, tmp_path):
@@ -55,6 +55,6 @@ def test_what_does_not_go_together(words, said, tmp_path, capsys):
 def test_a_leaderboard_of_files_of_anybody(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "agent-eval.json").write_text("[]")
-    data, unread = board_of([tmp_path / "a" / "agent-eval.json"])
+    data, unread = read_leaderboard([tmp_path / "a" / "agent-eval.json"])
     assert data is None and [name for name, _ in unread] == ["a"]
-    assert board_of([]) == (None, [])
+    assert read_leaderboard([]) == (None, [])

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from evolvent.cli import watch
-from evolvent.cli.console import console_for
+from evolvent.cli.console import make_console
 from evolvent.cli.main import main
 from evolvent.errors import ConfigError
 from evolvent.models.policy import tiny_policy
@@ -19,7 +19,7 @@ from tests.bench.small_policies import publish, state
 
 def mistakes(*words):
     with pytest.raises(ConfigError) as caught:
-        watch.run(words, console_for(io.StringIO(), {}))
+        watch.run(words, make_console(io.StringIO(), {}))
     return [str(problem) for problem in caught.value.problems]
 
 

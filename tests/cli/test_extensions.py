@@ -66,7 +66,9 @@ def installed(tmp_path, monkeypatch):
 
 
 def test_a_method_of_a_package(installed, capsys):
-    assert train_rl.known()["idle"] == "package ext" and train_rl.known()["ppo"].startswith("PPO over whole")
+    assert train_rl.describe_methods()["idle"] == "package ext" and train_rl.describe_methods()["ppo"].startswith(
+        "PPO over whole"
+    )
     assert "ext_code" not in sys.modules, "names are listed without an import"
     assert main(["train", "rl", "--method", "idle", "--help"]) == 0
     assert "idle: does nothing." in capsys.readouterr().out
@@ -77,32 +79,32 @@ def test_a_method_of_a_package(installed, capsys):
 @pytest.mark.parametrize(("name", "said"), [("text", "is a str; *expected|is a str"), ("gone", "cannot be loaded")])
 def test_a_method_that_is_none(installed, name, said):
     with pytest.raises(ConfigError, match=said):
-        train_rl.command(name)
+        train_rl.make_command(name)
 
 
 def test_a_grader_of_a_package(installed, tmp_path):
     rows = [{"problem": "two and three?", "answer": "5", "solution": "2 + 3 = 5"}]
     (tmp_path / "asked.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    world = registry.world(f"graded:last:{tmp_path / 'asked.jsonl'}")
+    world = registry.load_world(f"graded:last:{tmp_path / 'asked.jsonl'}")
     (task,) = world.tasks("test", "all")
     question = world.question(task)
-    assert world.name == "graded-last" and question.said == "2 + 3 = 5"
+    assert world.name == "graded-last" and question.demonstration == "2 + 3 = 5"
     assert world.grade("it is 5", question).correct and world.grade("it is 6", question).correct is False
     for said, why in (("raise", "no licence"), ("none", "no Grade")):
         with pytest.raises(WorldError, match=why):
             world.grade(said, question)
     with pytest.raises(ConfigError, match="last"):
-        registry.world("graded:lost:file")
+        registry.load_world("graded:lost:file")
     with pytest.raises(ConfigError, match="expected an installed grader and a file"):
-        registry.world("graded:last")
+        registry.load_world("graded:last")
 
 
 def test_an_encoder_of_a_package(installed, tmp_path, capsys):
-    assert extensions.encoder("letters").id == "letters-1"
+    assert extensions.load_encoder("letters").id == "letters-1"
     with pytest.raises(ConfigError, match="a callable with an id"):
-        extensions.encoder("nameless")
+        extensions.load_encoder("nameless")
     with pytest.raises(ConfigError, match="no folder 'nothing'"):
-        extensions.encoder("nothing")
+        extensions.load_encoder("nothing")
     assert main(["memory", "query", str(tmp_path), "text", "--encoder", "nothing"]) == 2
     assert "no folder 'nothing'" in capsys.readouterr().err
 
@@ -192,11 +194,13 @@ def test_nothing_is_written_over(tmp_path, capsys):
 
 
 LOSS = """
-from evolvent.rl.estimators import GroupCredit
+from evolvent.rl.estimators import GroupEstimator
 from evolvent.rl.objective import Aggregate, Clip, PolicyGradient
 from evolvent.rl.presets import Preset
 
-LOSS = Preset("narrow", GroupCredit(), PolicyGradient(aggregate=Aggregate("sequence_mean"), surrogate=Clip(0.1, 0.1)))
+LOSS = Preset(
+    "narrow", GroupEstimator(), PolicyGradient(aggregate=Aggregate("sequence_mean"), surrogate=Clip(0.1, 0.1))
+)
 """
 SEARCH = """
 from functools import partial
@@ -253,7 +257,15 @@ def test_a_loss_of_a_package_appears_in_help_and_runs(third_party, command, tmp_
     assert "'narrow'" in " ".join(shown.split())
     quick = ("--demonstrations", "4", "--clone_tokens", "200", "--tasks", "8", "--panel.limit", "2")
     words = ("train", "rl", "--method", "grpo", "--worlds", "parrot", "--rl.kind", "narrow", *quick)
-    words = (*words, "--rl.practice.iterations", "1", "--rl.practice.tasks", "2", "--to", tmp_path / "run")
+    words = (
+        *words,
+        "--rl.practice.iterations",
+        "1",
+        "--rl.practice.tasks_per_iteration",
+        "2",
+        "--to",
+        tmp_path / "run",
+    )
     done = command(*words, **third_party)
     assert done.returncode == 0, done.stderr
     settings = json.loads((tmp_path / "run" / "run.json").read_text())["config"]

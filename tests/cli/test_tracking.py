@@ -75,7 +75,7 @@ def test_each_line_once(tmp_path, kept, capsys):
 
 
 def test_a_run_is_followed_to_its_end(tmp_path, kept, monkeypatch):
-    monkeypatch.setattr(tracking, "_PAUSE_S", 0.01)
+    monkeypatch.setattr(tracking, "_POLL_INTERVAL_S", 0.01)
     run = a_run(tmp_path / "run", [])
 
     def written():
@@ -93,7 +93,7 @@ def test_a_run_is_followed_to_its_end(tmp_path, kept, monkeypatch):
 
 
 def test_a_run_that_was_killed_is_not_followed_for_ever(tmp_path, kept, monkeypatch):
-    monkeypatch.setattr(tracking, "_PAUSE_S", 0.01)
+    monkeypatch.setattr(tracking, "_POLL_INTERVAL_S", 0.01)
     run = a_run(tmp_path / "run", LINES)
     (run / "trajectories").mkdir()
     held = "import sys, time; from evolvent.store.lock import WriterLock; from pathlib import Path\n"
@@ -103,7 +103,7 @@ def test_a_run_that_was_killed_is_not_followed_for_ever(tmp_path, kept, monkeypa
     )
     try:
         assert writer.stdout.readline() == b"held\n"
-        assert tracking._goes_on(run)
+        assert tracking._is_running(run)
         writer.kill()
         writer.wait()
         assert main(["runs", "track", str(run), "--to", "kept", "--follow"]) == 0

@@ -8,7 +8,15 @@ import json
 import pytest
 from rich.console import Console
 
-from evolvent.cli.train_mat import FOREIGN, TEAM_WORLDS, TrainMat, _tasks, foreign_world, run, team_world
+from evolvent.cli.train_mat import (
+    FOREIGN_WORLDS,
+    TEAM_WORLDS,
+    TrainMATConfig,
+    _list_tasks,
+    make_foreign_world,
+    make_team_world,
+    run,
+)
 from evolvent.config import resolve
 from evolvent.errors import ConfigError, MissingExtra, ShapeMismatch
 from evolvent.models.team_files import load_team
@@ -80,27 +88,27 @@ def test_a_run_is_made_longer(tmp_path):
 
 
 def test_worlds_of_the_extra_are_named_and_set():
-    assert set(FOREIGN) == set(MAKERS) and not set(FOREIGN) & set(TEAM_WORLDS)
+    assert set(FOREIGN_WORLDS) == set(MAKERS) and not set(FOREIGN_WORLDS) & set(TEAM_WORLDS)
     words = ["--world", "mamujoco", "--settings", "scenario=Ant,parts=4x2", "--disabled", "1,2"]
-    config = resolve(TrainMat, overrides=words)
-    (task,) = _tasks(config, "train")
+    config = resolve(TrainMATConfig, overrides=words)
+    (task,) = _list_tasks(config, "train")
     assert task.spec["settings"] == {"scenario": "Ant", "parts": "4x2"}
     assert task.spec["row"] == {"disabled": [1, 2], "horizon": 1000} and task.split == "train"
-    assert _tasks(config, "test")[0].split == "test"
-    foraging = TrainMat(world="foraging", settings=("size=10", "cooperate=false"), agents=3, horizon=7)
-    spec = foreign_world(foraging).task().spec
+    assert _list_tasks(config, "test")[0].split == "test"
+    foraging = TrainMATConfig(world="foraging", settings=("size=10", "cooperate=false"), agents=3, horizon=7)
+    spec = make_foreign_world(foraging).task().spec
     assert spec["settings"] == {"size": 10, "cooperate": False, "agents": 3} and spec["row"] == {"horizon": 7}
 
 
 def test_mistakes_about_them_are_found_without_their_packages():
     with pytest.raises(ConfigError, match=r"unknown setting of mamujoco 'scenaro'(.|\n)*did you mean 'scenario'"):
-        TrainMat(world="mamujoco", settings=("scenaro=Ant",))
+        TrainMATConfig(world="mamujoco", settings=("scenaro=Ant",))
     with pytest.raises(ConfigError, match="unknown setting of mamujoco 'agents'"):
-        TrainMat(world="mamujoco", agents=3)
+        TrainMATConfig(world="mamujoco", agents=3)
     with pytest.raises(ConfigError, match="expected name=value"):
-        TrainMat(world="foraging", settings=("size",))
+        TrainMATConfig(world="foraging", settings=("size",))
     with pytest.raises(ConfigError) as error:
-        TrainMat(world="rescue", horizon=9, disabled=(0,))
+        TrainMATConfig(world="rescue", horizon=9, disabled=(0,))
     assert [problem.where for problem in error.value.problems] == ["horizon", "disabled"]
 
 
@@ -153,19 +161,19 @@ def test_a_parallel_environment_of_ones_own(tmp_path):
 
 def test_every_world_has_tasks():
     for name in TEAM_WORLDS:
-        world = team_world(name)
+        world = make_team_world(name)
         tasks = world.tasks("train", "seen")
         assert world.batch(tasks, 2).size == 2
 
 
 def test_tasks_are_those_of_the_asked_size_and_not_those_it_is_measured_on():
     for world, tier, agents in (("rescue", "longer", 6), ("chain", "longer", 12), ("relay", "seen", 3)):
-        config = TrainMat(world=world, tier=tier, agents=agents)
-        learned, measured = _tasks(config, "train"), _tasks(config, "test")
+        config = TrainMATConfig(world=world, tier=tier, agents=agents)
+        learned, measured = _list_tasks(config, "train"), _list_tasks(config, "test")
         assert all(task.kind.split()[0] == str(agents) for task in (*learned, *measured))
         assert world == "relay" or not {task.id for task in learned} & {task.id for task in measured}
     with pytest.raises(ConfigError, match="no such tasks"):
-        _tasks(TrainMat(world="chain", tier="longer", agents=2), "train")  # not those of 12
+        _list_tasks(TrainMATConfig(world="chain", tier="longer", agents=2), "train")  # not those of 12
 
 
 def test_what_cannot_be(tmp_path):

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evolvent.curate.cells import hash_cells, kmeans_cells, quotas, sharded_map
+from evolvent.curate.cells import allocate_quotas, hash_cells, kmeans_cells, sharded_map
 from evolvent.curate.greedy import greedy_map, restarted_map
 from evolvent.errors import BatchMismatch, ConfigError, NonFinite
 
@@ -14,12 +14,12 @@ RNG = np.random.default_rng
 
 def test_largest_remainder_by_hand():
     # Exact shares 4.7, 1.6, 1.5, 2.2: the two seats left go to .7 and .6.
-    assert quotas(10, [47, 16, 15, 22], [9, 9, 9, 9], rng=RNG(0)).tolist() == [5, 2, 1, 2]
+    assert allocate_quotas(10, [47, 16, 15, 22], [9, 9, 9, 9], rng=RNG(0)).tolist() == [5, 2, 1, 2]
     # The first holds 2 only. The 3 that it cannot take: shares .91, .85 and 1.25 of the others, 3 in all.
-    assert quotas(10, [47, 16, 15, 22], [2, 9, 9, 9], rng=RNG(0)).tolist() == [2, 3, 2, 3]
-    assert quotas(4, [0, 1], [9, 3], rng=RNG(0)).tolist() == [1, 3]
-    assert quotas(9, [1, 1], [2, 3], rng=RNG(0)).tolist() == [2, 3]
-    tied = {tuple(quotas(1, [1, 1], [5, 5], rng=RNG(seed)).tolist()) for seed in range(20)}
+    assert allocate_quotas(10, [47, 16, 15, 22], [2, 9, 9, 9], rng=RNG(0)).tolist() == [2, 3, 2, 3]
+    assert allocate_quotas(4, [0, 1], [9, 3], rng=RNG(0)).tolist() == [1, 3]
+    assert allocate_quotas(9, [1, 1], [2, 3], rng=RNG(0)).tolist() == [2, 3]
+    tied = {tuple(allocate_quotas(1, [1, 1], [5, 5], rng=RNG(seed)).tolist()) for seed in range(20)}
     assert tied == {(0, 1), (1, 0)}
 
 
@@ -31,7 +31,7 @@ def test_largest_remainder_by_hand():
 )
 def test_quotas_fill_what_there_is(total, cells, seed):
     weights, rooms = np.array([w for w, _ in cells]), np.array([r for _, r in cells])
-    found = quotas(total, weights, rooms, rng=RNG(seed))
+    found = allocate_quotas(total, weights, rooms, rng=RNG(seed))
     assert found.sum() == min(total, rooms.sum()) and (found <= rooms).all() and (found >= 0).all()
     if weights.sum() > 1e-6 and total <= rooms.min():  # nothing is capped: each within one of its share
         assert (np.abs(found - total * weights / weights.sum()) < 1 + 1e-6).all()

@@ -18,16 +18,16 @@ from evolvent.curate import comments
 from evolvent.curate.comments import (
     Density,
     Note,
+    add_all_comments,
+    add_comments,
     code_tokens,
-    commented,
     density,
-    insert,
-    open_lines,
-    refusal,
-    same_code,
+    find_open_lines,
+    find_refusal,
+    is_same_code,
 )
 from evolvent.curate.languages import LANGUAGES
-from evolvent.curate.syntax import read
+from evolvent.curate.syntax import parse_source
 from evolvent.errors import SampleInvalid
 
 # language -> source and the lines above which a note may stand; the rest is text of one kind or another
@@ -110,20 +110,20 @@ def test_code_tokens():
     ],
 )
 def test_insertion_by_hand(source, notes, expected):
-    assert insert(source, [Note(*note) for note in notes], "python") == expected
+    assert add_all_comments(source, [Note(*note) for note in notes], "python") == expected
 
 
 @pytest.mark.parametrize("language", PLACES)
 def test_where_a_note_may_stand(language):
     needs(language)
     source, places = PLACES[language]
-    assert read(source, language).fault == ""
-    assert set(open_lines(source, language)) == places
-    done = commented(source, [Note(line, f"note {line}") for line in range(-1, 20)], language)
+    assert parse_source(source, language).fault == ""
+    assert set(find_open_lines(source, language)) == places
+    done = add_comments(source, [Note(line, f"note {line}") for line in range(-1, 20)], language)
     assert done.outcome == "commented"
     assert {note.line for note in done.placed} == places
     assert len(done.refused) == 21 - len(places)
-    assert same_code(read(source, language), read(done.source, language))
+    assert is_same_code(parse_source(source, language), parse_source(done.source, language))
 
 
 @pytest.mark.parametrize("language", PLACES)
@@ -148,8 +148,8 @@ def test_verification_does_not_trust_the_places(language, monkeypatch):
         "lua": 2,
     }[language]
     assert inside not in places
-    monkeypatch.setattr(comments, "_closed_lines", lambda *_: {})
-    done = commented(source, [Note(inside, "note")], language)
+    monkeypatch.setattr(comments, "_find_closed_lines", lambda *_: {})
+    done = add_comments(source, [Note(inside, "note")], language)
     assert (done.outcome, done.source, done.placed) == ("code_changed", source, ())
     assert done.refused[0].reason == "the code would change"
 
@@ -158,14 +158,16 @@ def test_verification_does_not_trust_the_places(language, monkeypatch):
 def test_every_changed_token_is_seen(language):
     needs(language)
     source, _ = PLACES[language]
-    before = read(source, language)
+    before = parse_source(source, language)
     closed = {place for start, end in before.comments for place in range(start, end)}
     first = source.find("\n") if source.startswith("#!/") else 0
     places = [at for at in range(first, len(source)) if at not in closed and not source[at].isspace()]
     assert len(places) > 10
     for at in places:
         other = "x" if source[at] != "x" else "y"
-        assert not same_code(before, read(source[:at] + other + source[at + 1 :], language)), source[at - 5 : at + 5]
+        assert not is_same_code(before, parse_source(source[:at] + other + source[at + 1 :], language)), source[
+            at - 5 : at + 5
+        ]
 
 
 @pytest.mark.parametrize(
@@ -217,7 +219,7 @@ def test_every_changed_token_is_seen(language):
     ],
 )
 def test_texts_that_are_refused(text, language, reason):
-    assert reason in refusal(text, language)
+    assert reason in find_refusal(text, language)
 
 
 @pytest.mark.parametrize(
@@ -235,48 +237,48 @@ def test_texts_that_are_refused(text, language, reason):
     ],
 )
 def test_texts_that_are_not_refused(text):
-    assert refusal(text, "python") == ""
-    assert insert("x = 1\n", [Note(1, text)], "python") == f"# {text}\nx = 1\n"
+    assert find_refusal(text, "python") == ""
+    assert add_all_comments("x = 1\n", [Note(1, text)], "python") == f"# {text}\nx = 1\n"
 
 
 def test_a_bad_note_does_not_cost_the_others():
-    done = commented("x = 1\ny = 2\n", [Note(2, "two"), Note(1, "noqa"), Note(9, "far"), Note(1, "one")], "python")
+    done = add_comments("x = 1\ny = 2\n", [Note(2, "two"), Note(1, "noqa"), Note(9, "far"), Note(1, "one")], "python")
     assert done.source == "# one\nx = 1\n# two\ny = 2\n"
     assert done.placed == (Note(1, "one"), Note(2, "two"))
     assert {refused.note.text for refused in done.refused} == {"noqa", "far"}
     with pytest.raises(SampleInvalid, match="line 9"):
-        insert("x = 1\n", [Note(9, "far")], "python")
+        add_all_comments("x = 1\n", [Note(9, "far")], "python")
 
 
 def test_nothing_to_do_and_nothing_that_can_be_done():
-    assert commented("x = 1\n", [], "python").outcome == "unchanged"
-    assert commented("", [Note(1, "a")], "python").outcome == "unchanged"
-    done = commented("def f(:\n", [Note(1, "a")], "python")
+    assert add_comments("x = 1\n", [], "python").outcome == "unchanged"
+    assert add_comments("", [Note(1, "a")], "python").outcome == "unchanged"
+    done = add_comments("def f(:\n", [Note(1, "a")], "python")
     assert (done.outcome, done.source) == ("unparsable", "def f(:\n")
-    assert open_lines("def f(:\n", "python") == ()
+    assert find_open_lines("def f(:\n", "python") == ()
     with pytest.raises(SampleInvalid, match="parse"):
-        insert("def f(:\n", [Note(1, "a")], "python")
+        add_all_comments("def f(:\n", [Note(1, "a")], "python")
 
 
 def test_trees_must_be_equal_where_tokens_are():
-    one, other = read("x = 1\n", "python"), read("x = 2\n", "python")
+    one, other = parse_source("x = 1\n", "python"), parse_source("x = 2\n", "python")
     crossed = type(one)(one.tokens, tree=other.tree)
-    assert same_code(one, one)
-    assert not same_code(one, crossed)
-    assert not same_code(one, type(one)(one.tokens))
-    assert not same_code(one, read("def f(:\n", "python"))
+    assert is_same_code(one, one)
+    assert not is_same_code(one, crossed)
+    assert not is_same_code(one, type(one)(one.tokens))
+    assert not is_same_code(one, parse_source("def f(:\n", "python"))
 
 
 def test_a_sum_too_long_to_compare_is_left_alone():
     source = "x = " + " + ".join(["1"] * 2_000) + "\n"
-    done = commented(source, [Note(1, "a")], "python")
+    done = add_comments(source, [Note(1, "a")], "python")
     assert (done.outcome, done.source) == ("code_changed", source)
 
 
 def test_a_script_runs_as_before(tmp_path):
     needs("bash")
     source = PLACES["bash"][0].replace("f \\\n g\n", "echo \\\n g\n").replace("\nh\n", "\necho $y $x\n")
-    done = commented(source, [Note(line, "say \"it's ( { $x") for line in open_lines(source, "bash")], "bash")
+    done = add_comments(source, [Note(line, "say \"it's ( { $x") for line in find_open_lines(source, "bash")], "bash")
     assert done.outcome == "commented"
     path = tmp_path / "script.sh"
     outputs = []
@@ -296,12 +298,12 @@ def test_the_standard_library_keeps_its_code(seed, count):
     rng = np.random.default_rng(seed)
     path = LIBRARY[int(rng.integers(len(LIBRARY)))]
     source = path.read_bytes().decode("utf-8")[:25_000].rpartition("\n\n")[0] + "\n"
-    lines = open_lines(source, "python")
+    lines = find_open_lines(source, "python")
     if not lines:  # cut in the middle of something
         return
     places = rng.choice(lines, size=min(count, len(lines)), replace=False)
     notes = [Note(int(line), f"note {at} é") for at, line in enumerate(places)]
-    written = insert(source, notes, "python")
+    written = add_all_comments(source, notes, "python")
     marks = {f"# {note.text}" for note in notes}
     assert [line for line in written.split("\n") if line.strip() not in marks] == source.split("\n")
     assert written.count("\n") == source.count("\n") + len(notes)

@@ -16,7 +16,7 @@ from evolvent.rollout.collect import collect
 from evolvent.store.exchange import read_agenttraj
 from evolvent.trajectory import Start
 from evolvent.worlds.lookup import Lookup
-from evolvent.worlds.panel import Sizes, numbered
+from evolvent.worlds.panel import Sizes, list_tasks
 
 WORLD = Lookup(sizes=Sizes(train=30, dev=20, test=20))
 WORDS = [
@@ -44,7 +44,7 @@ def played(agent, split="train", n=5):
 
 def test_items_are_numbered_over_all_panels():
     names = item_ids(WORLD)
-    tasks = numbered(WORLD)
+    tasks = list_tasks(WORLD)
     assert [names[task.id] for task in tasks[:2]] == ["lookup_0", "lookup_1"]
     assert tasks[0] == WORLD.tasks("train", "seen")[0] and tasks[-1] == WORLD.tasks("test", "longer")[-1]
     assert (

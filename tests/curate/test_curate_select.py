@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evolvent.curate import greedy
-from evolvent.curate.greedy import Greedy, greedy_map, restarted_map
-from evolvent.curate.select import dpp, span_choice, with_spans
+from evolvent.curate.greedy import GreedySelector, greedy_map, restarted_map
+from evolvent.curate.select import dpp, mask_spans, select_spans
 from evolvent.errors import BatchMismatch, ConfigError, NonFinite
-from evolvent.learn.token_sequences import Parts
+from evolvent.learn.token_sequences import TokenSequence
 
 
 def scaled(features, quality=None):
@@ -77,7 +77,7 @@ def test_blocks_are_looked_at_only_when_needed_and_change_nothing(monkeypatch, d
     quality = np.sort(rng.random(3000)) if graded else None
     expected = by_cholesky(features, quality, 20)
     monkeypatch.setattr(greedy, "_BLOCK", 1)
-    choice = Greedy(features, quality)
+    choice = GreedySelector(features, quality)
     assert len(choice._blocks) == 47
     assert choice.extend(20).indices.tolist() == expected
     assert choice._fed.min() < (1 if graded else 19)  # blocks of little quality were never looked at again
@@ -177,7 +177,7 @@ def test_what_features_may_be(tmp_path):
 
 def test_it_can_be_continued():
     features = np.random.default_rng(8).standard_normal((60, 9))
-    choice = Greedy(features)
+    choice = GreedySelector(features)
     assert choice.extend(3).indices.tolist() == choice.extend(9).indices.tolist()[:3]
     assert choice.extend(9).indices.tolist() == greedy_map(features, None, 9).indices.tolist()
 
@@ -238,33 +238,33 @@ def answer(spans, *, prompt=2):
     written = weight > 0
     zeros = np.zeros(count, np.int32)
     span = np.r_[np.full(prompt, -1), spans].astype(np.int32)
-    return Parts(
+    return TokenSequence(
         "t", np.arange(count, dtype=np.int32), written, ~written, zeros.astype(np.float32), zeros, span, weight
     )
 
 
 def test_spans_within_a_sample():
     spans = [[[1, 0], [0.9, 0.1], [0, 1]], [[1, 1]], [[0, 0], [0, 0]], [[1, 0], [1, 0]]]
-    kept = span_choice(spans, share=2 / 3)
+    kept = select_spans(spans, share=2 / 3)
     assert [each.tolist() for each in kept] == [[True, False, True], [True], [True, True], [True, False]]
-    by_quality = span_choice(spans[:1], [[0.1, 2, 0.1]], share=0.3)
+    by_quality = select_spans(spans[:1], [[0.1, 2, 0.1]], share=0.3)
     assert by_quality[0].tolist() == [False, True, False]
 
 
 def test_unchosen_spans_get_weight_zero():
     part = answer([4, 4, 2, 9])
-    made = with_spans(part, np.array([True, False, True]))
+    made = mask_spans(part, np.array([True, False, True]))
     assert made.weight.tolist() == [0, 0, 0.5, 0.5, 0, 0.5]
     assert part.weight.tolist() == [0, 0, 0.5, 0.5, 0.5, 0.5]
     with pytest.raises(BatchMismatch, match="does not fit the spans"):
-        with_spans(part, np.array([True]))
+        mask_spans(part, np.array([True]))
 
 
 def test_bad_spans_are_refused():
     for share in (0, 1.5, np.nan):
         with pytest.raises(ConfigError, match="share"):
-            span_choice([[[1, 0]]], share=share)
+            select_spans([[[1, 0]]], share=share)
     with pytest.raises(BatchMismatch, match="sample 1 has no spans"):
-        span_choice([[[1, 0]], np.zeros((0, 2))], share=1)
+        select_spans([[[1, 0]], np.zeros((0, 2))], share=1)
     with pytest.raises(BatchMismatch, match="differ in length"):
-        span_choice([[[1, 0]]], [], share=1)
+        select_spans([[[1, 0]]], [], share=1)

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evolvent.curate.shards import read_shard, shards_of, write_rows
-from evolvent.curate.stages import applied, file_of, transform
+from evolvent.curate.shards import list_shards, read_shard, write_rows
+from evolvent.curate.stages import apply_stages, shard_cache_path, transform
 from evolvent.errors import ConfigError, CorruptRecord, NothingToLearn, SampleInvalid
 
 ROWS = [{"n": n, "text": f"row {n} \u2028 ä"} for n in range(25)]
@@ -53,7 +53,7 @@ def written(path, rows=ROWS):
 
 
 def all_rows(path, rows=1000):
-    return [row for shard in shards_of(path, rows=rows) for _, row in read_shard(shard)]
+    return [row for shard in list_shards(path, rows=rows) for _, row in read_shard(shard)]
 
 
 @pytest.mark.parametrize("size", [1, 4, 25, 1000])
@@ -63,7 +63,7 @@ def test_every_form_reads_alike(tmp_path, size):
     pq.write_table(pa.Table.from_pylist(ROWS), tmp_path / "c.parquet", row_group_size=7)
     datasets.Dataset.from_list(ROWS).save_to_disk(str(tmp_path / "d"))
     for path in (lines, tmp_path / "b.json", tmp_path / "c.parquet", tmp_path / "d"):
-        found = shards_of(path, rows=size)
+        found = list_shards(path, rows=size)
         assert all_rows(path, size) == ROWS
         assert sum(shard.count for shard in found) == 25 and len(found) == -(-25 // size)
         assert [place for shard in found for place, _ in read_shard(shard)] == list(range(25))
@@ -76,12 +76,12 @@ def test_any_lines_are_read_or_told(tmp_path_factory, lines, size):
     path = tmp_path_factory.mktemp("lines") / "x.jsonl"
     path.write_bytes("\n".join(lines).encode("utf-8", "replace"))
     data = [line for line in path.read_bytes().split(b"\n") if line.strip()]
-    found = [row for shard in shards_of(path, rows=size) for _, row in read_shard(shard)]
+    found = [row for shard in list_shards(path, rows=size) for _, row in read_shard(shard)]
     assert len(found) == len(data)
 
 
 def test_workers_give_the_bytes_of_one(tmp_path):
-    shards = shards_of(written(tmp_path / "a.jsonl"), rows=4)
+    shards = list_shards(written(tmp_path / "a.jsonl"), rows=4)
     sums = set()
     for workers in (1, 2, 5):
         done = transform(
@@ -89,28 +89,28 @@ def test_workers_give_the_bytes_of_one(tmp_path):
         )
         sums.add(hashlib.sha256((tmp_path / f"{workers}.jsonl").read_bytes()).hexdigest())
         assert (done.read, done.rows, done.refused, done.reused) == (25, 42, {"a multiple of seven": 4}, 0)
-        assert done.told[0].startswith("a.jsonl, row 0: a multiple of seven")
+        assert done.messages[0].startswith("a.jsonl, row 0: a multiple of seven")
     assert sums == {done.sha256}
-    assert all_rows(tmp_path / "1.jsonl") == list(applied([Times()], ROWS))
+    assert all_rows(tmp_path / "1.jsonl") == list(apply_stages([Times()], ROWS))
 
 
 def test_finished_shards_are_found_again(tmp_path):
     path, cache = written(tmp_path / "a.jsonl"), tmp_path / "cache"
-    transform(shards_of(path, rows=5), [Times()], tmp_path / "o.jsonl", cache=cache)
+    transform(list_shards(path, rows=5), [Times()], tmp_path / "o.jsonl", cache=cache)
     whole = (tmp_path / "o.jsonl").read_bytes()
     told = []
     done = transform(
-        shards_of(path, rows=5), [Times()], tmp_path / "o.jsonl", cache=cache, progress=lambda *at: told.append(at)
+        list_shards(path, rows=5), [Times()], tmp_path / "o.jsonl", cache=cache, progress=lambda *at: told.append(at)
     )
     assert done.reused == done.shards == 5 and not told and (tmp_path / "o.jsonl").read_bytes() == whole
     written(path, [*ROWS[:-1], {"n": 100, "text": "another"}])
     done = transform(
-        shards_of(path, rows=5), [Times()], tmp_path / "o.jsonl", cache=cache, progress=lambda *at: told.append(at)
+        list_shards(path, rows=5), [Times()], tmp_path / "o.jsonl", cache=cache, progress=lambda *at: told.append(at)
     )
     assert done.reused == 4 and told == [(5, 5)]
-    first = shards_of(path)[0]
+    first = list_shards(path)[0]
     prints = {
-        file_of(stages, first, cache)
+        shard_cache_path(stages, first, cache)
         for stages in ([], [Times()], [Times(3)], [Times(), Times()], [replace(Times(), version=2)], [Slow(2, "slow")])
     }
     assert len(prints) == 6
@@ -132,23 +132,26 @@ def test_a_killed_run_goes_on_to_the_same_bytes(tmp_path):
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert not (tmp_path / "o.jsonl").exists()
-    done = transform(shards_of(path, rows=2), [Slow()], tmp_path / "o.jsonl", cache=cache)
+    done = transform(list_shards(path, rows=2), [Slow()], tmp_path / "o.jsonl", cache=cache)
     assert 3 <= done.reused < done.shards == 13
-    assert all_rows(tmp_path / "o.jsonl") == list(applied([Times()], ROWS))
+    assert all_rows(tmp_path / "o.jsonl") == list(apply_stages([Times()], ROWS))
 
 
 def test_bad_rows_are_told_and_the_others_go_on(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"n": 1}\n[1]\n\nno json\n{"n": 2}\n\xff\xfe\n' + b'{"n":' + b"[" * 100_000)
-    done = transform(shards_of(path), [Times(1)], tmp_path / "o.jsonl", cache=tmp_path / "c")
+    done = transform(list_shards(path), [Times(1)], tmp_path / "o.jsonl", cache=tmp_path / "c")
     assert (done.read, done.rows) == (6, 2) and done.refused == {"a row that is no object": 4}
-    assert [line.split(":")[0] for line in done.told][:2] == ["a.jsonl, row 1", "a.jsonl, row 3"]
+    assert [line.split(":")[0] for line in done.messages][:2] == ["a.jsonl, row 1", "a.jsonl, row 3"]
     with pytest.raises(NothingToLearn, match="no row is left"):
         transform(
-            shards_of(written(tmp_path / "b.jsonl", [{"n": 7}])), [Times()], tmp_path / "o.jsonl", cache=tmp_path / "c"
+            list_shards(written(tmp_path / "b.jsonl", [{"n": 7}])),
+            [Times()],
+            tmp_path / "o.jsonl",
+            cache=tmp_path / "c",
         )
     empty = transform(
-        shards_of(written(tmp_path / "b.jsonl", [{"n": 7}])),
+        list_shards(written(tmp_path / "b.jsonl", [{"n": 7}])),
         [Times()],
         tmp_path / "e.jsonl",
         cache=tmp_path / "c",
@@ -159,21 +162,21 @@ def test_bad_rows_are_told_and_the_others_go_on(tmp_path):
 
 def test_files_that_cannot_be_read(tmp_path):
     with pytest.raises(ConfigError, match="holds no data"):
-        shards_of(tmp_path)
+        list_shards(tmp_path)
     (tmp_path / "a.csv").write_text("a,b")
     with pytest.raises(ConfigError, match="is no data file"):
-        shards_of(tmp_path / "a.csv")
+        list_shards(tmp_path / "a.csv")
     for name in ("a.json", "a.parquet", "a.arrow"):
         (tmp_path / name).write_bytes(b"{}")
         with pytest.raises(CorruptRecord, match="is no "):
-            shards_of(tmp_path / name)
+            list_shards(tmp_path / name)
     path = written(tmp_path / "a.jsonl")
-    (shard,) = shards_of(path)
+    (shard,) = list_shards(path)
     path.write_bytes(path.read_bytes().replace(b"row 3", b"row 4"))
     with pytest.raises(CorruptRecord, match="has changed"):
         list(read_shard(shard))
     with pytest.raises(ConfigError, match="at least one row"):
-        shards_of(path, rows=0)
+        list_shards(path, rows=0)
     with pytest.raises(ConfigError, match=r"\.jsonl or \.parquet"):
         write_rows(tmp_path / "a.txt", [])
     with pytest.raises(SampleInvalid, match="no table"):
@@ -204,7 +207,7 @@ def test_folders_that_datasets_saved(tmp_path):
     both = datasets.DatasetDict({name: datasets.Dataset.from_list(ROWS[:n]) for name, n in (("train", 5), ("test", 3))})
     both.save_to_disk(str(tmp_path / "d"))
     with pytest.raises(ConfigError, match="name one"):
-        shards_of(tmp_path / "d")
+        list_shards(tmp_path / "d")
     loaded = datasets.load_from_disk(str(tmp_path / "d" / "test"))
     loaded.map(lambda row: {"m": row["n"] * 2})
     assert all_rows(tmp_path / "d" / "test") == ROWS[:3], "what was cached there is not of it"
@@ -219,14 +222,14 @@ def test_a_file_that_changed_is_not_kept_under_its_old_digest(tmp_path, name):
             write_rows(tmp_path / name, rows)
 
     put([{"n": 1}])
-    old = shards_of(tmp_path / name)
+    old = list_shards(tmp_path / name)
     put([{"n": 9}, {"n": 8}])
     with pytest.raises(CorruptRecord, match="has changed"):
         transform(old, [], tmp_path / "o.jsonl", cache=tmp_path / "c")
 
 
 def test_a_shard_that_was_touched_is_made_again(tmp_path):
-    shards, cache = shards_of(written(tmp_path / "a.jsonl"), rows=5), tmp_path / "cache"
+    shards, cache = list_shards(written(tmp_path / "a.jsonl"), rows=5), tmp_path / "cache"
     transform(shards, [Times()], tmp_path / "o.jsonl", cache=cache)
     whole = (tmp_path / "o.jsonl").read_bytes()
     kept = sorted(cache.glob("*.jsonl"))
@@ -242,7 +245,7 @@ def test_rows_of_a_stage_that_are_no_json_are_refused(tmp_path):
         def __call__(self, row):
             return [{"n": float("nan") if row["n"] % 2 else row["n"]}]
 
-    shards = shards_of(written(tmp_path / "a.jsonl"))
+    shards = list_shards(written(tmp_path / "a.jsonl"))
     done = transform(shards, [Spoils(1, "spoils")], tmp_path / "o.jsonl", cache=tmp_path / "c")
     assert done.rows == 13 and done.refused == {"a row of values that JSON does not have": 12}
 
@@ -250,7 +253,7 @@ def test_rows_of_a_stage_that_are_no_json_are_refused(tmp_path):
 def test_a_parquet_file_is_read_once_for_all_of_its_shards(tmp_path, monkeypatch):
     """Else the time for a file would grow with its square; whatever the order, the rows are the same."""
     pq.write_table(pa.Table.from_pylist(ROWS), tmp_path / "a.parquet", row_group_size=7)
-    shards, opened = shards_of(tmp_path / "a.parquet", rows=2), []
+    shards, opened = list_shards(tmp_path / "a.parquet", rows=2), []
     file = pq.ParquetFile
     monkeypatch.setattr(pq, "ParquetFile", lambda path: opened.append(path) or file(path))
     assert [row for shard in shards for row in read_shard(shard)] == list(enumerate(ROWS))

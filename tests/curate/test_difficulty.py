@@ -9,13 +9,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evolvent.curate.difficulty import answer_logprobs, answer_spans, by_lines, line_spans, mean_logprob_score
+from evolvent.curate.difficulty import answer_logprobs, answer_spans, line_spans, mean_logprob_score, split_by_lines
 from evolvent.curate.features import answer_features, span_features, unit_features
-from evolvent.curate.select import with_spans
+from evolvent.curate.select import mask_spans
 from evolvent.errors import BatchMismatch, NonFinite, NothingToLearn
-from evolvent.learn.forward import outputs
+from evolvent.learn.forward import compute_outputs
 from evolvent.learn.packing import collate_padded
-from evolvent.learn.token_sequences import Parts
+from evolvent.learn.token_sequences import TokenSequence
 from evolvent.models.policy import tiny_policy
 
 
@@ -28,7 +28,9 @@ def part(ids, weight, span=None, name="t"):
     ids, weight = np.asarray(ids, np.int32), np.asarray(weight, np.float32)
     written, zeros = weight > 0, np.zeros(len(ids), np.int32)
     numbers = np.where(written, 0, -1) if span is None else np.asarray(span)
-    return Parts(name, ids, written, ~written, zeros.astype(np.float32), zeros, numbers.astype(np.int32), weight)
+    return TokenSequence(
+        name, ids, written, ~written, zeros.astype(np.float32), zeros, numbers.astype(np.int32), weight
+    )
 
 
 def several(count, seed=0):
@@ -111,7 +113,7 @@ def test_a_line_ends_where_a_break_is(pieces):
 
 def test_lines_of_answers_in_two_turns():
     words = {1: "x", 2: "y", 3: "\n"}
-    made = by_lines(part([2, 1, 3, 2, 1, 1, 1, 3, 3, 2], [0, 1, 1, 1, 0, 0, 1, 1, 1, 1]), words.__getitem__)
+    made = split_by_lines(part([2, 1, 3, 2, 1, 1, 1, 3, 3, 2], [0, 1, 1, 1, 0, 0, 1, 1, 1, 1]), words.__getitem__)
     assert made.span.tolist() == [-1, 0, 0, 1, -1, -1, 2, 2, 2, 3]
     assert answer_spans(made).tolist() == [0, 0, 1, 2, 2, 2, 3]
 
@@ -128,11 +130,11 @@ def by_hand(policy, one):
 
 def test_log_probabilities_are_those_of_training(policy):
     parts = several(12)
-    found = answer_logprobs(policy, parts, tokens=64)
+    found = answer_logprobs(policy, parts, max_tokens_per_forward=64)
     for one, values in zip(parts, found, strict=True):
         assert values == pytest.approx(by_hand(policy, one), abs=1e-5)
         assert len(values) == len(answer_spans(one)) == int((one.weight[1:] != 0).sum())
-    alone = outputs(policy.model, collate_padded(parts[:1], [[0]])).logprobs.detach().numpy()
+    alone = compute_outputs(policy.model, collate_padded(parts[:1], [[0]])).logprobs.detach().numpy()
     assert found[0] == pytest.approx(alone, abs=1e-6)
     scores = mean_logprob_score(found, spans=[answer_spans(one) for one in parts])
     assert ((scores > 0) & (scores < 1)).all()
@@ -144,7 +146,7 @@ def test_what_was_learned_becomes_easy(policy):
     before = mean_logprob_score(answer_logprobs(own, [easy, other]))
     optimizer = torch.optim.SGD(own.model.parameters(), lr=0.3)
     for _ in range(15):
-        loss = -outputs(own.model, collate_padded([easy], [[0]])).logprobs.mean()
+        loss = -compute_outputs(own.model, collate_padded([easy], [[0]])).logprobs.mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -172,7 +174,10 @@ def states_by_hand(policy, one):
 def test_features_are_means_over_the_answers_own_tokens(policy):
     parts = several(9)
     parts[4] = replace(parts[4], weight=np.r_[np.float32(1), parts[4].weight[1:]])  # position 0 never counts
-    pooled, spans = answer_features(policy, parts, tokens=50), span_features(policy, parts, tokens=50)
+    pooled, spans = (
+        answer_features(policy, parts, max_tokens_per_forward=50),
+        span_features(policy, parts, max_tokens_per_forward=50),
+    )
     assert pooled.dtype == np.float32
     for row, one in enumerate(parts):
         states, places = states_by_hand(policy, one), 1 + np.flatnonzero(one.weight[1:])
@@ -216,7 +221,7 @@ def test_trees_are_refused(policy):
 
 def test_choosing_spans_leaves_the_rest_unlearned(policy):
     one = several(1)[0]
-    chosen = with_spans(one, np.array([False, True]))
+    chosen = mask_spans(one, np.array([False, True]))
     assert len(answer_logprobs(policy, [chosen])[0]) == int((one.span == 2).sum())
 
 

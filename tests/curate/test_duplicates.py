@@ -9,7 +9,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from evolvent.curate.duplicates import Dropped, Duplicates, bands, near_duplicates
+from evolvent.curate.duplicates import Deduplication, DroppedText, count_bands, find_near_duplicates
 from evolvent.errors import ConfigError, MissingExtra
 
 needs_rensa = pytest.mark.skipif(
@@ -18,33 +18,35 @@ needs_rensa = pytest.mark.skipif(
 
 
 def test_bands_by_hand():
-    assert bands(1.0, permutations=8) == 1
-    assert bands(0.5, permutations=4, recall=0.43) == 2  # one band: 0.5^4 = 0.0625; two: 1 - (1 - 0.25)^2 = 0.4375
-    assert bands(0.5, permutations=4, recall=0.44) == 4  # 1 - 0.5^4 = 0.9375
-    assert bands(0.5, permutations=4, recall=0.999) == 4  # no more can be had
-    assert bands(0.7) == 64  # 1 - (1 - 0.7^4)^64 > 0.999 > 1 - (1 - 0.7^8)^32
+    assert count_bands(1.0, permutations=8) == 1
+    assert (
+        count_bands(0.5, permutations=4, recall=0.43) == 2
+    )  # one band: 0.5^4 = 0.0625; two: 1 - (1 - 0.25)^2 = 0.4375
+    assert count_bands(0.5, permutations=4, recall=0.44) == 4  # 1 - 0.5^4 = 0.9375
+    assert count_bands(0.5, permutations=4, recall=0.999) == 4  # no more can be had
+    assert count_bands(0.7) == 64  # 1 - (1 - 0.7^4)^64 > 0.999 > 1 - (1 - 0.7^8)^32
 
 
 @needs_rensa
 def test_copies_by_hand():
-    found = near_duplicates({"c": "x = 1", "a": "x  =  1\n", "b": "y = 1", "d": "", "e": " "})
-    assert found == Duplicates(("a", "b", "d"), (Dropped("c", "a", 1.0), Dropped("e", "d", 1.0)))
-    assert near_duplicates({}) == Duplicates((), ())
+    found = find_near_duplicates({"c": "x = 1", "a": "x  =  1\n", "b": "y = 1", "d": "", "e": " "})
+    assert found == Deduplication(("a", "b", "d"), (DroppedText("c", "a", 1.0), DroppedText("e", "d", 1.0)))
+    assert find_near_duplicates({}) == Deduplication((), ())
 
 
 @needs_rensa
 def test_similarity_by_hand():
     # runs of two: {a b, b c, c d} and {a b, b c, c e}: 2 in common of 4
     texts = {"1": "a b c d", "2": "a b c e"}
-    assert near_duplicates(texts, threshold=0.5, run=2).dropped == (Dropped("2", "1", 0.5),)
-    assert near_duplicates(texts, threshold=0.51, run=2).dropped == ()
+    assert find_near_duplicates(texts, threshold=0.5, run=2).dropped == (DroppedText("2", "1", 0.5),)
+    assert find_near_duplicates(texts, threshold=0.51, run=2).dropped == ()
 
 
 @needs_rensa
 def test_a_copy_of_what_was_dropped_names_what_was_kept():
     texts = {"1": "a b c d", "2": "a b c e", "3": "a b c e"}
-    found = near_duplicates(texts, threshold=0.5, run=2)
-    assert found == Duplicates(("1",), (Dropped("2", "1", 0.5), Dropped("3", "1", 0.5)))
+    found = find_near_duplicates(texts, threshold=0.5, run=2)
+    assert found == Deduplication(("1",), (DroppedText("2", "1", 0.5), DroppedText("3", "1", 0.5)))
 
 
 def corpus(seed: int) -> dict[str, str]:
@@ -75,15 +77,15 @@ def test_equal_to_brute_force(seed):
         alike[name] = max(near.values(), default=0.0)
         if alike[name] < 0.7:
             kept.append(name)
-    found = near_duplicates(texts)
-    assert found.kept == tuple(kept)
+    found = find_near_duplicates(texts)
+    assert found.kept_ids == tuple(kept)
     assert 5 < len(found.dropped) < len(texts) - 5
     for one in found.dropped:
-        assert one.of in found.kept
+        assert one.kept_id in found.kept_ids
         assert one.similarity == pytest.approx(alike[one.id], abs=1e-12)
     mixed = list(texts.items())
     random.Random(seed).shuffle(mixed)
-    assert near_duplicates(dict(mixed)) == found
+    assert find_near_duplicates(dict(mixed)) == found
 
 
 @pytest.mark.parametrize(
@@ -98,10 +100,10 @@ def test_equal_to_brute_force(seed):
 )
 def test_settings_that_mean_nothing(settings, where):
     with pytest.raises(ConfigError, match=where):
-        near_duplicates({"a": "b"}, **settings)
+        find_near_duplicates({"a": "b"}, **settings)
 
 
 def test_a_missing_wheel_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "rensa", None)
     with pytest.raises(MissingExtra, match=r"evolvent\[code\]"):
-        near_duplicates({"a": "b"})
+        find_near_duplicates({"a": "b"})

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from evolvent.curate.irrelevance import (
     LIMIT,
-    answerable,
     drop_gold,
-    irrelevant,
-    read_row,
-    row_of,
+    find_substitute,
+    mix_irrelevant,
+    row_to_sample,
+    sample_to_row,
     write_irrelevance,
 )
-from evolvent.curate.masking import MaskSpec, mask
-from evolvent.curate.similarity import accepts, content_words, similarity
+from evolvent.curate.masking import MaskSpec, mask_sample
+from evolvent.curate.similarity import accepts, content_words, measure_similarity
 from evolvent.errors import ConfigError, SampleInvalid
 from evolvent.messages import Call, CallSample, Message, Tool
 from evolvent.trajectory import sample_rng
@@ -62,16 +62,16 @@ def test_gold_is_removed_and_nothing_is_called():
 
 
 def test_a_renamed_near_duplicate_is_found_and_a_tool_of_the_same_domain_is_none():
-    assert similarity(WEATHER, AGAIN) >= LIMIT > 0.4 > similarity(WEATHER, POLLEN)
+    assert measure_similarity(WEATHER, AGAIN) >= LIMIT > 0.4 > measure_similarity(WEATHER, POLLEN)
     assert drop_gold(replace(SAMPLE, tools=(WEATHER, AGAIN))) is None
-    assert answerable(SAMPLE.calls[0], WEATHER, [POLLEN, AGAIN]) == AGAIN
+    assert find_substitute(SAMPLE.calls[0], WEATHER, [POLLEN, AGAIN]) == AGAIN
     assert drop_gold(replace(SAMPLE, tools=(WEATHER, POLLEN))).tools == (POLLEN,)
 
 
 def test_a_masked_copy_is_as_near_as_can_be():
     for seed in range(5):
-        hidden, _ = mask(replace(SAMPLE, calls=(), tools=(WEATHER,)), sample_rng(seed), MaskSpec(ratio=1.0))
-        assert similarity(WEATHER, hidden.tools[0]) == pytest.approx(1.0)
+        hidden, _ = mask_sample(replace(SAMPLE, calls=(), tools=(WEATHER,)), sample_rng(seed), MaskSpec(ratio=1.0))
+        assert measure_similarity(WEATHER, hidden.tools[0]) == pytest.approx(1.0)
         assert drop_gold(replace(SAMPLE, tools=(WEATHER, hidden.tools[0]))) is None
 
 
@@ -116,14 +116,14 @@ def test_what_a_tool_accepts_by_hand():
 def test_words_are_compared_without_endings_and_verbs_by_kind():
     assert content_words("Retrieves the currentWeather") == content_words("get current weather")
     assert content_words("the of a") == frozenset()
-    assert similarity(Tool("add"), Tool("add")) == 1.0 and similarity(Tool("add"), Tool("find")) == 0.0
+    assert measure_similarity(Tool("add"), Tool("add")) == 1.0 and measure_similarity(Tool("add"), Tool("find")) == 0.0
 
 
 def test_similarity_by_hand():
     """Words {plan, route} and {plan, trip, route}: 4/5. One of two parameters is alike, its text half: .75 / 2."""
     one = tool("a", "plan route", start=("string", "first station"))
     two = tool("b", "plan trip route", go=("string", "last station"), n=("array", "all"))
-    assert similarity(one, two) == similarity(two, one) == pytest.approx(0.6 * 0.8 + 0.4 * 0.375)
+    assert measure_similarity(one, two) == measure_similarity(two, one) == pytest.approx(0.6 * 0.8 + 0.4 * 0.375)
 
 
 def test_a_pool_fills_up_but_not_with_what_answers():
@@ -141,14 +141,14 @@ def many(count):
 
 
 def test_the_share_is_met_and_does_not_depend_on_order():
-    found = irrelevant(many(80), 1 / 9, seed=0)
-    assert (found.made, found.wanted, len(found.samples), found.left_out) == (10, 10, 90, {})
+    found = mix_irrelevant(many(80), 1 / 9, seed=0)
+    assert (found.num_copies, found.num_requested, len(found.samples), found.left_out) == (10, 10, 90, {})
     assert found.share == pytest.approx(1 / 9) and len(found.copies) == 10
     assert all(not copy.calls and WEATHER not in copy.tools for copy in found.copies)
-    back = irrelevant(many(80)[::-1], 1 / 9, seed=0)
+    back = mix_irrelevant(many(80)[::-1], 1 / 9, seed=0)
     assert {one.id: one for one in back.samples} == {one.id: one for one in found.samples}
-    assert {one.id for one in irrelevant(many(80), 1 / 9, seed=1).copies} != {one.id for one in found.copies}
-    assert irrelevant(many(3), 0.0, seed=0).samples == tuple(many(3))
+    assert {one.id for one in mix_irrelevant(many(80), 1 / 9, seed=1).copies} != {one.id for one in found.copies}
+    assert mix_irrelevant(many(3), 0.0, seed=0).samples == tuple(many(3))
 
 
 def test_what_is_left_out_is_counted():
@@ -159,25 +159,25 @@ def test_what_is_left_out_is_counted():
         replace(SAMPLE, id="d", calls=(Call("none"),)),
         SAMPLE,
     ]
-    found = irrelevant(bad, 0.5, seed=0)
-    assert (found.made, found.wanted) == (1, 5)
+    found = mix_irrelevant(bad, 0.5, seed=0)
+    assert (found.num_copies, found.num_requested) == (1, 5)
     assert found.left_out == {"answerable": 1, "no_tools": 1, "no_calls": 1, "invalid": 1}
     with pytest.raises(ConfigError) as caught:
-        irrelevant([SAMPLE, SAMPLE], 1.0, seed=0)
+        mix_irrelevant([SAMPLE, SAMPLE], 1.0, seed=0)
     assert [problem.where for problem in caught.value.problems] == ["share", "samples"]
 
 
 def test_the_data_set_loads_and_says_what_it_is(tmp_path):
     odd = replace(SAMPLE, id="ö", tools=(POLLEN, Tool("f", "", {"x": {"type": "int"}})), calls=(Call("f", {"x": 1}),))
-    report = irrelevant([*many(4), odd], 0.4, seed=0)
+    report = mix_irrelevant([*many(4), odd], 0.4, seed=0)
     digests = write_irrelevance(tmp_path / "set", report.samples, licence="CC-BY-4.0", source="tests", report=report)
     loaded = datasets.load_dataset(str(tmp_path / "set"), split="train", cache_dir=str(tmp_path / "cache"))
-    assert [read_row(row) for row in loaded] == list(report.samples)
+    assert [row_to_sample(row) for row in loaded] == list(report.samples)
     for path, digest in digests.items():
         assert hashlib.sha256((tmp_path / "set" / path).read_bytes()).hexdigest() == digest
     text = (tmp_path / "set" / "README.md").read_text(encoding="utf-8")
     assert 'license: "CC-BY-4.0"' in text and digests["data/train.jsonl"] in text
-    assert f"| samples | {len(report.samples)} |" in text and f"| copies made | {report.made} |" in text
+    assert f"| samples | {len(report.samples)} |" in text and f"| copies made | {report.num_copies} |" in text
     again = write_irrelevance(tmp_path / "two", report.samples, licence="CC-BY-4.0", source="tests", report=report)
     assert again == digests
     with pytest.raises(ConfigError) as caught:
@@ -194,7 +194,7 @@ def test_rows_of_others_are_read_and_bad_ones_refused():
         "answers": '[{"name": "f", "arguments": {"x": 1}}]',
     }
     flat = Tool("f", "d", {"x": {"type": "int"}})
-    assert read_row(row) == CallSample("7", (Message("user", "q"),), (flat,), (Call("f", {"x": 1}),))
+    assert row_to_sample(row) == CallSample("7", (Message("user", "q"),), (flat,), (Call("f", {"x": 1}),))
     for bad in (
         {},
         {**row, "tools": "no"},
@@ -203,18 +203,18 @@ def test_rows_of_others_are_read_and_bad_ones_refused():
         {**row, "messages": "1"},
     ):
         with pytest.raises(SampleInvalid):
-            read_row(bad)
+            row_to_sample(bad)
     with pytest.raises(SampleInvalid, match="JSON does not have"):
-        row_of(replace(SAMPLE, calls=(Call("f", {"x": float("nan")}),)))
+        sample_to_row(replace(SAMPLE, calls=(Call("f", {"x": float("nan")}),)))
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.text(max_size=20), st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=5), max_size=3))
 def test_rows_keep_samples(text, arguments):
     one = replace(SAMPLE, messages=(Message("user", text),), calls=(Call("get_weather", arguments),))
-    row = json.loads(json.dumps(row_of(one)))
-    assert read_row(row) == one
-    assert [tuple(found.parameters) for found in read_row(row).tools] == [
+    row = json.loads(json.dumps(sample_to_row(one)))
+    assert row_to_sample(row) == one
+    assert [tuple(found.parameters) for found in row_to_sample(row).tools] == [
         tuple(found.parameters) for found in one.tools
     ]
 
@@ -242,7 +242,7 @@ def test_what_was_copied_before_is_not_copied_again():
 
     tools = (tool("rain", "how much rain falls"), tool("pay", "send money to somebody"))
     sample = CallSample("a", (Message("user", "rain in Oslo"),), tools, (Call("rain", {"x": "Oslo"}),))
-    once = irrelevant([sample], 0.5, seed=0)
+    once = mix_irrelevant([sample], 0.5, seed=0)
     assert [one.id for one in once.samples] == ["a", "a/irrelevant"]
-    twice = irrelevant(once.samples, 0.9, seed=0)
+    twice = mix_irrelevant(once.samples, 0.9, seed=0)
     assert [one.id for one in twice.samples] == ["a", "a/irrelevant"] and twice.left_out["copied before"] == 1

@@ -9,8 +9,8 @@ from importlib.util import find_spec
 import pytest
 
 from evolvent.curate import syntax
-from evolvent.curate.languages import LANGUAGES, language_named, language_of
-from evolvent.curate.syntax import MOST_CHARS, read
+from evolvent.curate.languages import LANGUAGES, detect_language, get_language
+from evolvent.curate.syntax import MAX_CHARS, parse_source
 from evolvent.errors import ConfigError, MissingExtra
 
 # language -> source, its comments, its strings: each has a string with the mark of a comment in it
@@ -63,7 +63,7 @@ def test_comments_and_strings(language, bom):
     needs(language)
     source, comments, strings = SAMPLES[language]
     source = bom + source
-    reading = read(source, language)
+    reading = parse_source(source, language)
     assert reading.fault == ""
     assert texts(source, reading.comments) == comments
     assert texts(source, reading.strings) == strings
@@ -73,7 +73,7 @@ def test_comments_and_strings(language, bom):
 def test_tokens_hold_all_code_and_no_comment(language):
     needs(language)
     source = SAMPLES[language][0]
-    reading = read(source, language)
+    reading = parse_source(source, language)
     bare = list(source)
     for start, end in reading.comments:
         bare[start:end] = " " * (end - start)
@@ -106,14 +106,14 @@ def test_tokens_hold_all_code_and_no_comment(language):
     ],
 )
 def test_the_language_of_a_file(path, source, expected):
-    assert language_of(path, source) == expected
+    assert detect_language(path, source) == expected
 
 
 def test_names_of_languages():
-    assert language_named("C++").name == "cpp"
-    assert language_named("Shell").name == "bash"
+    assert get_language("C++").name == "cpp"
+    assert get_language("Shell").name == "bash"
     with pytest.raises(ConfigError, match="javascript"):
-        language_named("javascrip")
+        get_language("javascrip")
 
 
 def test_docstrings():
@@ -122,7 +122,7 @@ def test_docstrings():
         'async def f(): "one"\nif f:\n    def g():\n        b"bytes"\n    def h():\n        f"{A}"\n'
         'def i():\n    ("in" # c\n     "brackets")\n'
     )
-    reading = read(source, "python")
+    reading = parse_source(source, "python")
     found = texts(source, reading.docstrings)
     assert found == ['"""Mödule"""', '"Cläss" """two"""', '"one"', '"in" # c\n     "brackets"']
     assert texts(source, reading.strings) == ['"no"', 'b"bytes"', 'f"{A}"']
@@ -132,14 +132,14 @@ def test_a_nested_string_is_one_string():
     source = (
         "x = f'{a['k'] if b else \"c\"} {d!r:>{e}}' + 'y'\n" if sys.version_info >= (3, 12) else "x = f'{a}' + 'y'\n"
     )
-    assert len(read(source, "python").strings) == 2
+    assert len(parse_source(source, "python").strings) == 2
 
 
 def test_a_shebang_is_no_comment_and_an_attribute_of_rust_is_none():
-    assert read("#!/bin/sh\n# c\n", "python").comments == ((10, 13),)
+    assert parse_source("#!/bin/sh\n# c\n", "python").comments == ((10, 13),)
     needs("rust")
     source = "#![allow(x)] // c\n"
-    assert texts(source, read(source, "rust").comments) == ["// c"]
+    assert texts(source, parse_source(source, "rust").comments) == ["// c"]
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_a_shebang_is_no_comment_and_an_attribute_of_rust_is_none():
         ("python", "x = 1\0", "NUL"),
         ("python", "x = 1\ry = 2\n", "carriage"),
         ("python", "x = '\ud800'\n", "no encoding"),
-        ("python", "x" * (MOST_CHARS + 1), "longer"),
+        ("python", "x" * (MAX_CHARS + 1), "longer"),
         ("python", "(" * 10_000 + ")" * 10_000, "does not parse"),
         ("python", "-" * 100_000 + "1", "does not parse"),
         ("go", "func {", "does not parse"),
@@ -161,31 +161,31 @@ def test_a_shebang_is_no_comment_and_an_attribute_of_rust_is_none():
 )
 def test_faults(language, source, fault):
     needs(language)
-    assert fault in read(source, language).fault
+    assert fault in parse_source(source, language).fault
 
 
 def test_few_mistakes_of_a_header_are_tolerated_and_closed():
     needs("c")
     good = "".join(f"int name_{number}(int a, char *b);\n" for number in range(40))
     wrong = "__BEGIN_DECLS {\nint f ) (\n"
-    reading = read(good + wrong, "c")
+    reading = parse_source(good + wrong, "c")
     assert reading.fault == ""
     assert any(start >= len(good) - 1 for start, _ in reading.closed)
-    assert read(wrong, "c").fault
+    assert parse_source(wrong, "c").fault
 
 
 def test_lines_count_as_tokens():
     needs("javascript")
-    joined, split = read("return x\n", "javascript"), read("return\nx\n", "javascript")
+    joined, split = parse_source("return x\n", "javascript"), parse_source("return\nx\n", "javascript")
     assert joined.tokens != split.tokens
-    assert read("return /* a\n b */ x\n", "javascript").tokens == split.tokens
+    assert parse_source("return /* a\n b */ x\n", "javascript").tokens == split.tokens
 
 
 def test_a_missing_wheel_names_the_extra(monkeypatch):
-    syntax._grammar.cache_clear()
+    syntax._load_grammar.cache_clear()
     monkeypatch.setitem(sys.modules, "tree_sitter_go", None)
     with pytest.raises(MissingExtra, match=r"evolvent\[code\]"):
-        read("package a\n", "go")
+        parse_source("package a\n", "go")
 
 
 def test_strings_are_told_from_docstrings_in_linear_time():
@@ -201,7 +201,7 @@ def test_strings_are_told_from_docstrings_in_linear_time():
 
         sys.setprofile(count)
         try:
-            found = read(source, "python")
+            found = parse_source(source, "python")
         finally:
             sys.setprofile(None)
         assert (len(found.docstrings), len(found.strings)) == (functions, 2 * functions)
@@ -212,15 +212,15 @@ def test_strings_are_told_from_docstrings_in_linear_time():
 
 def test_a_version_after_an_interpreter_is_looked_at_once():
     """Time that grew with the square of its length would be hours here."""
-    assert language_of("run", f"#!/usr/bin/python{'3.' * 400_000}\n") == "python"
-    assert language_of("run", f"#!/usr/bin/python{'3.' * 400_000}x\n") is None
+    assert detect_language("run", f"#!/usr/bin/python{'3.' * 400_000}\n") == "python"
+    assert detect_language("run", f"#!/usr/bin/python{'3.' * 400_000}x\n") is None
 
 
 def test_blank_lines_are_looked_at_once():
     """Time that grew with the square of a run of blank lines would be hours here."""
     blank = "\n" * 400_000
-    assert language_of("a.h", f"{blank}int x;") == "c"
-    assert language_of("a.h", f"{blank}  class A;") == "cpp"
+    assert detect_language("a.h", f"{blank}int x;") == "c"
+    assert detect_language("a.h", f"{blank}  class A;") == "cpp"
     if find_spec("tree_sitter_go") is not None:
-        assert read(f"package a\n{blank}var x = 1\n", "go").fault == ""
-        assert "cgo" in read(f'package a\n{blank}\timport\n\n"C"  \n', "go").fault
+        assert parse_source(f"package a\n{blank}var x = 1\n", "go").fault == ""
+        assert "cgo" in parse_source(f'package a\n{blank}\timport\n\n"C"  \n', "go").fault

@@ -13,7 +13,7 @@ import evolvent as ev
 lookup = ev.Lookup()
 worlds = {"lookup": lookup}
 tasks = lookup.tasks("train", "seen")[:6]
-policy = ev.policy_for([lookup])
+policy = ev.make_policy([lookup])
 engine = ev.LocalEngine(policy)
 """
 SHOWN = """
@@ -38,19 +38,19 @@ from evolvent.agents.language import LanguageAgent
     + """
 task, folder = house_tasks[0], Path("memory")
 """,
-    ("docs/memory.md", "from evolvent.methods.agentevol import evolve, keep"): """
+    ("docs/memory.md", "from evolvent.methods.agentevol import evolve, select_successes"): """
 import evolvent as ev
 from evolvent.memory.records import Key
 from evolvent.memory.steps import StepMemory
 
 lookup = ev.Lookup()
 tasks = lookup.tasks("train", "seen")
-config = ev.AgentEvol(iterations=1, samples=1, round_tokens=300)
-base, explore = ev.policy_for([lookup]), tasks[10:14]
-demonstrations = list(ev.demonstrations([lookup], tasks[:10]))
+config = ev.AgentEvolConfig(iterations=1, samples=1, round_tokens=300)
+base, explore = ev.make_policy([lookup]), tasks[10:14]
+demonstrations = list(ev.collect_demonstrations([lookup], tasks[:10]))
 run = ev.local_run("run", [lookup])
 """,
-    ("docs/search.md", "from evolvent.search.drive import over_functions"): """
+    ("docs/search.md", "from evolvent.search.drive import search_functions"): """
 import numpy as np
 
 from evolvent.search.records import Budget, Child
@@ -66,11 +66,11 @@ FRAGMENTS = {
     ("README.md", '"""Your own model'): "a file of examples/, run by tests/examples",
     ("README.md", '"""Your own world'): "a file of examples/, run by tests/examples",
     ("README.md", '"""Your own method'): "a file of examples/, run by tests/examples",
-    ("README.md", "with run.practise("): "the loop of methods/poad.py, run by tests/methods",
-    ("docs/reinforcement.md", "with run.practise("): "the loop of methods/poad.py, run by tests/methods",
+    ("README.md", "with run.train_rl("): "the loop of methods/poad.py, run by tests/methods",
+    ("docs/reinforcement.md", "with run.train_rl("): "the loop of methods/poad.py, run by tests/methods",
     ("docs/training.md", "laid = lay("): "calls that belong to different files; tests/learn run each",
     ("docs/teams.md", "from evolvent.worlds.teams.extras"): "needs evolvent[marl]; tests/worlds run it where that is",
-    ("docs/teams.md", "from evolvent.rollout.teams import film"): "goes on from a training; tests/view run it",
+    ("docs/teams.md", "from evolvent.rollout.teams import record_scenes"): "goes on from a training; tests/view run it",
     ("docs/teams.md", "from evolvent.methods.mat"): "minutes of training; tests/methods run it smaller",
     ("docs/search.md", "from evolvent.rollout.search"): "needs a judge; tests/rollout run it with one",
     ("docs/data.md", "from evolvent.methods.hammer"): "a training; tests/methods run it smaller",

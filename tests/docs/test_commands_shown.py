@@ -27,13 +27,13 @@ OWN = {"change": "lookup"}  # the world of the tutorial, which test_tutorial.py 
 @pytest.fixture
 def only_parsed(monkeypatch):
     """Commands of argparse stop once their words are read; those with settings are asked to print these and stop."""
-    read = Parser.read
+    read = Parser.parse_argv
 
     def read_and_stop(self, words):
         read(self, [word for word in words if word != "--print-config"])
         raise SystemExit(PARSED)
 
-    monkeypatch.setattr(Parser, "read", read_and_stop)
+    monkeypatch.setattr(Parser, "parse_argv", read_and_stop)
 
 
 def prepared(words: list[str], folder: Path) -> list[str]:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from evolvent.engine.asks import GREEDY, LogitsAsk, SampleAsk, Sampling
-from evolvent.engine.driver import blocking
+from evolvent.engine.driver import ask_and_wait
 from evolvent.engine.local import LocalEngine
 from evolvent.engine.recompute import RecomputeEngine
 from evolvent.engine.sampling import distribution
@@ -60,7 +60,7 @@ def engine(request, policy):
 @pytest.mark.parametrize("sampling", SETTINGS, ids=str)
 def test_log_probabilities_are_of_the_limited_distribution(engine, sampling):
     steps = Steps(4)
-    ((one, two),) = blocking(
+    ((one, two),) = ask_and_wait(
         [SampleAsk(None, [3, 4], 9, frozenset([STOP]), (), sampling, (5, 6), constraint=steps)], engine
     )
     assert steps.written == [], "the ask's own state stays where it is"
@@ -68,7 +68,7 @@ def test_log_probabilities_are_of_the_limited_distribution(engine, sampling):
         assert found.stop == "stop" and len(found.ids) == 5 and found.logprobs[-1] == 0.0
         check = Steps(4)
         for at, token in enumerate(found.ids.tolist()):
-            (logits,) = blocking([LogitsAsk(None, [3, 4, *found.ids[:at].tolist()])], engine)
+            (logits,) = ask_and_wait([LogitsAsk(None, [3, 4, *found.ids[:at].tolist()])], engine)
             expected = distribution(
                 torch.tensor(logits)[None],
                 temperature=torch.tensor([sampling.temperature]),
@@ -81,9 +81,9 @@ def test_log_probabilities_are_of_the_limited_distribution(engine, sampling):
 
 
 def test_samples_follow_the_limited_distribution(engine):
-    (logits,) = blocking([LogitsAsk(None, [3])], engine)
+    (logits,) = ask_and_wait([LogitsAsk(None, [3])], engine)
     odds = np.exp(logits - logits.max()) * Steps(1).allowed()
-    (found,) = blocking([SampleAsk(None, [3], 1, seeds=tuple(range(800)), constraint=Steps(1))], engine)
+    (found,) = ask_and_wait([SampleAsk(None, [3], 1, seeds=tuple(range(800)), constraint=Steps(1))], engine)
     counts = np.bincount([int(one.ids[0]) for one in found], minlength=VOCABULARY) / 800
     assert np.abs(counts - odds / odds.sum()).max() < 0.07 and counts[~Steps(1).allowed()].sum() == 0
     assert {one.stop for one in found} == {"length"}
@@ -97,7 +97,7 @@ def test_a_text_ends_by_itself_by_its_stop_token_or_cut(engine):
         SampleAsk(None, [1], 3, constraint=Steps(3, stop=None)),
         SampleAsk(None, [1], 5, constraint=Steps(9, size=11)),
     ]
-    found = [one for (one,) in blocking(asks, engine)]
+    found = [one for (one,) in ask_and_wait(asks, engine)]
     assert [(len(one.ids), one.stop) for one in found] == [
         (3, "stop"),
         (4, "stop"),
@@ -120,9 +120,9 @@ def test_a_constraint_that_fails_ends_its_ask_alone(engine):
 
 def test_neighbours_of_a_constrained_text_are_what_they_are_alone(policy):
     free = [SampleAsk(None, [2, at], 12, sampling=setting, seeds=(at,)) for at, setting in enumerate(SETTINGS)]
-    alone = blocking(free, LocalEngine(policy, slots=8))
+    alone = ask_and_wait(free, LocalEngine(policy, slots=8))
     held = [SampleAsk(None, [2, at], 12, seeds=(at,), constraint=Steps(20)) for at in range(3)]
-    beside = blocking([held[0], *free, *held[1:]], LocalEngine(policy, slots=8))[1:-2]
+    beside = ask_and_wait([held[0], *free, *held[1:]], LocalEngine(policy, slots=8))[1:-2]
     for (ours,), (theirs,) in zip(beside, alone, strict=True):
         assert ours.ids.tolist() == theirs.ids.tolist()
         np.testing.assert_array_equal(ours.logprobs, theirs.logprobs)
@@ -130,14 +130,14 @@ def test_neighbours_of_a_constrained_text_are_what_they_are_alone(policy):
 
 def test_a_fork_in_the_middle_goes_on_from_a_copy(engine):
     whole = Steps(6)
-    ((first,),) = blocking([SampleAsk(None, [1], 3, frozenset([STOP]), (), GREEDY, constraint=whole)], engine)
+    ((first,),) = ask_and_wait([SampleAsk(None, [1], 3, frozenset([STOP]), (), GREEDY, constraint=whole)], engine)
     middle = whole.copy()
     for token in first.ids.tolist():
         middle.advance(token)
-    ((rest, other),) = blocking(
+    ((rest, other),) = ask_and_wait(
         [SampleAsk(first.node, [], 9, frozenset([STOP]), (), GREEDY, (1, 2), constraint=middle)], engine
     )
-    ((again,),) = blocking([SampleAsk(None, [1], 9, frozenset([STOP]), (), GREEDY, constraint=Steps(6))], engine)
+    ((again,),) = ask_and_wait([SampleAsk(None, [1], 9, frozenset([STOP]), (), GREEDY, constraint=Steps(6))], engine)
     assert [*first.ids, *rest.ids] == again.ids.tolist() and rest.ids.tolist() == other.ids.tolist()
     assert len(middle.written) == 3
 

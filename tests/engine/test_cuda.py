@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from evolvent.engine.asks import LogitsAsk, SampleAsk, ScoreAsk
-from evolvent.engine.driver import blocking
+from evolvent.engine.driver import ask_and_wait
 from evolvent.engine.local import LocalEngine
 from evolvent.engine.recompute import RecomputeEngine
 from tests.engine.models import CONTEXT, llama
@@ -28,16 +28,16 @@ def test_any_order_of_asks_equals_recomputation_on_the_cpu(keys: int, seed: int)
     nodes: list = []
     for _ in range(20):
         asks = [random_ask(rng, nodes) for _ in range(rng.integers(1, 7))]
-        for ask, found in zip(asks, blocking(asks, engine), strict=True):
+        for ask, found in zip(asks, ask_and_wait(asks, engine), strict=True):
             whole = [*(ask.node.tokens() if ask.node else []), *ask.tokens]
             if isinstance(ask, ScoreAsk):
-                (expected,) = blocking([ScoreAsk(None, whole)], oracle)
+                (expected,) = ask_and_wait([ScoreAsk(None, whole)], oracle)
                 np.testing.assert_allclose(found.logprobs, expected.logprobs[-len(ask.tokens) :], atol=1e-4)
             elif isinstance(ask, LogitsAsk):
-                (expected,) = blocking([LogitsAsk(None, whole, ask.hidden)], oracle)
+                (expected,) = ask_and_wait([LogitsAsk(None, whole, ask.hidden)], oracle)
                 np.testing.assert_allclose(found, expected, atol=1e-3)
             else:
-                (expected,) = blocking(
+                (expected,) = ask_and_wait(
                     [SampleAsk(None, whole, ask.max_tokens, ask.stop_ids, (), ask.sampling, ask.seeds, ask.choices)],
                     oracle,
                 )

@@ -14,8 +14,8 @@ from transformers import LlamaConfig
 
 from evolvent.engine.arena import Arena
 from evolvent.engine.asks import SampleAsk
-from evolvent.engine.cuda_graphs import Recorder, _Graph, filled, shape_of
-from evolvent.engine.driver import blocking
+from evolvent.engine.cuda_graphs import GraphRecorder, _Graph, find_graph_shape, pad_order
+from evolvent.engine.driver import ask_and_wait
 from evolvent.engine.fused import FusedDecoder
 from evolvent.engine.local import LocalEngine
 from evolvent.engine.plan import plan
@@ -44,10 +44,10 @@ def laid(rows: list[int], starts: list[int], counts: list[int] | None = None, ca
     ],
 )
 def test_shapes(rows, starts, counts, shape) -> None:
-    assert shape_of(laid(rows, starts, counts), capacity=512) == shape
+    assert find_graph_shape(laid(rows, starts, counts), capacity=512) == shape
 
 
-class Played(Recorder):
+class Played(GraphRecorder):
     """Graphs that run the body anew, and how many were made and replayed; `fails`: so many recordings do."""
 
     def __init__(self, fails: int = 0) -> None:
@@ -76,7 +76,7 @@ def test_an_engine_that_replays_answers_as_one_that_does_not(seed: int, fails: i
     engine._decoder._attention._cpu = engine._decoder._attention._blocks = False
     for _ in range(12):
         asks = [random_ask(rng, nodes) for _ in range(rng.integers(1, 9))]
-        for ask, found in zip(asks, blocking(asks, engine), strict=True):
+        for ask, found in zip(asks, ask_and_wait(asks, engine), strict=True):
             same_answer(ask, found, oracle)
             if isinstance(ask, SampleAsk):
                 nodes += [each.node for each in found if each.node.length < CONTEXT - 16]
@@ -98,7 +98,7 @@ def test_another_arena_has_graphs_of_its_own() -> None:
 def test_a_decoder_goes_with_its_last_reference() -> None:
     """Old weights must not wait for the collector, which no device's memory wakes up."""
     decoder = FusedDecoder(model_of(LlamaConfig(**SHAPE, num_key_value_heads=2)), capacity=64)
-    decoder._recorder = Recorder()
+    decoder._recorder = GraphRecorder()
     arena = Arena(decoder.shape, 8, 64, dtype=torch.float32, device=torch.device("cpu"))
     step = laid(list(range(8)), [3] * 8, capacity=64)
     with torch.inference_mode():
@@ -113,8 +113,8 @@ def test_a_decoder_goes_with_its_last_reference() -> None:
 
 
 def test_filler_repeats_the_last() -> None:
-    assert filled(np.array([2, 0, 1]), 5).tolist() == [2, 0, 1, 1, 1]
-    assert filled(np.array([2, 0, 1]), 3).tolist() == [2, 0, 1]
+    assert pad_order(np.array([2, 0, 1]), 5).tolist() == [2, 0, 1, 1, 1]
+    assert pad_order(np.array([2, 0, 1]), 3).tolist() == [2, 0, 1]
 
 
 @pytest.mark.parametrize("count", [1, 5, 8])
@@ -135,10 +135,10 @@ def test_what_would_be_recorded_is_the_forward(count: int) -> None:
         step = plan(rows, starts, np.ones(count, np.int64), limit=2**18, capacity=64)
         ids = torch.from_numpy(rng.integers(0, VOCABULARY, count))
         decoder.forward(ids, step, planned)
-        shape = shape_of(step, capacity=64)
+        shape = find_graph_shape(step, capacity=64)
         assert shape is not None and shape[2] == (0 if count == 8 else None)
-        order = filled(np.argsort(step.rows), shape[0])
+        order = pad_order(np.argsort(step.rows), shape[0])
         given = (ids[order], torch.from_numpy(step.rows[order]), torch.from_numpy(step.positions[order]))
-        decoder._alone(*given, shape, recorded)
+        decoder._forward_single(*given, shape, recorded)
     assert torch.allclose(planned.hidden, recorded.hidden, atol=1e-5) and planned.hidden.abs().sum() > 0
     assert torch.allclose(planned.cache, recorded.cache, atol=1e-5)

@@ -21,9 +21,9 @@ from transformers import (
 
 from evolvent.engine.arena import Arena
 from evolvent.engine.asks import LogitsAsk, SampleAsk, ScoreAsk
-from evolvent.engine.attention import side_by_side
+from evolvent.engine.attention import first_adjacent_row
 from evolvent.engine.decoders import decoder_for
-from evolvent.engine.driver import blocking
+from evolvent.engine.driver import ask_and_wait
 from evolvent.engine.fused import FusedDecoder
 from evolvent.engine.local import LocalEngine
 from evolvent.engine.module import ModuleDecoder
@@ -101,7 +101,13 @@ def test_fused_as_on_another_device(name: str) -> None:
 
 
 def test_rows_side_by_side_are_known() -> None:
-    assert [side_by_side(np.array(rows)) for rows in ([3], [3, 4, 5], [3, 5], [4, 3], [0, 1])] == [3, 3, None, None, 0]
+    assert [first_adjacent_row(np.array(rows)) for rows in ([3], [3, 4, 5], [3, 5], [4, 3], [0, 1])] == [
+        3,
+        3,
+        None,
+        None,
+        0,
+    ]
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -123,7 +129,7 @@ def test_long_texts_in_long_pieces(kind: type[FusedDecoder] | type[ModuleDecoder
 def test_half_precision_runs(dtype: torch.dtype) -> None:
     model = model_of(LlamaConfig(**GROUPED), noise=0.02).to(dtype)
     engine = LocalEngine(Policy(model), slots=3)
-    (scored,) = blocking([ScoreAsk(None, list(range(20)))], engine)
+    (scored,) = ask_and_wait([ScoreAsk(None, list(range(20)))], engine)
     with torch.inference_mode():
         logits = model.float()(torch.arange(20)[None]).logits[0].log_softmax(-1)
     expected = logits[:-1].gather(1, torch.arange(1, 20)[:, None])[:, 0]
@@ -149,7 +155,7 @@ def test_models_that_cannot_share_are_refused_and_recomputed(config: Any, reason
     with pytest.raises(ConfigError, match=reason):
         LocalEngine(policy, slots=2)
     engine = RecomputeEngine(policy)
-    ((sample,), logits) = blocking([SampleAsk(None, [1, 2, 3], 12), LogitsAsk(None, [4, 5])], engine)
+    ((sample,), logits) = ask_and_wait([SampleAsk(None, [1, 2, 3], 12), LogitsAsk(None, [4, 5])], engine)
     with torch.inference_mode():
         expected = policy.model(torch.tensor([sample.node.tokens()])).logits[0].log_softmax(-1)
     expected = expected[2:-1].gather(1, torch.tensor(sample.ids.tolist())[:, None])[:, 0]
@@ -162,5 +168,5 @@ def test_hidden_states_are_those_before_the_head() -> None:
     with torch.inference_mode():
         expected = policy.model.model(torch.tensor([[1, 2, 3]])).last_hidden_state[0, -1]
     for engine in (LocalEngine(policy, slots=1), RecomputeEngine(policy)):
-        (hidden,) = blocking([LogitsAsk(None, [1, 2, 3], hidden=True)], engine)
+        (hidden,) = ask_and_wait([LogitsAsk(None, [1, 2, 3], hidden=True)], engine)
         np.testing.assert_allclose(hidden, expected, atol=1e-5)

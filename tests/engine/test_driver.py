@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from evolvent.engine.asks import SampleAsk, Wait
-from evolvent.engine.driver import Counts, blocking, drive
+from evolvent.engine.asks import BlockingCall, SampleAsk
+from evolvent.engine.driver import DriverCounts, ask_and_wait, run_jobs
 from evolvent.engine.local import LocalEngine
 from evolvent.engine.recompute import RecomputeEngine
 from evolvent.errors import ConfigError, EvolventError, StaleNode, StepTimeout, VocabularyMismatch
@@ -26,7 +26,7 @@ def say(value: Any) -> Asking:
 
 
 def wait(call: Callable[[], Any], timeout_s: float | None = None) -> Asking:
-    (answer,) = yield [Wait(call, timeout_s)]
+    (answer,) = yield [BlockingCall(call, timeout_s)]
     return answer
 
 
@@ -38,7 +38,7 @@ def test_works_end_in_order_of_completion() -> None:
         gate.set()
         return "second"
 
-    done = list(drive([wait(gate.wait), second(), say("third")], None, slots=3))
+    done = list(run_jobs([wait(gate.wait), second(), say("third")], None, slots=3))
     assert [each.index for each in done] == [2, 1, 0]
     assert [each.value for each in done] == ["third", "second", True]
 
@@ -55,7 +55,7 @@ def test_no_more_works_are_alive_than_slots_and_a_freed_slot_is_taken() -> None:
         alive -= 1
         return index
 
-    done = list(drive((work(index) for index in range(30)), None, slots=4))
+    done = list(run_jobs((work(index) for index in range(30)), None, slots=4))
     assert sorted(each.value for each in done) == list(range(30))
     assert most == 4 and begun == sorted(begun)
 
@@ -65,7 +65,7 @@ def test_an_exception_ends_its_work_only() -> None:
         yield ()
         raise KeyError("mine")
 
-    done = {each.index: each for each in drive([say(1), bad(), say(2)], None, slots=2)}
+    done = {each.index: each for each in run_jobs([say(1), bad(), say(2)], None, slots=2)}
     assert isinstance(done[1].error, KeyError) and done[1].value is None
     assert (done[0].value, done[2].value) == (1, 2) and done[0].error is None
 
@@ -83,10 +83,10 @@ def test_errors_of_asks_are_thrown_into_the_work() -> None:
     def does_not() -> Asking:
         yield [SampleAsk(None, [999], 1)]
 
-    done = {each.index: each for each in drive([handles(), does_not()], engine, slots=2)}
+    done = {each.index: each for each in run_jobs([handles(), does_not()], engine, slots=2)}
     assert done[0].value == 2
     assert isinstance(done[1].error, VocabularyMismatch)
-    (asked,) = drive([does_not()], None, slots=1)
+    (asked,) = run_jobs([does_not()], None, slots=1)
     assert isinstance(asked.error, ConfigError) and "no engine" in str(asked.error)
 
 
@@ -97,10 +97,10 @@ def test_asks_of_all_works_share_forwards() -> None:
         ((sample,),) = yield [SampleAsk(None, [index, 1, 2], 5, seeds=(index,))]
         return sample.ids.tolist()
 
-    counts = Counts()
-    together = {d.index: d.value for d in drive([work(i) for i in range(16)], engine, slots=16, counts=counts)}
+    counts = DriverCounts()
+    together = {d.index: d.value for d in run_jobs([work(i) for i in range(16)], engine, slots=16, counts=counts)}
     assert engine.usage.forwards == 5 and counts.asks == 16
-    alone = {d.index: d.value for d in drive([work(i) for i in range(16)], LocalEngine(llama(), slots=1), slots=1)}
+    alone = {d.index: d.value for d in run_jobs([work(i) for i in range(16)], LocalEngine(llama(), slots=1), slots=1)}
     assert together == alone
 
 
@@ -108,10 +108,10 @@ def test_several_asks_are_answered_in_their_order() -> None:
     engine = LocalEngine(llama(), slots=2)
 
     def work() -> Asking:
-        answers = yield [SampleAsk(None, [1], 6), Wait(lambda: "waited"), SampleAsk(None, [2], 2)]
+        answers = yield [SampleAsk(None, [1], 6), BlockingCall(lambda: "waited"), SampleAsk(None, [2], 2)]
         return answers
 
-    (done,) = drive([work()], engine, slots=1)
+    (done,) = run_jobs([work()], engine, slots=1)
     assert done.error is None
     first, waited, last = done.value
     assert (len(first[0].ids), waited, len(last[0].ids)) == (6, "waited", 2)
@@ -123,20 +123,20 @@ def test_a_wait_raises_in_its_work() -> None:
 
     def work() -> Asking:
         try:
-            yield [Wait(fails)]
+            yield [BlockingCall(fails)]
         except OSError as error:
             return str(error)
 
-    (done,) = drive([work()], None, slots=1)
+    (done,) = run_jobs([work()], None, slots=1)
     assert done.value == "disk"
 
 
 def test_a_hung_wait_is_left_behind_and_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
     release = threading.Event()
-    counts = Counts()
+    counts = DriverCounts()
     works = [wait(release.wait, 0.05), wait(release.wait, 0.05), *[wait(lambda: "fine", 5.0) for _ in range(4)]]
     with caplog.at_level(logging.WARNING):
-        done = {each.index: each for each in drive(works, None, slots=6, threads=2, counts=counts)}
+        done = {each.index: each for each in run_jobs(works, None, slots=6, threads=2, counts=counts)}
     release.set()
     assert all(isinstance(done[index].error, StepTimeout) for index in (0, 1))
     assert [done[index].value for index in range(2, 6)] == ["fine"] * 4
@@ -155,7 +155,7 @@ def test_waits_run_beside_the_engine() -> None:
             node = sample.node
         sampled.set()
 
-    done = list(drive([wait(lambda: sampled.wait(60)), samples()], engine, slots=2))
+    done = list(run_jobs([wait(lambda: sampled.wait(60)), samples()], engine, slots=2))
     assert [each.index for each in done] == [1, 0] and done[1].value is True
 
 
@@ -171,7 +171,7 @@ def test_no_more_threads_than_asked_for() -> None:
         with lock:
             running -= 1
 
-    assert len(list(drive([wait(call) for _ in range(20)], None, slots=20, threads=3))) == 20
+    assert len(list(run_jobs([wait(call) for _ in range(20)], None, slots=20, threads=3))) == 20
     assert 1 <= most <= 3
 
 
@@ -181,7 +181,7 @@ def test_all_works_are_closed_when_the_caller_stops(how: str) -> None:
 
     def work(index: int) -> Asking:
         try:
-            yield [Wait(threading.Event().wait)]
+            yield [BlockingCall(threading.Event().wait)]
         finally:
             closed.append(index)
 
@@ -191,7 +191,7 @@ def test_all_works_are_closed_when_the_caller_stops(how: str) -> None:
             raise KeyboardInterrupt
         return None
 
-    driven = drive([work(0), interrupts(), work(2)], None, slots=3)
+    driven = run_jobs([work(0), interrupts(), work(2)], None, slots=3)
     if how == "interrupt":
         with pytest.raises(KeyboardInterrupt):
             list(driven)
@@ -203,21 +203,21 @@ def test_all_works_are_closed_when_the_caller_stops(how: str) -> None:
 
 def test_slots_and_threads() -> None:
     with pytest.raises(ConfigError):
-        list(drive([say(1)], None, slots=0))
+        list(run_jobs([say(1)], None, slots=0))
     with pytest.raises(ConfigError):
-        list(drive([say(1)], None, slots=1, threads=0))
-    assert list(drive([], None, slots=1)) == []
+        list(run_jobs([say(1)], None, slots=1, threads=0))
+    assert list(run_jobs([], None, slots=1)) == []
 
 
 def test_blocking_raises_the_first_error() -> None:
     with pytest.raises(EvolventError):
-        blocking([SampleAsk(None, [999], 1)], LocalEngine(llama(), slots=1))
+        ask_and_wait([SampleAsk(None, [999], 1)], LocalEngine(llama(), slots=1))
 
 
 @pytest.mark.parametrize("kind", [LocalEngine, RecomputeEngine])
 def test_what_is_still_asked_is_cancelled_when_the_caller_stops(kind: Any) -> None:
     engine = kind(llama(), slots=4)
-    alone = blocking([SampleAsk(None, [1, 2], 8, seeds=(3,))], kind(llama(), slots=1))
+    alone = ask_and_wait([SampleAsk(None, [1, 2], 8, seeds=(3,))], kind(llama(), slots=1))
 
     def asks(index: int) -> Asking:
         yield [SampleAsk(None, [index, 2], 30, seeds=(1, 2, 3))]
@@ -225,13 +225,13 @@ def test_what_is_still_asked_is_cancelled_when_the_caller_stops(kind: Any) -> No
     def stops() -> Asking:
         yield [SampleAsk(None, [5], 2)]
 
-    driven = drive([asks(1), stops(), asks(3)], engine, slots=3)
+    driven = run_jobs([asks(1), stops(), asks(3)], engine, slots=3)
     assert next(driven).index == 1
     assert engine.pending() == 2
     driven.close()
     fed = engine.usage.computed
     assert engine.pending() == 0 and not engine.poll() and engine.usage.computed == fed
-    ((again,),) = blocking([SampleAsk(None, [1, 2], 8, seeds=(3,))], engine)
+    ((again,),) = ask_and_wait([SampleAsk(None, [1, 2], 8, seeds=(3,))], engine)
     assert again.ids.tolist() == alone[0][0].ids.tolist(), "its rows are clean"
 
 
@@ -243,29 +243,29 @@ def test_a_work_that_fails_asks_for_nothing_more() -> None:
 
     def work() -> Asking:
         try:
-            yield [SampleAsk(None, [1], 40), Wait(fails)]
+            yield [SampleAsk(None, [1], 40), BlockingCall(fails)]
         except OSError:
             assert engine.pending() == 0
             return "cancelled"
 
-    (done,) = drive([work()], engine, slots=1)
+    (done,) = run_jobs([work()], engine, slots=1)
     assert done.value == "cancelled"
 
 
 def test_blocking_hears_only_its_own_answers() -> None:
     engine = LocalEngine(llama(), slots=2)
     engine.submit(SampleAsk(None, [3], 1))
-    (answer,) = blocking([SampleAsk(None, [1], 4)], engine)
+    (answer,) = ask_and_wait([SampleAsk(None, [1], 4)], engine)
     assert len(answer[0].ids) == 4
     with pytest.raises(VocabularyMismatch):
-        blocking([SampleAsk(None, [1], 40), SampleAsk(None, [999], 1)], engine)
+        ask_and_wait([SampleAsk(None, [1], 40), SampleAsk(None, [999], 1)], engine)
     assert engine.pending() == 0
 
 
 def test_an_interrupted_forward_leaves_an_engine_that_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = llama()
     engine = LocalEngine(policy, slots=2)
-    ((first,),) = blocking([SampleAsk(None, [1], 2)], engine)
+    ((first,),) = ask_and_wait([SampleAsk(None, [1], 2)], engine)
 
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -276,11 +276,11 @@ def test_an_interrupted_forward_leaves_an_engine_that_begins_anew(monkeypatch: p
     with monkeypatch.context() as patch:
         patch.setattr(engine, "_sample", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            list(drive([work()], engine, slots=1))
+            list(run_jobs([work()], engine, slots=1))
     assert engine.pending() == 0
     with pytest.raises(StaleNode):
         engine.submit(SampleAsk(first.node, [2], 5))
-    ((again,),) = blocking([SampleAsk(None, [1], 2)], engine)
+    ((again,),) = ask_and_wait([SampleAsk(None, [1], 2)], engine)
     assert again.ids.tolist() == first.ids.tolist()
 
 
@@ -288,11 +288,11 @@ def test_a_work_that_fails_while_it_is_closed_is_told(caplog: pytest.LogCaptureF
     def bad() -> Asking:
         try:
             yield ()
-            yield [Wait(threading.Event().wait)]
+            yield [BlockingCall(threading.Event().wait)]
         finally:
             raise OSError("close me not")
 
-    driven = drive([bad(), say(1)], None, slots=2)
+    driven = run_jobs([bad(), say(1)], None, slots=2)
     assert next(driven).index == 1
     driven.close()
     assert "close me not" in caplog.text

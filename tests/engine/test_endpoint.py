@@ -249,24 +249,24 @@ def test_an_answer_that_does_not_end_meets_the_deadline(manner):
 def test_thoughts_go_by_two_names_and_halves_of_characters_are_replaced():
     message = {"content": "a\ud800b", "reasoning": " because "}
     row = {"choices": [{"message": message, "finish_reason": "length"}]}
-    reply = read_reply(json.loads(json.dumps(row)), chat=True, tokens=False, where="here")
+    reply = read_reply(json.loads(json.dumps(row)), chat=True, tokens=False, request_name="here")
     assert (reply.text, reply.thought, reply.stop) == ("a\ufffdb", "because", "length")
     message["reasoning_content"] = "older"
-    assert read_reply(row, chat=True, tokens=False, where="here").thought == "older"
+    assert read_reply(row, chat=True, tokens=False, request_name="here").thought == "older"
     quiet = {"choices": [{"message": {"content": None}}]}
-    assert read_reply(quiet, chat=True, tokens=False, where="here").text == ""
+    assert read_reply(quiet, chat=True, tokens=False, request_name="here").text == ""
 
 
 @pytest.mark.parametrize(("fingerprint", "version"), [("evolvent-v12-0af3", 12), ("fp_44709d6fcb", 0), (None, 0)])
 def test_the_version_is_read_from_a_fingerprint_of_ours(fingerprint, version):
     row = completion("hi", system_fingerprint=fingerprint)
-    assert read_reply(row, chat=True, tokens=True, where="here").version == version
+    assert read_reply(row, chat=True, tokens=True, request_name="here").version == version
 
 
 @pytest.mark.parametrize("value", [0.1, None, "x", True, float("nan"), float("-inf"), -1e300, -(10**400)])
 def test_log_probabilities_that_are_none_are_missing(value):
     with pytest.raises(TokensMissing, match="log-prob"):
-        read_reply(completion("hi", logprobs=(-0.5, value)), chat=True, tokens=True, where="here")
+        read_reply(completion("hi", logprobs=(-0.5, value)), chat=True, tokens=True, request_name="here")
 
 
 def test_many_threads_share_one_endpoint():

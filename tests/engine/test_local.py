@@ -13,7 +13,7 @@ import torch
 from transformers import Qwen3Config
 
 from evolvent.engine.asks import GREEDY, LogitsAsk, SampleAsk, Sampling, ScoreAsk
-from evolvent.engine.driver import blocking
+from evolvent.engine.driver import ask_and_wait
 from evolvent.engine.local import LocalEngine
 from evolvent.engine.recompute import RecomputeEngine
 from evolvent.errors import (
@@ -58,7 +58,7 @@ def same_answer(ask: SampleAsk | ScoreAsk | LogitsAsk, found: object, oracle: Re
     before = ask.node.tokens() if ask.node else []
     whole = [*before, *ask.tokens]
     if isinstance(ask, SampleAsk):
-        (expected,) = blocking(
+        (expected,) = ask_and_wait(
             [SampleAsk(None, whole, ask.max_tokens, ask.stop_ids, (), ask.sampling, ask.seeds, ask.choices)], oracle
         )
         for ours, theirs in zip(found, expected, strict=True):
@@ -66,11 +66,11 @@ def same_answer(ask: SampleAsk | ScoreAsk | LogitsAsk, found: object, oracle: Re
             np.testing.assert_allclose(ours.logprobs, theirs.logprobs, atol=1e-5)
             assert ours.node.tokens() == theirs.node.tokens() and ours.node.length == len(ours.node.tokens())
     elif isinstance(ask, ScoreAsk):
-        (expected,) = blocking([ScoreAsk(None, whole)], oracle)
+        (expected,) = ask_and_wait([ScoreAsk(None, whole)], oracle)
         np.testing.assert_allclose(found.logprobs, expected.logprobs[len(before) :], atol=1e-5)
         assert found.node.tokens() == whole
     else:
-        (expected,) = blocking([LogitsAsk(None, whole, ask.hidden)], oracle)
+        (expected,) = ask_and_wait([LogitsAsk(None, whole, ask.hidden)], oracle)
         np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
@@ -90,7 +90,7 @@ def test_any_order_of_asks_equals_recomputation(policies: dict[str, Policy], nam
     for _ in range(25):
         asks = [random_ask(rng, nodes) for _ in range(rng.integers(1, 5))]
         with engine.hold([node for node in nodes if rng.random() < 0.2]):
-            for ask, found in zip(asks, blocking(asks, engine), strict=True):
+            for ask, found in zip(asks, ask_and_wait(asks, engine), strict=True):
                 same_answer(ask, found, oracle)
                 if isinstance(ask, SampleAsk):
                     nodes += [each.node for each in found if each.node.length < CONTEXT - 16]
@@ -120,7 +120,7 @@ def test_every_token_is_computed_once(policies: dict[str, Policy], slots: int, s
     for _ in range(25):
         asks = [random_ask(rng, nodes) for _ in range(rng.integers(1, 4))]
         asks = [ask for ask in asks if not isinstance(ask, LogitsAsk)]  # those leave no node behind to keep
-        answers = blocking(asks, engine)
+        answers = ask_and_wait(asks, engine)
         for ask in asks:
             path = (*(ask.node.tokens() if ask.node else ()), *ask.tokens)
             for end in range(1, len(path) + (not isinstance(ask, ScoreAsk))):
@@ -141,14 +141,14 @@ def test_every_token_is_computed_once(policies: dict[str, Policy], slots: int, s
 
 def test_dropped_tokens_are_recomputed_and_counted(policies: dict[str, Policy]) -> None:
     engine = LocalEngine(policies["llama"], slots=1, max_cached_tokens=0)
-    ((first,),) = blocking([SampleAsk(None, [1, 2, 3, 4], 3)], engine)
-    ((other,),) = blocking([SampleAsk(None, [9, 8, 7], 3)], engine)
+    ((first,),) = ask_and_wait([SampleAsk(None, [1, 2, 3, 4], 3)], engine)
+    ((other,),) = ask_and_wait([SampleAsk(None, [9, 8, 7], 3)], engine)
     before = engine.usage.computed
-    blocking([SampleAsk(first.node, [5], 1)], engine)
+    ask_and_wait([SampleAsk(first.node, [5], 1)], engine)
     assert engine.usage.computed - before == first.node.length + 1
     assert engine.usage.recomputed == first.node.length - 1
     with engine.hold([other.node]):
-        blocking([SampleAsk(first.node, [6], 1)], engine)
+        ask_and_wait([SampleAsk(first.node, [6], 1)], engine)
     assert other.node.length == 6
 
 
@@ -157,29 +157,29 @@ def test_the_upper_part_of_what_was_cut_gives_way_too(policies: dict[str, Policy
     engine, kept = LocalEngine(policies["llama"], slots=1, max_cached_tokens=24), []
 
     def moved_out(tokens: list[int], node=None):
-        (found,) = blocking([LogitsAsk(node, tokens, keep=True)], engine)
-        blocking([LogitsAsk(None, [40, 41])], engine)
+        (found,) = ask_and_wait([LogitsAsk(node, tokens, keep=True)], engine)
+        ask_and_wait([LogitsAsk(None, [40, 41])], engine)
         return found.node
 
     for first in range(2):
-        (upper,) = blocking([LogitsAsk(None, [first, *range(2, 11)], keep=True)], engine)
+        (upper,) = ask_and_wait([LogitsAsk(None, [first, *range(2, 11)], keep=True)], engine)
         lower = moved_out([10, 11], upper.node)
-        blocking([LogitsAsk(upper.node, [30]), LogitsAsk(upper.node, [])], engine)  # parts there
+        ask_and_wait([LogitsAsk(upper.node, [30]), LogitsAsk(upper.node, [])], engine)  # parts there
         kept.append(upper.node)
         del lower, upper
     node = moved_out([20, *range(2, 11)])
     before = engine.usage.recomputed
-    blocking([LogitsAsk(node, [7])], engine)
+    ask_and_wait([LogitsAsk(node, [7])], engine)
     assert engine.usage.recomputed == before and engine._rows.cached <= 24
 
 
 def test_held_tokens_are_never_recomputed(policies: dict[str, Policy]) -> None:
     engine = LocalEngine(policies["llama"], slots=1, max_cached_tokens=0)
-    ((first,),) = blocking([SampleAsk(None, [1, 2, 3, 4], 3)], engine)
+    ((first,),) = ask_and_wait([SampleAsk(None, [1, 2, 3, 4], 3)], engine)
     with engine.hold([first.node]):
-        blocking([SampleAsk(None, [9, 8, 7], 3)], engine)
+        ask_and_wait([SampleAsk(None, [9, 8, 7], 3)], engine)
         before = engine.usage.computed
-        blocking([SampleAsk(first.node, [5], 1)], engine)
+        ask_and_wait([SampleAsk(first.node, [5], 1)], engine)
     assert engine.usage.computed - before == 2
     assert engine.usage.recomputed == 0
 
@@ -201,7 +201,7 @@ def test_what_is_held_is_not_looked_through_for_all_that_moves_out(policies: dic
     seen = engine._trie.spilled = Counted()
 
     def node(first: int, second: int):
-        (found,) = blocking([LogitsAsk(None, [first, second] + [7] * length, keep=True)], engine)
+        (found,) = ask_and_wait([LogitsAsk(None, [first, second] + [7] * length, keep=True)], engine)
         return found.node
 
     with ExitStack() as holding:
@@ -212,7 +212,7 @@ def test_what_is_held_is_not_looked_through_for_all_that_moves_out(policies: dic
         kept = [node(10 + first, second) for first in range(10) for second in range(10)]
         assert seen.taken < 15 * 200, "100 held ones, and 100 that came: each by each would be 10,000 and more"
         before = engine.usage.recomputed
-        blocking([LogitsAsk(one, [3]) for one in held[50:60]], engine)
+        ask_and_wait([LogitsAsk(one, [3]) for one in held[50:60]], engine)
         assert engine.usage.recomputed == before, "they stayed"
     del kept
     node(30, 31)
@@ -221,7 +221,7 @@ def test_what_is_held_is_not_looked_through_for_all_that_moves_out(policies: dic
 
 def test_segments_that_died_leave_no_trace(policies: dict[str, Policy]) -> None:
     engine = LocalEngine(policies["llama"], slots=1)
-    kept = [blocking([LogitsAsk(None, [first, 2], keep=True)], engine)[0].node for first in range(20)]
+    kept = [ask_and_wait([LogitsAsk(None, [first, 2], keep=True)], engine)[0].node for first in range(20)]
     assert len(engine._trie.spilled) == 19
     kept = kept[:5]
     gc.collect()
@@ -232,9 +232,9 @@ def test_segments_that_died_leave_no_trace(policies: dict[str, Policy]) -> None:
 def test_samples_of_one_prompt_pay_for_it_once(policies: dict[str, Policy]) -> None:
     engine = LocalEngine(policies["llama"], slots=8)
     prompt = list(range(20))
-    (samples,) = blocking([SampleAsk(None, prompt, 4, seeds=tuple(range(8)))], engine)
+    (samples,) = ask_and_wait([SampleAsk(None, prompt, 4, seeds=tuple(range(8)))], engine)
     assert engine.usage.computed == 20 + 8 * 3
-    blocking([SampleAsk(None, prompt, 1, seeds=(99,)), SampleAsk(None, [*prompt, 3], 1)], engine)
+    ask_and_wait([SampleAsk(None, prompt, 1, seeds=(99,)), SampleAsk(None, [*prompt, 3], 1)], engine)
     assert engine.usage.computed == 20 + 8 * 3 + 1
     assert len({tuple(each.ids.tolist()) for each in samples}) > 1
 
@@ -242,8 +242,8 @@ def test_samples_of_one_prompt_pay_for_it_once(policies: dict[str, Policy]) -> N
 def test_an_output_that_is_kept_has_its_node(policies: dict[str, Policy]) -> None:
     path = [*range(20), 3]
     for engine in (LocalEngine(policies["llama"], slots=4), RecomputeEngine(policies["llama"])):
-        plain, state = blocking([LogitsAsk(None, path), LogitsAsk(None, path, hidden=True)], engine)
-        kept, inner, short = blocking(
+        plain, state = ask_and_wait([LogitsAsk(None, path), LogitsAsk(None, path, hidden=True)], engine)
+        kept, inner, short = ask_and_wait(
             [
                 LogitsAsk(None, path, keep=True),
                 LogitsAsk(None, path, hidden=True, keep=True),
@@ -255,7 +255,7 @@ def test_an_output_that_is_kept_has_its_node(policies: dict[str, Policy]) -> Non
         np.testing.assert_allclose(inner.values, state, atol=1e-5)
         assert [kept.node.tokens(), inner.node.tokens(), short.node.tokens()] == [path, path, path[:9]]
         computed = engine.usage.computed
-        blocking([LogitsAsk(kept.node, [5])], engine)
+        ask_and_wait([LogitsAsk(kept.node, [5])], engine)
         assert engine.usage.computed - computed == (1 if isinstance(engine, LocalEngine) else len(path) + 1)
 
 
@@ -268,11 +268,11 @@ def test_results_do_not_depend_on_the_number_of_slots(greedy: bool) -> None:
         rng = np.random.default_rng(0)
         prompts = [rng.integers(0, VOCABULARY, rng.integers(5, 20)).tolist() for _ in range(60)]
         setting = GREEDY if greedy else Sampling()
-        first = blocking(
+        first = ask_and_wait(
             [SampleAsk(None, p, 6, frozenset([3]), (), setting, (i,)) for i, p in enumerate(prompts)], engine
         )
         asks = [SampleAsk(c.node, [5, 6, i % 50], 6, frozenset([3]), (), setting, (i,)) for i, (c,) in enumerate(first)]
-        results.append([*first, *blocking(asks, engine)])
+        results.append([*first, *ask_and_wait(asks, engine)])
     for other in results[1:]:
         for (one,), (two,) in zip(results[0], other, strict=True):
             assert one.ids.tolist() == two.ids.tolist()
@@ -297,16 +297,16 @@ def test_context(policies: dict[str, Policy]) -> None:
         engine.submit(SampleAsk(None, [1] * CONTEXT, 1))
     with pytest.raises(ContextOverflow, match="65 tokens"):
         engine.submit(ScoreAsk(None, [1] * (CONTEXT + 1)))
-    ((short,),) = blocking([SampleAsk(None, [1] * (CONTEXT - 3), 100)], engine)
+    ((short,),) = ask_and_wait([SampleAsk(None, [1] * (CONTEXT - 3), 100)], engine)
     assert len(short.ids) == 3 and short.stop == "length"
     with pytest.raises(ContextOverflow):
         engine.submit(SampleAsk(short.node, [], 1))
-    assert blocking([ScoreAsk(None, [1] * CONTEXT)], engine)[0].node.length == CONTEXT
+    assert ask_and_wait([ScoreAsk(None, [1] * CONTEXT)], engine)[0].node.length == CONTEXT
 
 
 def test_bad_asks_are_refused_at_once(policies: dict[str, Policy]) -> None:
     engine, other = LocalEngine(policies["llama"], slots=2), LocalEngine(policies["llama"], slots=2)
-    ((sample,),) = blocking([SampleAsk(None, [1], 2)], engine)
+    ((sample,),) = ask_and_wait([SampleAsk(None, [1], 2)], engine)
     with pytest.raises(StaleNode):
         other.submit(SampleAsk(sample.node, [], 1))
     with pytest.raises(VocabularyMismatch, match="50"):
@@ -325,7 +325,7 @@ def test_bad_asks_are_refused_at_once(policies: dict[str, Policy]) -> None:
 def test_sync_makes_nodes_stale_and_uses_the_new_weights() -> None:
     policy = llama()
     engine = LocalEngine(policy, slots=2)
-    ((sample,),) = blocking([SampleAsk(None, [1, 2], 2)], engine)
+    ((sample,),) = ask_and_wait([SampleAsk(None, [1, 2], 2)], engine)
     ticket = engine.submit(SampleAsk(None, [3], 4))
     with torch.no_grad():
         policy.model.lm_head.weight.mul_(2.0)
@@ -336,7 +336,7 @@ def test_sync_makes_nodes_stale_and_uses_the_new_weights() -> None:
     with pytest.raises(StaleNode, match="version 1"):
         engine.submit(SampleAsk(sample.node, [], 1))
     ask = LogitsAsk(None, [1, 2, 3])
-    same_answer(ask, blocking([ask], engine)[0], RecomputeEngine(newer))
+    same_answer(ask, ask_and_wait([ask], engine)[0], RecomputeEngine(newer))
     assert engine.version == 1
 
 
@@ -350,7 +350,7 @@ def test_weights_changed_behind_its_back_are_noticed() -> None:
     (finished,) = engine.poll()
     assert isinstance(finished.error, WeightsChanged)
     engine.sync(policy)
-    assert blocking([LogitsAsk(None, [1])], engine)[0].shape == (VOCABULARY,)
+    assert ask_and_wait([LogitsAsk(None, [1])], engine)[0].shape == (VOCABULARY,)
     assert free_rows(engine) == 2
 
 
@@ -373,25 +373,25 @@ def test_a_row_that_is_not_finite_fails_alone() -> None:
     assert free_rows(engine) == 3
     for _ in range(3):
         ask = SampleAsk(None, [4, 5, 6], 3, seeds=(1, 2, 3), stop_ids=frozenset([9]))
-        same_answer(ask, blocking([ask], engine)[0], RecomputeEngine(llama()))
+        same_answer(ask, ask_and_wait([ask], engine)[0], RecomputeEngine(llama()))
 
 
 def test_stop_strings_and_stop_ids() -> None:
     policy = llama()
     engine = LocalEngine(policy, slots=2)
-    ((free,),) = blocking([SampleAsk(None, [1, 2, 3], 12, seeds=(4,))], engine)
+    ((free,),) = ask_and_wait([SampleAsk(None, [1, 2, 3], 12, seeds=(4,))], engine)
     text = policy.tokenizer.decode(free.ids.tolist())
-    ((cut,),) = blocking([SampleAsk(None, [1, 2, 3], 12, stop_strings=(text[2:4],), seeds=(4,))], engine)
+    ((cut,),) = ask_and_wait([SampleAsk(None, [1, 2, 3], 12, stop_strings=(text[2:4],), seeds=(4,))], engine)
     assert policy.tokenizer.decode(cut.ids.tolist()) == text[: text.index(text[2:4]) + 2] and cut.stop == "stop"
     stop = int(free.ids[5])
-    ((cut,),) = blocking([SampleAsk(None, [1, 2, 3], 12, frozenset([stop]), seeds=(4,))], engine)
+    ((cut,),) = ask_and_wait([SampleAsk(None, [1, 2, 3], 12, frozenset([stop]), seeds=(4,))], engine)
     assert cut.ids.tolist() == free.ids.tolist()[: free.ids.tolist().index(stop) + 1] and cut.stop == "stop"
     assert free.stop == "length"
 
 
 def test_choices_end_with_a_choice(policies: dict[str, Policy]) -> None:
     engine = LocalEngine(policies["llama"], slots=4)
-    (samples,) = blocking([SampleAsk(None, [1], 9, seeds=tuple(range(200)), choices=CHOICES)], engine)
+    (samples,) = ask_and_wait([SampleAsk(None, [1], 9, seeds=tuple(range(200)), choices=CHOICES)], engine)
     found = {tuple(each.ids.tolist()) for each in samples}
     assert found == set(CHOICES)
     assert {each.stop for each in samples} == {"choice"}
@@ -408,6 +408,6 @@ def test_a_choice_with_a_stop_token_inside_is_cut_where_its_room_ends(policies: 
         SampleAsk(None, full, 9, stop, choices=choices),
         SampleAsk(None, [1], 3, stop, choices=choices),
     ]
-    (short,), (last,), (whole,) = blocking(asks, engine(policies["llama"]))
+    (short,), (last,), (whole,) = ask_and_wait(asks, engine(policies["llama"]))
     assert [(one.ids.tolist(), one.stop) for one in (short, last)] == [([5, 7], "length")] * 2
     assert whole.stop == "choice" and tuple(whole.ids.tolist()) in choices and last.node.length == CONTEXT

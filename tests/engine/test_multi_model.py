@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from evolvent.engine.asks import GREEDY, Engine, LogitsAsk, SampleAsk, ScoreAsk, To
-from evolvent.engine.driver import blocking, drive
+from evolvent.engine.asks import GREEDY, Engine, LogitsAsk, RoutedAsk, SampleAsk, ScoreAsk
+from evolvent.engine.driver import ask_and_wait, run_jobs
 from evolvent.engine.local import LocalEngine
-from evolvent.engine.multi_model import Several
+from evolvent.engine.multi_model import MultiModelEngine
 from evolvent.engine.recompute import RecomputeEngine
 from evolvent.errors import ConfigError, StaleNode
 from tests.engine.models import llama
@@ -21,8 +21,8 @@ def policies():
     return llama(), llama(seed=5)
 
 
-def both(policies) -> Several:
-    return Several({"policy": LocalEngine(policies[0], slots=8), "judge": LocalEngine(policies[1], slots=8)})
+def both(policies) -> MultiModelEngine:
+    return MultiModelEngine({"policy": LocalEngine(policies[0], slots=8), "judge": LocalEngine(policies[1], slots=8)})
 
 
 def asks(seed: int):
@@ -43,12 +43,15 @@ def test_every_ask_is_answered_by_the_model_it_names(policies):
     engine: Engine = both(policies)
     own = [LocalEngine(policy, slots=8) for policy in policies]
     mixed = [ask for seed in range(6) for ask in asks(seed)]
-    named = [To("judge", ask) if at % 2 else (To("policy", ask) if at % 4 else ask) for at, ask in enumerate(mixed)]
-    found = blocking(named, engine)
+    named = [
+        RoutedAsk("judge", ask) if at % 2 else (RoutedAsk("policy", ask) if at % 4 else ask)
+        for at, ask in enumerate(mixed)
+    ]
+    found = ask_and_wait(named, engine)
     for at, (ask, answer) in enumerate(zip(mixed, found, strict=True)):
-        (expected,) = blocking([ask], own[at % 2])
+        (expected,) = ask_and_wait([ask], own[at % 2])
         np.testing.assert_allclose(flat(plain(answer)), flat(plain(expected)), atol=1e-5)
-    (ours,), (theirs,) = blocking([mixed[1]], own[0]), blocking([mixed[1]], own[1])
+    (ours,), (theirs,) = ask_and_wait([mixed[1]], own[0]), ask_and_wait([mixed[1]], own[1])
     assert np.abs(ours - theirs).max() > 0.01, "the models differ, or nothing was tested"
 
 
@@ -60,21 +63,21 @@ def test_works_under_a_driver_may_ask_both(policies):
     def work(seed):
         (samples,) = yield [SampleAsk(None, [1, 2], 5, sampling=GREEDY, seeds=(seed,))]
         ids = samples[0].ids.tolist()
-        (scored,) = yield [To("judge", ScoreAsk(None, [1, 2, *ids]))]
-        more = yield [SampleAsk(samples[0].node, [3], 2), To("judge", LogitsAsk(scored.node, [3]))]
+        (scored,) = yield [RoutedAsk("judge", ScoreAsk(None, [1, 2, *ids]))]
+        more = yield [SampleAsk(samples[0].node, [3], 2), RoutedAsk("judge", LogitsAsk(scored.node, [3]))]
         return ids, scored.logprobs.tolist(), plain(more[0]), plain(more[1])
 
-    done = {one.index: one.value for one in drive((work(seed) for seed in range(5)), both(policies), slots=5)}
-    alone = [next(drive([work(seed)], both(policies), slots=1)).value for seed in range(5)]
+    done = {one.index: one.value for one in run_jobs((work(seed) for seed in range(5)), both(policies), slots=5)}
+    alone = [next(run_jobs([work(seed)], both(policies), slots=1)).value for seed in range(5)]
     for at in range(5):
         np.testing.assert_allclose(flat(done[at]), flat(alone[at]), atol=1e-5)
 
 
 def test_a_node_belongs_to_its_model(policies):
     engine = both(policies)
-    ((sample,),) = blocking([SampleAsk(None, [1, 2], 3)], engine)
+    ((sample,),) = ask_and_wait([SampleAsk(None, [1, 2], 3)], engine)
     with pytest.raises(StaleNode):
-        blocking([To("judge", LogitsAsk(sample.node))], engine)
+        ask_and_wait([RoutedAsk("judge", LogitsAsk(sample.node))], engine)
     with engine.hold([sample.node]):
         assert sample.node.segment.holds > 0
     assert sample.node.segment.holds == 0
@@ -82,12 +85,12 @@ def test_a_node_belongs_to_its_model(policies):
 
 def test_counts_are_sums_and_begin_with_the_engine(policies):
     first = LocalEngine(policies[0], slots=8)
-    blocking([LogitsAsk(None, [9, 9, 9])], first)
-    engine = Several({"policy": first, "judge": RecomputeEngine(policies[1])})
+    ask_and_wait([LogitsAsk(None, [9, 9, 9])], first)
+    engine = MultiModelEngine({"policy": first, "judge": RecomputeEngine(policies[1])})
     before = replace(first.usage)
-    named = [*asks(3), *(To("judge", ask) for ask in asks(4))]
-    blocking(named, engine)
-    judge = engine.of("judge").usage
+    named = [*asks(3), *(RoutedAsk("judge", ask) for ask in asks(4))]
+    ask_and_wait(named, engine)
+    judge = engine.engine_of("judge").usage
     assert engine.usage.computed == first.usage.computed - before.computed + judge.computed
     assert engine.usage.generated == first.usage.generated + judge.generated == 24
     assert engine.usage.forwards == first.usage.forwards - before.forwards + judge.forwards > 0
@@ -96,45 +99,47 @@ def test_counts_are_sums_and_begin_with_the_engine(policies):
 def test_what_is_cancelled_is_forgotten_by_its_model_alone(policies):
     engine = both(policies)
     kept = engine.submit(SampleAsk(None, [1, 2], 4))
-    gone = [engine.submit(To("judge", SampleAsk(None, [1, 2], 4))), engine.submit(SampleAsk(None, [3], 4))]
+    gone = [engine.submit(RoutedAsk("judge", SampleAsk(None, [1, 2], 4))), engine.submit(SampleAsk(None, [3], 4))]
     engine.cancel([*gone, 999])
-    assert engine.pending() == 1 and engine.of("judge").pending() == 0 and engine.of("policy").pending() == 1
+    assert (
+        engine.pending() == 1 and engine.engine_of("judge").pending() == 0 and engine.engine_of("policy").pending() == 1
+    )
     found = []
     while engine.pending():
         found += engine.poll()
-    assert [one.ticket for one in found] == [kept] and engine.of("judge").usage.computed == 0
+    assert [one.ticket for one in found] == [kept] and engine.engine_of("judge").usage.computed == 0
 
 
 def test_new_weights_go_to_the_first(policies):
     engine = both(policies)
-    ((ours,),) = blocking([SampleAsk(None, [1, 2], 3)], engine)
-    (theirs,) = blocking([To("judge", ScoreAsk(None, [1, 2]))], engine)
+    ((ours,),) = ask_and_wait([SampleAsk(None, [1, 2], 3)], engine)
+    (theirs,) = ask_and_wait([RoutedAsk("judge", ScoreAsk(None, [1, 2]))], engine)
     engine.sync(replace(policies[0], version=1))
-    assert engine.version == 1 and engine.of("judge").version == 0 and engine.context == policies[0].context
+    assert engine.version == 1 and engine.engine_of("judge").version == 0 and engine.context == policies[0].context
     with pytest.raises(StaleNode):
-        blocking([SampleAsk(ours.node, [3], 2)], engine)
-    blocking([To("judge", LogitsAsk(theirs.node, [3]))], engine)
+        ask_and_wait([SampleAsk(ours.node, [3], 2)], engine)
+    ask_and_wait([RoutedAsk("judge", LogitsAsk(theirs.node, [3]))], engine)
 
 
 def test_one_engine_may_have_two_names(policies):
     shared = LocalEngine(policies[0], slots=8)
-    engine = Several({"policy": shared, "critic": shared})
-    ((sample,),) = blocking([SampleAsk(None, [1, 2], 3)], engine)
-    blocking([To("critic", LogitsAsk(sample.node))], engine)
+    engine = MultiModelEngine({"policy": shared, "critic": shared})
+    ((sample,),) = ask_and_wait([SampleAsk(None, [1, 2], 3)], engine)
+    ask_and_wait([RoutedAsk("critic", LogitsAsk(sample.node))], engine)
     assert engine.usage.computed == shared.usage.computed == 2 + 3
 
 
 def test_names_are_checked(policies):
     engine = both(policies)
     with pytest.raises(ConfigError, match="did you mean 'judge'"):
-        blocking([To("judg", LogitsAsk(None, [1]))], engine)
+        ask_and_wait([RoutedAsk("judg", LogitsAsk(None, [1]))], engine)
     with pytest.raises(ConfigError, match="one engine alone"):
-        blocking([To("judge", LogitsAsk(None, [1]))], LocalEngine(policies[0], slots=2))
+        ask_and_wait([RoutedAsk("judge", LogitsAsk(None, [1]))], LocalEngine(policies[0], slots=2))
     with pytest.raises(ConfigError):
-        Several({})
+        MultiModelEngine({})
 
     def work():
-        yield [To("judge", LogitsAsk(None, [1]))]
+        yield [RoutedAsk("judge", LogitsAsk(None, [1]))]
 
-    (done,) = drive([work()], LocalEngine(policies[0], slots=2), slots=1)
+    (done,) = run_jobs([work()], LocalEngine(policies[0], slots=2), slots=1)
     assert isinstance(done.error, ConfigError)

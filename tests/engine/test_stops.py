@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from evolvent.engine.stops import completes
+from evolvent.engine.stops import completes_stop_string
 from evolvent.models.tiny import word_tokenizer
 
 TEXT = ("don't stop", "fünf Äpfel", "日本語の文", "🙂🙃", "a\n\nb", "it is 'so'")
@@ -73,7 +73,9 @@ def plainly(tokenizer: Any, ids: Sequence[int], stops: Sequence[str]) -> int:
 def stopped(tokenizer: Any, ids: Sequence[int], stops: Sequence[str]) -> int:
     """The same, as an engine finds it."""
     array = np.asarray(ids, np.int32)
-    return next((count for count in range(1, len(ids) + 1) if completes(tokenizer, array[:count], stops)), 0)
+    return next(
+        (count for count in range(1, len(ids) + 1) if completes_stop_string(tokenizer, array[:count], stops)), 0
+    )
 
 
 @st.composite

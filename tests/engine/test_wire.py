@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 
 import evolvent as ev
 from evolvent.engine.asks import GREEDY, SampleAsk, Sampling
-from evolvent.engine.driver import blocking
+from evolvent.engine.driver import ask_and_wait
 from evolvent.engine.labels import same_weights, weights_label
 from evolvent.engine.remote import RemoteEngine
 from evolvent.engine.replies import FINGERPRINT
@@ -28,7 +28,7 @@ from evolvent.errors import (
 )
 from evolvent.messages import Message
 from evolvent.models.policy import load_policy
-from evolvent.serve.openai.generator import fingerprint
+from evolvent.serve.openai.generator import policy_fingerprint
 from tests.engine.replayed import replayed, talk
 from tests.learn.byte_policy import byte_policy
 from tests.serve.command import command
@@ -82,7 +82,7 @@ def test_a_chat(kind):
 
 
 def test_how_sglang_reads_a_text():
-    assert ask("sglang", "tokens_of", lambda endpoint: endpoint.tokens_of("This is")).tolist() == [1986, 374]
+    assert ask("sglang", "tokens_of", lambda endpoint: endpoint.tokenize("This is")).tolist() == [1986, 374]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -90,7 +90,7 @@ def test_weights_are_handed_over_under_their_label(kind, folder):
     label = weights_label(folder)
     exchanges = talk(kind, "hand_over", LABEL=label, FOLDER=folder)
     with replayed(exchanges) as url, KINDS[kind](url, MODEL) as endpoint:
-        assert endpoint.hand_over(folder) == label
+        assert endpoint.load_weights(folder) == label
     assert FINGERPRINT.fullmatch(label)[1] == "3"
 
 
@@ -128,7 +128,7 @@ def test_weights_that_were_not_taken(kind, name, error, said, folder):
     exchanges = talk(kind, name, LABEL=weights_label(folder), FOLDER=folder)
     with replayed(exchanges) as url, KINDS[kind](url, MODEL) as endpoint:
         with pytest.raises(error, match=said):
-            endpoint.hand_over(folder)
+            endpoint.load_weights(folder)
 
 
 def test_a_label_changes_with_the_weights_and_the_version_alone(folder):
@@ -187,36 +187,36 @@ def test_our_server_gives_what_the_engine_gives(kind, sampling, policy, served):
     asks = [
         SampleAsk(None, [5, 6, 7 + n], 12, policy.dialect.stop_ids, sampling=sampling, seeds=(n, 40)) for n in (0, 1)
     ]
-    here = blocking(asks, ev.LocalEngine(policy, slots=4))
+    here = ask_and_wait(asks, ev.LocalEngine(policy, slots=4))
     with KINDS[kind](served.url, NAME, tokens=True, processed=True) as endpoint:
         engine = RemoteEngine(endpoint, context=policy.context, vocabulary=258)
-        there = blocking(asks, engine)
+        there = ask_and_wait(asks, engine)
         engine.close()
         reply = endpoint.complete([5, 6, 7], sampling=sampling, max_tokens=12, seed=0)
-        assert endpoint.tokens_of("a text").tolist() == policy.tokenizer.encode("a text")
+        assert endpoint.tokenize("a text").tolist() == policy.tokenizer.encode("a text")
     for one, other in zip([c for ask in here for c in ask], [c for ask in there for c in ask], strict=True):
         assert one.ids.tolist() == other.ids.tolist() and one.stop == other.stop
         assert one.logprobs.tobytes() == other.logprobs.tobytes()
-    assert reply.fingerprint == fingerprint(policy)
+    assert reply.fingerprint == policy_fingerprint(policy)
 
 
 def test_a_chat_with_our_server_tells_the_weights_too(policy, served):
     with VllmEndpoint(served.url, NAME, tokens=True, processed=True) as endpoint:
         reply = endpoint.chat([Message("user", "hi")], sampling=Sampling(), max_tokens=9, seed=3)
-    assert reply.fingerprint == fingerprint(policy) and len(reply.tokens.ids) == reply.completion_tokens
+    assert reply.fingerprint == policy_fingerprint(policy) and len(reply.tokens.ids) == reply.completion_tokens
 
 
 def test_sglangs_client_hands_weights_to_our_server(tmp_path, policy):
     policy.save(tmp_path / "first")
     later = tmp_path / "root" / "later"
-    byte_policy(seed=2).advanced().save(later)
+    byte_policy(seed=2).next_version().save(later)
     with command("--policy", tmp_path / "first", "--reload", tmp_path / "root", OMP_NUM_THREADS="1") as server:
         with SglangEndpoint(f"{server.url}/v1", "first") as endpoint:
             before = endpoint.complete([5, 6], sampling=GREEDY, max_tokens=4)
-            told = endpoint.hand_over(later)
+            told = endpoint.load_weights(later)
             after = endpoint.complete([5, 6], sampling=GREEDY, max_tokens=4)
     assert (before.version, after.version) == (0, 1)
-    assert told == after.fingerprint == fingerprint(load_policy(later))
+    assert told == after.fingerprint == policy_fingerprint(load_policy(later))
 
 
 def test_generate_as_sglang_has_it(policy, served):
@@ -226,7 +226,7 @@ def test_generate_as_sglang_has_it(policy, served):
         meta = row["meta_info"]
         assert "output_token_logprobs" not in meta and meta["finish_reason"]["type"] in ("length", "stop")
         assert (meta["prompt_tokens"], meta["completion_tokens"]) == (3, len(row["output_ids"]))
-        assert meta["weight_version"] == http.get("/model_info").json()["weight_version"] == fingerprint(policy)
+        assert meta["weight_version"] == http.get("/model_info").json()["weight_version"] == policy_fingerprint(policy)
         several = http.post("/generate", json={**body, "input_ids": [[5, 6, 7], [8, 9]], "rid": "mine"}).json()
         assert several[0]["output_ids"] == row["output_ids"] and several[1]["meta_info"]["id"] == "mine_1"
         two = {**body, "sampling_params": {"max_new_tokens": 5, "n": 2, "sampling_seed": 4}, "return_logprob": True}
@@ -266,7 +266,7 @@ def test_the_versions_of_a_stream_come_last_and_count_all_tokens(policy, served)
     rows = [json.loads(line[6:])["choices"][0] for line in lines if line.startswith("data: {")]
     ids = [token for row in rows for token in row["token_ids"]]
     spans = [row["weight_versions"] for row in rows]
-    assert spans[-1] == [{"version": fingerprint(policy), "start": 0, "end": len(ids)}] and set(
+    assert spans[-1] == [{"version": policy_fingerprint(policy), "start": 0, "end": len(ids)}] and set(
         map(str, spans[:-1])
     ) == {"None"}
     assert len(rows[0]["token_ids"]) == 1, "the first token is not waited with for others"

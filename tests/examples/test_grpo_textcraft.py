@@ -34,7 +34,7 @@ def check(folder, rates):
 @pytest.mark.long
 @pytest.mark.parametrize("dialect", ["openai", "sglang"])
 def test_an_endpoint_plays(tmp_path, dialect):
-    ev.policy_for([ev.Lookup()], seed=1).save(tmp_path / "first")
+    ev.make_policy([ev.Lookup()], seed=1).save(tmp_path / "first")
     (tmp_path / "weights").mkdir()
     with command("--policy", tmp_path / "first", "--reload", tmp_path / "weights", OMP_NUM_THREADS="1") as server:
         check(tmp_path, run(tmp_path, "--endpoint", server.url, "first", tmp_path / "weights", dialect))

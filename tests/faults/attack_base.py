@@ -18,9 +18,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from evolvent.sandbox.limits import Limits, Outcome
+from evolvent.sandbox.limits import Outcome, SandboxLimits
 
-LIMITS = Limits(wall_s=1.5, cpu_s=5, memory_mb=256, total_mb=256, processes=24, output_kb=64)
+LIMITS = SandboxLimits(wall_s=1.5, cpu_s=5, memory_mb=256, total_mb=256, processes=24, output_kb=64)
 DENIED = ("raised", "value")  # an attack that is refused returns something else, or raises
 GONE = ("killed", "limit", "timeout")
 
@@ -30,7 +30,7 @@ class Attack:
     name: str
     source: str
     ends: tuple[str, ...] = DENIED  # how its outcome may end
-    limits: Limits = LIMITS
+    limits: SandboxLimits = LIMITS
 
 
 @dataclass

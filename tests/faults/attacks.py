@@ -5,7 +5,7 @@ from __future__ import annotations
 from attack_answers import ANSWERS
 from attack_base import GONE, Attack, f
 
-from evolvent.sandbox.limits import Limits
+from evolvent.sandbox.limits import SandboxLimits
 
 _LIBC = """
 import ctypes, os, platform
@@ -172,7 +172,7 @@ RESOURCES = [
             "import os, socket, time",
         ),
         ("limit",),
-        Limits(total_mb=128),
+        SandboxLimits(total_mb=128),
     ),
     Attack(
         "shared memory",
@@ -182,12 +182,12 @@ RESOURCES = [
         return 'escaped'"""),
     ),
     Attack("spin", f(_LOOP), GONE),
-    Attack("spin over the CPU limit", f(_LOOP), ("limit", "timeout"), Limits(cpu_s=1, wall_s=8)),
+    Attack("spin over the CPU limit", f(_LOOP), ("limit", "timeout"), SandboxLimits(cpu_s=1, wall_s=8)),
     Attack(
         "spin, and ignore SIGXCPU",
         f(_LOOP, "import signal\nsignal.signal(signal.SIGXCPU, signal.SIG_IGN)"),
         GONE,
-        Limits(cpu_s=1, wall_s=4),
+        SandboxLimits(cpu_s=1, wall_s=4),
     ),
     Attack("spin in C", f("return 'escaped' if 9**9**9 else 0"), GONE),
     Attack("spin while loading", f"{_LOOP}\ndef f(): return 0", GONE),

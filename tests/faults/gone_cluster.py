@@ -12,9 +12,9 @@ import psutil
 import evolvent as ev
 from evolvent.agents.plain import Random
 from evolvent.errors import EndpointError
-from evolvent.scale.ray_backend import RayVerbs, collect_on
-from evolvent.scale.ray_cluster import Placing, Where
-from evolvent.scale.ray_players import Making, players
+from evolvent.scale.ray_backend import RayBackend, collect_on_cluster
+from evolvent.scale.ray_cluster import Cluster, Placement
+from evolvent.scale.ray_players import WorldFactory, open_players
 from evolvent.trajectory import Start
 from tests.learn.byte_policy import byte_policy
 from tests.scale.ray_worlds import made
@@ -26,10 +26,10 @@ def main(folder: Path) -> int:
     os.environ.setdefault("RAY_worker_niceness", "0")
     policy, worlds = byte_policy(context=256, seed=3), made()
     starts = [Start(task, n) for task in worlds["pausing"].tasks("train", "seen")[:50] for n in range(EPISODES // 50)]
-    with players(Where(None, Placing(players=1)), Making("tests.scale.ray_worlds:made"), worlds) as crew:
-        list(collect_on(crew, starts[:1], Random()))  # it has begun to live
+    with open_players(Cluster(None, Placement(players=1)), WorldFactory("tests.scale.ray_worlds:made"), worlds) as crew:
+        list(collect_on_cluster(crew, starts[:1], Random()))  # it has begun to live
         crew.placing = replace(crew.placing, lost_s=4)
-        using = RayVerbs(worlds, slots=2, max_tokens=2, players=crew)
+        using = RayBackend(worlds, slots=2, max_tokens=2, players=crew)
         play = using.collect
 
         def hurt(*given, **named):

@@ -37,5 +37,5 @@ def at_write(rank: int) -> None:
         return call
 
     os.fsync, os.replace = counting(os.fsync), counting(os.replace)  # type: ignore[assignment]
-    LogWriter.whole = counting(LogWriter.whole)  # type: ignore[method-assign]
+    LogWriter.append_episode = counting(LogWriter.append_episode)  # type: ignore[method-assign]
     LogWriter.annotate = counting(LogWriter.annotate)  # type: ignore[method-assign]

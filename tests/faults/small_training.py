@@ -15,9 +15,9 @@ from typing import Any
 import torch
 
 from evolvent.learn.checkpoint import Checkpointer
-from evolvent.learn.learner import Learner, Metrics, TrainConfig
+from evolvent.learn.learner import Learner, TrainConfig, UpdateMetrics
 from evolvent.learn.objectives import Objective, weighted_nll
-from evolvent.learn.token_sequences import Parts, flatten
+from evolvent.learn.token_sequences import TokenSequence, flatten
 from evolvent.models.dialects import dialect_for
 from evolvent.models.policy import Policy
 from evolvent.models.tiny import init_tiny, tiny_config, word_tokenizer
@@ -46,20 +46,20 @@ def episode(number: int, *, steps: int | None = None) -> Trajectory:
     return Trajectory(f"t{number}", Task("small", "1", {"number": number}), tuple(made))
 
 
-def small_parts(policy: Policy, count: int = 40) -> list[Parts]:
+def small_parts(policy: Policy, count: int = 40) -> list[TokenSequence]:
     flat = flatten([episode(i) for i in range(count)], policy.dialect, instructions=lambda task: "", context=64)
-    return flat.parts
+    return flat.sequences
 
 
 def small_config(**changes: Any) -> TrainConfig:
-    return TrainConfig(**{"epochs": 3, "batch_tokens": 200, "warmup_updates": 4, **changes})
+    return TrainConfig(**{"epochs": 3, "batch_tokens": 200, "warmup_steps": 4, **changes})
 
 
 def train(
     folder: Path | None,
     *,
     objective: Objective = weighted_nll,
-    on_update: Callable[[Metrics], None] | None = None,
+    on_update: Callable[[UpdateMetrics], None] | None = None,
     every: int = 3,
     should_stop: Callable[[], bool] | None = None,
     **changes: Any,
@@ -77,10 +77,10 @@ def same(one: tuple[Any, list[torch.Tensor]], other: tuple[Any, list[torch.Tenso
     return bool(one[0] == other[0]) and all(torch.equal(a, b) for a, b in zip(one[1], other[1], strict=True))
 
 
-def kill_at(update: int) -> Callable[[Metrics], None]:
+def kill_at(update: int) -> Callable[[UpdateMetrics], None]:
     """A callback that kills its own process, without any clean-up, after an update."""
 
-    def callback(metrics: Metrics) -> None:
+    def callback(metrics: UpdateMetrics) -> None:
         if metrics.update == update:
             os.kill(os.getpid(), signal.SIGKILL)
 

@@ -23,7 +23,7 @@ import pytest
 from evolvent.agents.plain import Random
 from evolvent.errors import EnvLost
 from evolvent.rollout.collect import collect
-from evolvent.rollout.evaluate import outcome_rows
+from evolvent.rollout.evaluate import summarize_outcomes
 from evolvent.serve.remote.world import RemoteWorld
 from evolvent.trajectory import Score, Start
 from evolvent.worlds.crafting import Crafting
@@ -34,15 +34,15 @@ from tests.serve.native_peer import NativePeer, Proxy, serving
 ROOT = Path(__file__).parents[2]
 SERVER = """
 import socket, sys, uvicorn
-from evolvent.serve.app import build
-from evolvent.serve.catalogue import Catalogue
+from evolvent.serve.app import build_app
+from evolvent.serve.catalogue import TaskIndex
 from evolvent.serve.local import LocalHost
-from evolvent.serve.native.http import NativeFace
+from evolvent.serve.native.http import NativeDialect
 from evolvent.web import Access
 from evolvent.worlds.maze import Maze
 from evolvent.worlds.panel import Sizes
 worlds = {"maze": Maze(sizes=Sizes(train=4, dev=10, test=2))}
-app = build(LocalHost(worlds), Catalogue(worlds), access=Access(), faces=[NativeFace()])
+app = build_app(LocalHost(worlds), TaskIndex(worlds), access=Access(), dialects=[NativeDialect()])
 bound = socket.socket(fileno=int(sys.argv[1]))
 uvicorn.Server(uvicorn.Config(app, log_level="critical")).run([bound])
 """
@@ -137,7 +137,7 @@ def test_a_collection_goes_on_without_the_lost_episodes():
     assert all(trajectory.ended_by == "error" and trajectory.error.kind == "EnvLost" for trajectory in lost)
     assert all(trajectory.score == Score(None, None, None) for trajectory in lost)
     assert {one.id: one for one in done if one.task.world == "crafting"} == wanted
-    rows = {row.world: row for row in outcome_rows(done)}
+    rows = {row.world: row for row in summarize_outcomes(done)}
     assert rows["maze"].mean is None and rows["maze"].errors == 8, "no mean over what could not be scored"
     assert rows["crafting"].errors == 0
 

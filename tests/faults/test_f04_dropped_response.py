@@ -7,10 +7,10 @@ import pytest
 
 from evolvent.agents.plain import Random
 from evolvent.rollout.collect import collect
-from evolvent.serve.app import build
-from evolvent.serve.catalogue import Catalogue
+from evolvent.serve.app import build_app
+from evolvent.serve.catalogue import TaskIndex
 from evolvent.serve.local import LocalHost
-from evolvent.serve.native.http import NativeFace
+from evolvent.serve.native.http import NativeDialect
 from evolvent.serve.remote.world import RemoteWorld
 from evolvent.trajectory import Start
 from evolvent.web import Access
@@ -63,7 +63,7 @@ def test_lost_responses_change_nothing(name, transport):
     ]
     wanted = {done.id: done for done in collect(WORLDS, starts, Random(), engine=None)}
     host = LocalHost(WORLDS)
-    lossy = Lossy(build(host, Catalogue(WORLDS), access=Access(), faces=[NativeFace()]), every=7)
+    lossy = Lossy(build_app(host, TaskIndex(WORLDS), access=Access(), dialects=[NativeDialect()]), every=7)
     with serving(lossy, "on") as url, RemoteWorld(url, world=name, transport=transport) as world:
         done = {done.id: done for done in collect({name: world}, starts, Random(), engine=None, slots=8)}
         assert done == wanted

@@ -6,8 +6,8 @@ import threading
 import pytest
 
 from evolvent.errors import EnvLost, SessionGone, StepTimeout
-from evolvent.serve.calls import Calls
-from evolvent.serve.local import Limits, LocalHost
+from evolvent.serve.calls import CallRunner
+from evolvent.serve.local import LocalHost, WorldDeadlines
 from tests.serve.served import Sleepy, begin, serving, small_worlds, until
 
 
@@ -18,7 +18,7 @@ def hang(url_client, session, told):
 def test_seven_others_go_on_while_one_hangs():
     """No clock: the one that hangs is released only after all steps of the others have been answered."""
     worlds = small_worlds()
-    with serving(worlds, limits=Limits(30, 30)) as server, server.client() as client:
+    with serving(worlds, limits=WorldDeadlines(30, 30)) as server, server.client() as client:
         stuck, told = begin(client, "sleepy"), []
         others = [
             begin(client, world) for world in ("echo", "sleepy", "crafting", "echo", "sleepy", "echo", "crafting")
@@ -40,7 +40,7 @@ def test_seven_others_go_on_while_one_hangs():
 
 def test_a_step_past_its_deadline_loses_its_session_and_nothing_else():
     worlds = small_worlds(["sleepy"])
-    with serving(worlds, capacity=1, limits=Limits(5, 0.2)) as server, server.client() as client:
+    with serving(worlds, capacity=1, limits=WorldDeadlines(5, 0.2)) as server, server.client() as client:
         session = begin(client, "sleepy")
         late = client.post(f"/v1/sessions/{session}/step", json={"step": 0, "action": "sleep"})
         assert (late.status_code, late.json()["kind"]) == (504, "StepTimeout")
@@ -68,7 +68,7 @@ def test_a_reset_past_its_deadline():
     world = SlowStart()
 
     async def ask():
-        async with LocalHost({"sleepy": world}, limits=Limits(0.2, 5)) as host:
+        async with LocalHost({"sleepy": world}, limits=WorldDeadlines(0.2, 5)) as host:
             task = world.tasks("train", "seen")[0]
             session = await host.create("sleepy")
             with pytest.raises(StepTimeout):
@@ -92,7 +92,7 @@ def test_a_step_whose_caller_left_is_not_taken_twice():
     world = Sleepy()
 
     async def ask():
-        async with LocalHost({"sleepy": world}, limits=Limits(5, 30)) as host:
+        async with LocalHost({"sleepy": world}, limits=WorldDeadlines(5, 30)) as host:
             session = await host.create("sleepy")
             await host.reset(session, world.tasks("train", "seen")[0])
             asked = asyncio.create_task(host.step(session, "sleep", step=0))
@@ -112,7 +112,7 @@ def test_a_session_closed_while_others_wait_for_their_turn():
     world = Sleepy()
 
     async def ask():
-        async with LocalHost({"sleepy": world}, limits=Limits(5, 30)) as host:
+        async with LocalHost({"sleepy": world}, limits=WorldDeadlines(5, 30)) as host:
             session = await host.create("sleepy")
             await host.reset(session, world.tasks("train", "seen")[0])
             steps = [asyncio.create_task(host.step(session, "wait", step=number)) for number in range(2)]
@@ -132,7 +132,7 @@ def test_with_too_many_hanging_calls_no_more_are_begun():
     release = threading.Event()
 
     async def ask():
-        calls = Calls(2, hung=3)
+        calls = CallRunner(2, hung=3)
         for _ in range(3):
             with pytest.raises(StepTimeout):
                 await calls.run(lambda: release.wait(60), 0.05)

@@ -13,9 +13,9 @@ import pytest
 
 import evolvent as ev
 from evolvent.errors import LimitExceeded
-from evolvent.serve.remote.http import PANEL_BYTES, REPLY_BYTES
-from evolvent.serve.remote.link import TEXT_LIMIT
-from evolvent.serve.remote.socket import MESSAGE_BYTES
+from evolvent.serve.remote.http import MAX_PANEL_BYTES, MAX_REPLY_BYTES
+from evolvent.serve.remote.link import MAX_TEXT_CHARS
+from evolvent.serve.remote.socket import MAX_MESSAGE_BYTES
 from evolvent.serve.remote.world import RemoteWorld
 from evolvent.worlds.maze import Maze
 from evolvent.worlds.panel import Sizes
@@ -29,7 +29,7 @@ CHUNK = b"x" * 65536
 class Talkative(ev.TextWorld):
     """Answers with as many characters as it is told."""
 
-    name, horizon, instructions, blocking = "talkative", 9, "give a number", False
+    name, horizon, instructions, run_in_thread = "talkative", 9, "give a number", False
 
     def specs(self):
         return [{"n": n} for n in range(30)]
@@ -51,10 +51,10 @@ def test_a_long_observation_ends_its_own_episode_only(transport):
         envs = [far.make(task) for task in world.tasks("train", "seen")[:4]]
         for env in envs:
             env.reset()
-        assert len(envs[0].step(str(TEXT_LIMIT))[0]) == TEXT_LIMIT
+        assert len(envs[0].step(str(MAX_TEXT_CHARS))[0]) == MAX_TEXT_CHARS
         wrong, right = [], []
         # Two that say too much (one of them more than a message may hold) beside two that do not, at one moment.
-        asked = [str(TEXT_LIMIT + 1), str(MESSAGE_BYTES + 1), "5", "7"]
+        asked = [str(MAX_TEXT_CHARS + 1), str(MAX_MESSAGE_BYTES + 1), "5", "7"]
 
         def play(env, said):
             try:
@@ -111,9 +111,9 @@ def endless_http(head):
 )
 def test_a_response_without_end_is_given_up_at_the_limit(head):
     with endless_http(head) as (url, sent):
-        with pytest.raises(LimitExceeded, match=f"GET {url}/v1: .*at most {REPLY_BYTES}"):
+        with pytest.raises(LimitExceeded, match=f"GET {url}/v1: .*at most {MAX_REPLY_BYTES}"):
             RemoteWorld(url)
-        assert sent[0] < 4 * REPLY_BYTES, "no more was read than the limit and what was under way"
+        assert sent[0] < 4 * MAX_REPLY_BYTES, "no more was read than the limit and what was under way"
 
 
 class Endless(NativePeer):
@@ -123,7 +123,7 @@ class Endless(NativePeer):
         await receive()
         await send({"type": "websocket.accept"})
         await receive()
-        await send({"type": "websocket.send", "text": "x" * (MESSAGE_BYTES + 1)})
+        await send({"type": "websocket.send", "text": "x" * (MAX_MESSAGE_BYTES + 1)})
         await receive()
 
 
@@ -138,7 +138,7 @@ def test_a_panel_that_is_too_large():
 
     def parts():
         yield b'{"tasks": ['
-        yield from [b" " * (1 << 20)] * ((PANEL_BYTES >> 20) + 8)
+        yield from [b" " * (1 << 20)] * ((MAX_PANEL_BYTES >> 20) + 8)
 
     peer.pages["/v1/worlds/maze/tasks"] = (200, (), parts())
     with serving(peer) as url, RemoteWorld(url) as world:
@@ -148,7 +148,7 @@ def test_a_panel_that_is_too_large():
 
 def test_a_first_observation_is_measured_too(transport):
     peer = NativePeer(MAZE)
-    long = {"session": "s1", "observation": "z" * (TEXT_LIMIT + 1), "info": {}}
+    long = {"session": "s1", "observation": "z" * (MAX_TEXT_CHARS + 1), "info": {}}
     with serving(peer) as url, RemoteWorld(url, transport=transport) as world:
         if transport == "http":
             peer.pages["/v1/sessions"] = (200, (), compact(long))

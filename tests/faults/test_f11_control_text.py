@@ -11,18 +11,18 @@ import pytest
 
 import evolvent as ev
 from evolvent.agents.plain import Script
-from evolvent.cli.console import console_for, table
+from evolvent.cli.console import make_console, render_table
 from evolvent.errors import EvolventError, WorldError
 from evolvent.models.dialects import Chat
 from evolvent.rollout.collect import collect
-from evolvent.serve.app import build
-from evolvent.serve.catalogue import Catalogue
+from evolvent.serve.app import build_app
+from evolvent.serve.catalogue import TaskIndex
 from evolvent.serve.local import LocalHost
-from evolvent.serve.native.http import NativeFace
+from evolvent.serve.native.http import NativeDialect
 from evolvent.serve.remote.world import RemoteWorld
 from evolvent.store.store import Store
 from evolvent.trajectory import Start
-from evolvent.view.escape import marked
+from evolvent.view.escape import mark_hidden
 from evolvent.web import Access
 from tests.models.test_dialects import CHATML, byte_tokenizer
 from tests.serve.native_peer import NativePeer, serving
@@ -42,7 +42,7 @@ HALVES = ("\ud800", "a \udfff b", "\udc00\ud800 turned round")
 class Hostile(ev.TextWorld):
     """Says what it is told to say."""
 
-    name, horizon, instructions, blocking = "hostile", 3, "say anything", False
+    name, horizon, instructions, run_in_thread = "hostile", 3, "say anything", False
 
     def specs(self):
         return [{"says": says} for says in HOSTILE]
@@ -57,7 +57,7 @@ class Hostile(ev.TextWorld):
 @pytest.fixture(scope="module")
 def url():
     worlds = {"hostile": Hostile()}
-    app = build(LocalHost(worlds), Catalogue(worlds), access=Access(), faces=[NativeFace()])
+    app = build_app(LocalHost(worlds), TaskIndex(worlds), access=Access(), dialects=[NativeDialect()])
     with serving(app, "on") as url:
         yield url
 
@@ -84,10 +84,10 @@ def test_it_becomes_no_control_token_and_moves_no_terminal(said):
     control = set(chat._tokenizer.all_special_ids)
     count = [index for index in chat.turn("abc", stopped=True) if index in control]
     assert [index for index in chat.turn(said, stopped=True) if index in control] == count
-    page = str(marked(said))
+    page = str(mark_hidden(said))
     assert "<script>" not in page and not any(ord(one) < 32 and one not in "\n\t" for one in page)
-    console = console_for(io.StringIO(), {"COLUMNS": "200"})
-    console.print(table(console, ["said"], [[said]]))
+    console = make_console(io.StringIO(), {"COLUMNS": "200"})
+    console.print(render_table(console, ["said"], [[said]]))
     shown = console.file.getvalue()
     assert not any(one in shown for one in "\x1b\x07\x08\x00\x7f\x9b\u202e\u2066\u200b\u2028")
     assert "[bold]" in shown or "bold" not in said
@@ -137,6 +137,6 @@ def test_an_error_in_hostile_words_is_an_error():
     with serving(peer) as url, RemoteWorld(url, transport="http") as far:
         with pytest.raises(EvolventError) as caught:
             far.make(Hostile().tasks("train", "seen")[0]).reset()
-    console = console_for(io.StringIO(), {})
-    console.print(table(console, ["error"], [[caught.value]]))
+    console = make_console(io.StringIO(), {})
+    console.print(render_table(console, ["error"], [[caught.value]]))
     assert "\x1b" not in console.file.getvalue()

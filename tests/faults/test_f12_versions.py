@@ -13,10 +13,10 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from evolvent.errors import AtCapacity, VersionMismatch, WorldError, WrongStep
-from evolvent.serve.app import build
-from evolvent.serve.catalogue import Catalogue
+from evolvent.serve.app import build_app
+from evolvent.serve.catalogue import TaskIndex
 from evolvent.serve.local import LocalHost
-from evolvent.serve.native.http import NativeFace
+from evolvent.serve.native.http import NativeDialect
 from evolvent.serve.remote.world import RemoteWorld
 from evolvent.trajectory import Task
 from evolvent.web import Access
@@ -51,7 +51,7 @@ def test_a_version_that_is_none(protocol):
 def test_the_server_refuses_a_client_of_another_version():
     """Asked by raw clients: one that names another version is told both, one that names none is served."""
     worlds = {"maze": MAZE}
-    app = build(LocalHost(worlds), Catalogue(worlds), access=Access(), faces=[NativeFace()])
+    app = build_app(LocalHost(worlds), TaskIndex(worlds), access=Access(), dialects=[NativeDialect()])
     header = {"evolvent-protocol": "7"}
     with serving(app, "on") as url, httpx2.Client(base_url=url, trust_env=False) as client:
         for method, path, body in (("GET", "/v1", None), ("POST", "/v1/sessions", {"world": "maze", "task": TASK.id})):

@@ -24,7 +24,7 @@ Path.iterdir = shuffled(Path.iterdir)
 Path.glob, Path.rglob = shuffled(Path.glob), shuffled(Path.rglob)
 
 import asyncio
-from evolvent.serve.catalogue import Catalogue
+from evolvent.serve.catalogue import TaskIndex
 from evolvent.serve.local import LocalHost
 from evolvent.worlds.crafting import Crafting
 from evolvent.worlds.lookup import Lookup
@@ -36,11 +36,11 @@ async def main():
     folder = sys.argv[2]
     worlds = {w.name: w for w in (Crafting(sizes=sizes), Lookup(sizes=sizes), Maze(sizes=sizes),
                                   Crafting.from_folder(folder, sizes=sizes))}
-    catalogue, told = Catalogue(worlds), []
+    catalogue, told = TaskIndex(worlds), []
     async with LocalHost(worlds) as host:
         for name, world in worlds.items():
-            for index in range(await catalogue.count(name)):
-                task = await catalogue.at(name, index)
+            for index in range(await catalogue.count_tasks(name)):
+                task = await catalogue.get_by_index(name, index)
                 session = await host.create(name)
                 seen = await host.reset(session, task, seed=index)
                 told.append([task.id, task.tier, task.split, seen.observation])

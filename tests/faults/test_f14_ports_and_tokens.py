@@ -5,10 +5,10 @@ import socket
 
 import pytest
 
-from evolvent.cli.console import console_for
+from evolvent.cli.console import make_console
 from evolvent.cli.serve import run
 from evolvent.errors import ConfigError
-from evolvent.serve.listen import listen, url_of
+from evolvent.serve.listen import listen, listening_url
 
 
 def test_a_port_in_use_is_named():
@@ -21,7 +21,7 @@ def test_a_port_in_use_is_named():
 
 
 def _console():
-    return console_for(io.StringIO(), {})
+    return make_console(io.StringIO(), {})
 
 
 def _serve(*words):
@@ -52,6 +52,6 @@ def test_a_socket_of_ours_sends_small_answers_at_once():
     """asyncio looks at the protocol number before it switches Nagle's algorithm off."""
     with listen("127.0.0.1", 0) as bound:
         assert bound.proto == socket.IPPROTO_TCP
-        assert url_of(bound) == f"http://127.0.0.1:{bound.getsockname()[1]}"
+        assert listening_url(bound) == f"http://127.0.0.1:{bound.getsockname()[1]}"
     with listen("localhost", 0) as bound:
-        assert "0.0.0.0" not in url_of(bound)
+        assert "0.0.0.0" not in listening_url(bound)

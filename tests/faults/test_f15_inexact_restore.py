@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from evolvent.cli.registry import EVERY, worlds
+from evolvent.cli.registry import ALL_WORLDS, load_worlds
 from evolvent.errors import SessionGone, WorldError
 from evolvent.worlds.check import check_env
 
@@ -95,9 +95,9 @@ def test_without_a_list_of_actions_they_must_be_chosen():
     assert check_env(Silent, choose=lambda rng, info: rng.choice(["one", "two"])) == []
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", ALL_WORLDS)
 def test_embedded_worlds_pass(name):
-    (world,) = worlds([name]).values()
+    (world,) = load_worlds([name]).values()
     for tier in world.tiers:
         task = world.tasks("dev", tier)[0]
         assert check_env(lambda task=task: world.make(task), walks=2, forkable=True) == []

@@ -17,17 +17,17 @@ import evolvent as ev
 from evolvent.agents.language import LanguageAgent
 from evolvent.engine.fitting import engine_for
 from evolvent.rollout.collect import collect
-from evolvent.scale.local_backend import LocalVerbs
-from evolvent.scale.ray_backend import collect_on
-from evolvent.scale.ray_cluster import Placing, Where, connected
-from evolvent.scale.ray_players import Making, players
+from evolvent.scale.local_backend import LocalBackend
+from evolvent.scale.ray_backend import collect_on_cluster
+from evolvent.scale.ray_cluster import Cluster, Placement, connect
+from evolvent.scale.ray_players import WorldFactory, open_players
 from evolvent.store.store import Store
 from evolvent.trajectory import Start
 from tests.learn.byte_policy import byte_policy
 from tests.scale.ray_worlds import made
 
 ROOT = Path(__file__).parents[2]
-OWN = Where(None, Placing(players=2, lost_s=300))
+OWN = Cluster(None, Placement(players=2, lost_s=300))
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def policy():
 @pytest.fixture(scope="module")
 def cluster():
     os.environ.setdefault("RAY_worker_niceness", "0")  # 15 by default: on a busy machine nothing would ever begin
-    with connected(OWN) as ray:
+    with connect(OWN) as ray:
         yield ray
 
 
@@ -59,8 +59,8 @@ def by_id(played):
 
 def test_a_killed_actor_is_replaced_and_each_episode_counts_once(cluster, policy):
     wanted, played = starts(60), []
-    with players(OWN, Making("tests.scale.ray_worlds:made"), made()) as crew:
-        for one in collect_on(crew, wanted, LanguageAgent(policy, max_tokens=3), seed=9, slots=4):
+    with open_players(OWN, WorldFactory("tests.scale.ray_worlds:made"), made()) as crew:
+        for one in collect_on_cluster(crew, wanted, LanguageAgent(policy, max_tokens=3), seed=9, slots=4):
             played.append(one)
             if len(played) == 5:
                 struck = crew.pids()[0]
@@ -74,9 +74,12 @@ def test_a_killed_actor_is_replaced_and_each_episode_counts_once(cluster, policy
 def test_an_episode_that_kills_whoever_plays_it_is_given_up_unscored(cluster, policy):
     wanted = starts(3)
     deadly = wanted[1].task
-    making, alone = Making("tests.scale.ray_worlds:made", (deadly.spec["n"],)), Where(None, Placing(players=1))
-    with players(alone, making, made()) as crew:
-        played = list(collect_on(crew, wanted, LanguageAgent(policy, max_tokens=3), seed=9, slots=1))
+    making, alone = (
+        WorldFactory("tests.scale.ray_worlds:made", (deadly.spec["n"],)),
+        Cluster(None, Placement(players=1)),
+    )
+    with open_players(alone, making, made()) as crew:
+        played = list(collect_on_cluster(crew, wanted, LanguageAgent(policy, max_tokens=3), seed=9, slots=1))
         counts = crew.counts
     found, expected = by_id(played), by_id(here(policy, wanted))
     lost = found.pop(f"{deadly.id}/0")
@@ -101,7 +104,7 @@ def test_a_cluster_that_is_gone_ends_the_run_by_its_deadline_and_the_run_goes_on
     assert "no player of the Ray cluster has lived; got for 4 s" in done.stdout
     kept = list(Store.open(folder / "trajectories").ids())
     assert 5 <= len(kept) == len(set(kept)) < 200
-    using = LocalVerbs(made(), slots=8, max_tokens=2)
+    using = LocalBackend(made(), slots=8, max_tokens=2)
     wanted = [Start(task, n) for task in made()["pausing"].tasks("train", "seen")[:50] for n in range(4)]
     with ev.Run(folder, using, seed=6, settings=using.settings()) as run:
         played = run.collect(policy, wanted)

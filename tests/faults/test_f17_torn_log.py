@@ -11,7 +11,7 @@ import pytest
 from small_store import episode, filled, segment
 
 from evolvent.errors import CorruptRecord
-from evolvent.store.recover import Recovered
+from evolvent.store.recover import RecoveryReport
 from evolvent.store.store import Store
 
 
@@ -30,12 +30,12 @@ def test_cut_or_zeroed_at_every_byte_of_the_last_record(tmp_path):
             file.write_bytes(raw[:cut] + tail)
             assert list(Store.open(path).trajectories()) == episodes[:2]
             lost = cut - last + len(tail)
-            assert Store.open(path).recover() == Recovered(kept=2, dropped_bytes=lost, interrupted=0)
+            assert Store.open(path).recover() == RecoveryReport(num_finished=2, dropped_bytes=lost, num_interrupted=0)
             assert file.read_bytes() == raw[:last]
-            assert Store.open(path).recover() == Recovered(2, 0, 0)
+            assert Store.open(path).recover() == RecoveryReport(2, 0, 0)
     file.write_bytes(raw[:-7])
     with Store.open(path, writing=True) as store:
-        assert store.recover() == Recovered(2, len(raw) - last - 7, 0)
+        assert store.recover() == RecoveryReport(2, len(raw) - last - 7, 0)
         store.append(episodes[2])
         store.append(episode(3))
     assert list(Store.open(path).trajectories()) == [*episodes, episode(3)]
@@ -48,7 +48,7 @@ def test_a_log_that_is_nothing_but_a_torn_record(tmp_path):
     file.write_bytes(file.read_bytes()[:100])
     assert list(Store.open(path).trajectories()) == []
     with Store.open(path, writing=True) as store:
-        assert store.recover() == Recovered(0, 100, 0)
+        assert store.recover() == RecoveryReport(0, 100, 0)
         store.append(episode(0))
     assert list(Store.open(path).trajectories()) == [episode(0)]
 

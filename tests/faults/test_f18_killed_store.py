@@ -67,14 +67,14 @@ def test_fifty_kills_of_one_store(tmp_path):
         found = list(Store.open(path).ids())  # a reader needs no recovery
         unsealed += any(path.rglob("seg-*"))
         recovered = Store.open(path).recover()
-        first = recovered.kept
+        first = recovered.num_finished
         assert found[:first] == [f"e{i}" for i in range(first)], "none is lost, doubled or out of order"
         assert told <= first <= told + 1, "at most one finished episode was not yet told of"
-        assert len(found) - first == recovered.interrupted <= 1, "at most one episode was open"
+        assert len(found) - first == recovered.num_interrupted <= 1, "at most one episode was open"
     forker.communicate()
     found = list(Store.open(path).trajectories())
     assert first > 100 and found[:first] == [episode(i) for i in range(first)]
-    assert [t.error.kind for t in found[first:]] == ["interrupted"] * recovered.interrupted
+    assert [t.error.kind for t in found[first:]] == ["interrupted"] * recovered.num_interrupted
     assert len(list(path.rglob("*.parquet"))) > 10 and unsealed > 10, "kills came before, in and after sealing"
     Store.open(path).seal()
     assert list(Store.open(path).trajectories()) == found

@@ -10,7 +10,7 @@ import pytest
 from small_store import episode, filled, python, segment
 
 from evolvent.errors import NoSpace
-from evolvent.store.log import Disk
+from evolvent.store.log import DiskOperations
 from evolvent.store.store import Store
 
 # Appends until the file size limit of the process is reached, then tells what happened.
@@ -61,7 +61,7 @@ def test_writing_goes_on_when_there_is_space_again(tmp_path, error, part):
             return os.write(handle, data[:part])
         raise OSError(error, os.strerror(error))
 
-    with Store.open(tmp_path / "t", writing=True, disk=Disk(write=write)) as store:
+    with Store.open(tmp_path / "t", writing=True, disk=DiskOperations(write=write)) as store:
         store.append(episode(0))
         for attempt in (True, False):
             full.append(attempt)
@@ -85,7 +85,7 @@ def test_a_full_disk_while_a_segment_begins_keeps_open_episodes_whole(tmp_path):
         return os.write(handle, data)
 
     whole = episode(0, steps=4)
-    with Store.open(tmp_path / "t", writing=True, segment_bytes=10**6, disk=Disk(write=write)) as store:
+    with Store.open(tmp_path / "t", writing=True, segment_bytes=10**6, disk=DiskOperations(write=write)) as store:
         store.begin(whole.id, whole.task)
         for step in whole.steps[:2]:
             store.step(whole.id, step)

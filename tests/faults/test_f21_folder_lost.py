@@ -15,7 +15,7 @@ import pytest
 from small_store import episode, filled, python
 
 from evolvent.errors import StoreUnavailable
-from evolvent.store.log import Disk
+from evolvent.store.log import DiskOperations
 from evolvent.store.store import Store
 
 # As root every folder can be written, so the process first becomes nobody.
@@ -68,7 +68,7 @@ def test_a_file_system_that_fails(tmp_path, number):
             raise OSError(number, os.strerror(number))
         os.fsync(handle)
 
-    store = Store.open(tmp_path / "t", writing=True, disk=Disk(write=write, sync=sync, sync_every=0))
+    store = Store.open(tmp_path / "t", writing=True, disk=DiskOperations(write=write, sync=sync, sync_every=0))
     store.append(episode(0))
     store.append(episode(1))
     broken.append("write")

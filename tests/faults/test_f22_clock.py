@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from small_store import episode
 
-from evolvent.store.log import Disk
+from evolvent.store.log import DiskOperations
 from evolvent.store.store import Store
 
 
@@ -17,7 +17,7 @@ def test_order_and_syncs_do_not_depend_on_the_clock(tmp_path):
     def sync(handle: int) -> None:
         synced.append(appended)
 
-    with Store.open(tmp_path / "t", writing=True, disk=Disk(sync=sync, clock=lambda: times[0])) as store:
+    with Store.open(tmp_path / "t", writing=True, disk=DiskOperations(sync=sync, clock=lambda: times[0])) as store:
         for number in range(10):
             appended += 1
             store.append(episode(9 - number))

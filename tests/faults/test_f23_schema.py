@@ -12,8 +12,8 @@ from small_store import episode, filled, segment
 
 from evolvent.errors import SampleInvalid, UnknownSchema
 from evolvent.store.exchange import read_jsonl, write_jsonl
-from evolvent.store.frame import to_line
-from evolvent.store.schema import encode
+from evolvent.store.frame import encode_line
+from evolvent.store.schema import encode_trajectory
 from evolvent.store.store import Store
 
 
@@ -24,7 +24,7 @@ def line_of(record: dict) -> bytes:
 
 def newer_record() -> dict:
     """An episode with a new field at every level."""
-    record = json.loads(to_line(encode(episode(0)), run="r", traj="e0"))
+    record = json.loads(encode_line(encode_trajectory(episode(0)), run="r", traj="e0"))
     del record["crc"]
     record |= {"clock": 12.5, "a.b": [1]}
     record["task"]["language"] = "de"

@@ -18,18 +18,18 @@ import pytest
 import torch
 
 from evolvent.errors import NoSpace, RankFailed, StoreUnavailable
-from evolvent.learn.checkpoint import Checkpointer, Saved
+from evolvent.learn.checkpoint import CheckpointContent, Checkpointer
 from evolvent.models import writing
 from evolvent.models.pieces import Region
-from evolvent.models.writing import Part, SaveJob
+from evolvent.models.writing import SaveJob, TensorPart
 
 CALLS = ("write", "fsync", "rename", "replace", "unlink", "rmdir")
 RANK_FAILED = 7
 
 
-def saved(value: float) -> Saved:
+def saved(value: float) -> CheckpointContent:
     names = [f"w{i}" for i in range(4)]
-    return Saved(
+    return CheckpointContent(
         {"model": {n: torch.full((4,), value) for n in names}, "random": {"torch": torch.zeros(3)}}, {"v": value}
     )
 
@@ -72,8 +72,8 @@ def found_in(folder: Path) -> float:
     """The value of the newest checkpoint after a new start, which has all in it; nothing else is left."""
     keeper = Checkpointer(folder)
     found = keeper.load()
-    assert found is not None and all(keeper.load(path) for path in keeper.complete())
-    assert sorted(folder.iterdir()) == keeper.complete()
+    assert found is not None and all(keeper.load(path) for path in keeper.list_complete())
+    assert sorted(folder.iterdir()) == keeper.list_complete()
     value: float = found.values["v"]
     assert len(found.tensors["model"]) == 4
     assert all(torch.equal(t, torch.full((4,), value)) for t in found.tensors["model"].values())
@@ -99,7 +99,7 @@ def test_any_kill_leaves_a_whole_checkpoint(tmp_path: Path, monkeypatch: pytest.
 def half(folder: Path, rank: int, timeout: float) -> SaveJob:
     """The share of one of two ranks in saving the second checkpoint: two rows of every weight each."""
     region = Region((2 * rank,), (2,))
-    parts = {f"w{i}": Part((4,), region, torch.full((2,), 2.0)) for i in range(4)}
+    parts = {f"w{i}": TensorPart((4,), region, torch.full((2,), 2.0)) for i in range(4)}
     return SaveJob(
         folder / "update-000000002",
         folder / ".writing-000000002-a-1",
@@ -132,7 +132,9 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
     big = {"model": {f"w{i}": torch.full((4,), 2.0) for i in range(4)}, "more": {"x": torch.zeros(2_000_000)}}
     Checkpointer(tmp_path).save(1, saved(1.0))
     for number in range(6):
-        child = dying(lambda: Checkpointer(tmp_path).save(2, Saved(big, {"v": 2.0}), wait=False).wait(), None)  # type: ignore[arg-type,return-value]
+        child = dying(
+            lambda: Checkpointer(tmp_path).save(2, CheckpointContent(big, {"v": 2.0}), wait=False).wait(), None
+        )  # type: ignore[arg-type,return-value]
         deadline = time.monotonic() + 20
         while not list(tmp_path.glob(".writing-*/*")) and time.monotonic() < deadline:
             time.sleep(0.0005)
@@ -146,7 +148,7 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
 def test_a_full_disk_keeps_the_old_one(tmp_path: Path) -> None:
     keeper = Checkpointer(tmp_path)
     good = keeper.save(1, saved(1.0)).path
-    large = Saved({"model": {"w": torch.zeros(100_000)}})
+    large = CheckpointContent({"model": {"w": torch.zeros(100_000)}})
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     previous = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:

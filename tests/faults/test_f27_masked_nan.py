@@ -6,11 +6,11 @@ import pytest
 import torch
 from small_training import small_parts, small_policy
 
-from evolvent.learn.forward import outputs
+from evolvent.learn.forward import compute_outputs
 from evolvent.learn.losses import weighted_nll
 from evolvent.learn.objectives import Objective, Outputs
 from evolvent.learn.packing import Batch, collate_packed, collate_padded
-from evolvent.rl.objective import Aggregate, Behaviour, Divergence, PolicyGradient, ValueLoss, policy_gradient
+from evolvent.rl.objective import Aggregate, Divergence, ImportanceWeights, PolicyGradient, ValueLoss, policy_gradient
 from evolvent.rl.presets import PRESETS, cispo
 
 
@@ -26,7 +26,7 @@ def gradients(batch: Batch, *, poison: bool) -> list[torch.Tensor]:
     if poison:
         policy.model.model.norm.register_forward_hook(spoil)
         assert policy.model(input_ids=batch.ids).logits.isnan().any()
-    loss = weighted_nll(outputs(policy.model, batch).logprobs, batch.weights)
+    loss = weighted_nll(compute_outputs(policy.model, batch).logprobs, batch.weights)
     torch.autograd.backward(loss)
     return [loss.detach(), *(w.grad for w in policy.model.parameters() if w.grad is not None)]
 
@@ -55,9 +55,9 @@ CORRECTED = PolicyGradient(
     ratio="span",
     aggregate=Aggregate("unit_mean", level="action"),
     kl=Divergence(0.1, "k2"),
-    entropy=0.1,
-    value=ValueLoss(1.0, huber=0.5, level="span"),
-    behaviour=Behaviour(2.0, "masked", "sequence"),
+    entropy_coef=0.1,
+    value_loss=ValueLoss(1.0, huber=0.5, level="span"),
+    importance_weights=ImportanceWeights(2.0, "masked", "sequence"),
 )
 POLICY_OBJECTIVES = [
     *(preset.objective for preset in PRESETS),

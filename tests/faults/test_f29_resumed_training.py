@@ -16,8 +16,8 @@ from small_training import kill_at, same, small_config, small_parts, small_polic
 
 from evolvent.errors import ConfigError
 from evolvent.learn.checkpoint import Checkpointer
-from evolvent.learn.learner import Learner, Metrics
-from evolvent.learn.loader import Stream
+from evolvent.learn.learner import Learner, UpdateMetrics
+from evolvent.learn.loader import DataOrder
 from evolvent.learn.objectives import Objective, Outputs, weighted_nll
 from evolvent.learn.packing import Batch
 
@@ -29,7 +29,7 @@ def uninterrupted() -> tuple[Any, list[torch.Tensor]]:
 
 def per_epoch() -> int:
     parts = small_parts(small_policy())
-    return len(Stream([p.feed for p in parts], budget=small_config().batch_tokens, seed=5).epoch(0))
+    return len(DataOrder([p.feed for p in parts], budget=small_config().batch_tokens, seed=5).plan_epoch(0))
 
 
 def test_killed_in_the_middle_of_an_epoch(tmp_path: Path, uninterrupted: tuple[Any, list[torch.Tensor]]) -> None:
@@ -39,7 +39,7 @@ def test_killed_in_the_middle_of_an_epoch(tmp_path: Path, uninterrupted: tuple[A
     script = str(Path(__file__).parent / "small_training.py")
     ended = subprocess.run([sys.executable, script, str(tmp_path), "8"], env=environment, timeout=120, check=False)
     assert ended.returncode == -signal.SIGKILL
-    newest = Checkpointer(tmp_path).newest()
+    newest = Checkpointer(tmp_path).find_newest()
     assert newest is not None and newest.name in ("update-000000003", "update-000000006")
     done: list[int] = []
     assert same(uninterrupted, train(tmp_path, on_update=lambda m: done.append(m.update)))
@@ -54,7 +54,7 @@ class Interrupt(Exception):
 def test_at_the_epoch_boundary(tmp_path: Path, offset: int, uninterrupted: tuple[Any, list[torch.Tensor]]) -> None:
     boundary = per_epoch() + offset
 
-    def interrupt(metrics: Metrics) -> None:
+    def interrupt(metrics: UpdateMetrics) -> None:
         if metrics.update == boundary + 1:
             raise Interrupt
 
@@ -72,19 +72,21 @@ def test_in_the_middle_of_gradient_accumulation(tmp_path: Path) -> None:
             raise Interrupt
         return weighted_nll.loss(outputs, batch)
 
-    whole = train(None, micro_tokens=70)
+    whole = train(None, max_tokens_per_forward=70)
     with pytest.raises(Interrupt):
-        train(tmp_path, objective=Objective("weighted_nll", loss, weighted_nll.count), micro_tokens=70, every=2)
-    newest = Checkpointer(tmp_path).newest()
+        train(
+            tmp_path, objective=Objective("weighted_nll", loss, weighted_nll.count), max_tokens_per_forward=70, every=2
+        )
+    newest = Checkpointer(tmp_path).find_newest()
     assert newest is not None and int(newest.name[-3:]) < 15
-    assert same(whole, train(tmp_path, micro_tokens=70))
+    assert same(whole, train(tmp_path, max_tokens_per_forward=70))
 
 
 def test_after_the_last_update(
     tmp_path: Path, uninterrupted: tuple[Any, list[torch.Tensor]], caplog: pytest.LogCaptureFixture
 ) -> None:
     train(tmp_path)
-    done: list[Metrics] = []
+    done: list[UpdateMetrics] = []
     with caplog.at_level(logging.INFO):
         again = train(tmp_path, on_update=done.append)
     assert same(uninterrupted, again) and done == [] and "no work is left" in caplog.text
@@ -100,11 +102,11 @@ def test_interrupted_again_and_again(tmp_path: Path, uninterrupted: tuple[Any, l
 
 
 def test_another_training_is_refused(tmp_path: Path) -> None:
-    train(tmp_path, updates=4)
+    train(tmp_path, max_steps=4)
     with pytest.raises(ConfigError, match=r"another config; got lr = 0\.5; expected lr = 0\.004"):
-        train(tmp_path, updates=4, lr=0.5)
+        train(tmp_path, max_steps=4, lr=0.5)
     policy = small_policy(dropout=0.1)
-    config = small_config(updates=4)
+    config = small_config(max_steps=4)
     for seed, count, what in ((6, 40, "seed"), (5, 39, "data")):
         learner = Learner(policy, weighted_nll, config, seed=seed)
         with pytest.raises(ConfigError, match=f"another {what}"):
@@ -114,6 +116,6 @@ def test_another_training_is_refused(tmp_path: Path) -> None:
 def test_kill_at_kills() -> None:
     child = os.fork()
     if child == 0:
-        kill_at(1)(Metrics(1, 0.0, 0.0, 0.0, 0, 0, 0))
+        kill_at(1)(UpdateMetrics(1, 0.0, 0.0, 0.0, 0, 0, 0))
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL

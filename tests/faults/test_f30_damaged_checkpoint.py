@@ -11,7 +11,7 @@ import torch
 from small_training import small_config, small_parts, small_policy, train
 
 from evolvent.errors import CheckpointError, HashMismatch, Incomplete, ShapeMismatch, StateMissing
-from evolvent.learn.checkpoint import Checkpointer, Saved
+from evolvent.learn.checkpoint import CheckpointContent, Checkpointer
 from evolvent.learn.learner import Learner
 from evolvent.learn.objectives import weighted_nll
 
@@ -19,7 +19,7 @@ from evolvent.learn.objectives import weighted_nll
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trained")
-    train(folder, updates=3)
+    train(folder, max_steps=3)
     return folder
 
 
@@ -27,7 +27,7 @@ def resumed_refused(folder: Path, kind: type[CheckpointError], match: str, *, la
     """Resuming raises, and model and optimizer are as they were before."""
     policy = small_policy(dropout=0.1, layers=layers)
     before = [weight.clone() for weight in policy.model.parameters()]
-    learner = Learner(policy, weighted_nll, small_config(updates=3), seed=5)
+    learner = Learner(policy, weighted_nll, small_config(max_steps=3), seed=5)
     with pytest.raises(kind, match=match):
         learner.fit(small_parts(policy), checkpoint=Checkpointer(folder))
     assert all(torch.equal(a, b) for a, b in zip(before, policy.model.parameters(), strict=True))
@@ -40,7 +40,7 @@ def rewritten(source: Path, target: Path, change: Callable[[dict[str, dict[str, 
     assert saved is not None
     tensors = {group: dict(content) for group, content in saved.tensors.items()}
     change(tensors)
-    Checkpointer(target).save(3, Saved(tensors, saved.values))
+    Checkpointer(target).save(3, CheckpointContent(tensors, saved.values))
 
 
 def test_a_missing_file(trained: Path, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def test_all_rewards_zero() -> None:
     )
     learner = Learner(policy, weighted_nll, small_config(), seed=0)
     with pytest.raises(NothingToLearn, match="5 sequences"):
-        learner.fit(flat.parts)
+        learner.fit(flat.sequences)
     assert learner.updates == 0
 
 
@@ -50,7 +50,7 @@ def test_a_failure_among_others_adds_nothing() -> None:
             instructions=lambda task: "",
             context=64,
             weight=lambda trajectory: 0.0,
-        ).parts
+        ).sequences
         report = Learner(policy, weighted_nll, small_config(), seed=0).fit([*failed, *parts, *failed])
         results.append((report, list(policy.model.parameters())))
     assert results[0][0] == results[1][0]

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 from small_training import small_policy
 
-from evolvent.learn.token_sequences import Parts, flatten
+from evolvent.learn.token_sequences import TokenSequence, flatten
 from evolvent.trajectory import Generation, Step, Task, Trajectory
 
 DIALECT = small_policy(layers=1).dialect
 EOS = 2
 
 
-def flat(*steps: Step) -> Parts:
+def flat(*steps: Step) -> TokenSequence:
     trajectory = Trajectory("t", Task("small", "1", {}), steps)
-    (parts,) = flatten([trajectory], DIALECT, instructions=lambda task: "", context=64).parts
+    (parts,) = flatten([trajectory], DIALECT, instructions=lambda task: "", context=64).sequences
     return parts
 
 

@@ -53,8 +53,8 @@ def test_an_id_beyond_the_vocabulary_is_refused_before_the_first_step(beyond: in
 def test_a_checkpoint_of_another_tokenizer(tmp_path: Path) -> None:
     policy = small_policy()
     parts = small_parts(policy)
-    Learner(policy, weighted_nll, small_config(updates=2), seed=0).fit(parts, checkpoint=Checkpointer(tmp_path))
+    Learner(policy, weighted_nll, small_config(max_steps=2), seed=0).fit(parts, checkpoint=Checkpointer(tmp_path))
     other = replace(small_policy(), tokenizer=word_tokenizer(list(reversed(WORDS)), context=64))
-    learner = Learner(other, weighted_nll, small_config(updates=2), seed=0)
+    learner = Learner(other, weighted_nll, small_config(max_steps=2), seed=0)
     with pytest.raises(VocabularyMismatch, match="another tokenizer"):
         learner.fit(parts, checkpoint=Checkpointer(tmp_path))

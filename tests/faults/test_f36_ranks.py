@@ -40,7 +40,7 @@ def words(data: Path, run: str, *more: object) -> list[object]:
         5,
         "--train.batch_tokens",
         128,
-        "--train.updates",
+        "--train.max_steps",
         UPDATES,
         *more,
     ]
@@ -60,7 +60,7 @@ def state(run: Path) -> str:
 @pytest.mark.parametrize(("victim", "size"), [(1, 2), (0, 2), (2, 4)])
 def test_a_killed_rank_is_named_once_and_the_run_goes_on(data, whole, tmp_path, capsys, victim, size):
     more = (*HALF, "--parallel.replicate", size // 2)
-    with Launched(size, words(data, "run", *more, "--train.updates", 4000), cwd=tmp_path) as ranks:
+    with Launched(size, words(data, "run", *more, "--train.max_steps", 4000), cwd=tmp_path) as ranks:
         ranks.until(tmp_path / "run" / "metrics.jsonl", 12)
         ranks.signal(signal.SIGKILL, victim)
         codes = ranks.wait(seconds=GRACE_S)
@@ -91,7 +91,7 @@ def test_a_rank_that_raises_is_heard_and_the_run_goes_on_elsewhere(data, whole, 
 
 
 def test_a_rank_that_hangs_ends_the_others_in_the_timeout(data, tmp_path):
-    with Launched(2, words(data, "run", *HALF, "--train.updates", 4000), cwd=tmp_path) as ranks:
+    with Launched(2, words(data, "run", *HALF, "--train.max_steps", 4000), cwd=tmp_path) as ranks:
         ranks.until(tmp_path / "run" / "metrics.jsonl", 5)
         ranks.signal(signal.SIGSTOP, 1)
         began = time.monotonic()
@@ -135,7 +135,7 @@ def test_ranks_wait_for_the_one_that_reads_as_long_as_it_lives(data, whole, tmp_
 @pytest.mark.parametrize("victim", [0, 1])
 def test_without_an_agent_the_first_rank_holds_the_store(data, tmp_path, victim):
     """As under a launcher that only sets the environment: who is left speaks, and a fault is heard before it goes."""
-    with Launched(2, words(data, "run", *HALF, "--train.updates", 4000), cwd=tmp_path, agent=False) as ranks:
+    with Launched(2, words(data, "run", *HALF, "--train.max_steps", 4000), cwd=tmp_path, agent=False) as ranks:
         ranks.until(tmp_path / "run" / "metrics.jsonl", 5)
         ranks.signal(signal.SIGKILL, victim)
         assert ranks.wait(1 - victim, seconds=GRACE_S) == [1]

@@ -14,8 +14,8 @@ from small_store import episode
 
 from evolvent.engine.endpoint import Endpoint
 from evolvent.errors import ConfigError, JudgeUnavailable, VerdictUnreadable
-from evolvent.reward.judging import EndpointJudge, Failures, judged, read_verdict
-from evolvent.rollout.evaluate import outcome_rows
+from evolvent.reward.judging import EndpointJudge, FailureBudget, judge_trajectories, parse_verdict
+from evolvent.rollout.evaluate import summarize_outcomes
 from evolvent.trajectory import Step
 from tests.serve.small_policy import completion, scripted
 
@@ -54,7 +54,7 @@ def verdict(body) -> tuple:
 
 def scores(answer, count: int = 40, *, timeout_s: float = 20.0, **more) -> dict[str, bool | None]:
     with scripted(answer) as (url, _), Endpoint(url, "judge", timeout_s=timeout_s) as endpoint:
-        found = list(judged(answers(count), EndpointJudge(endpoint, "it is even"), **more))
+        found = list(judge_trajectories(answers(count), EndpointJudge(endpoint, "it is even"), **more))
     assert all(one.score.success is not None or (one.score.raw, one.score.unit) == (None, None) for one in found)
     return {one.id: one.score.success for one in found}
 
@@ -80,7 +80,7 @@ def test_every_request_fails_at_first_and_is_sent_again():
 @pytest.mark.parametrize("text", GARBAGE)
 def test_garbage_is_no_verdict(text):
     with pytest.raises(VerdictUnreadable):
-        read_verdict(text)
+        parse_verdict(text)
 
 
 @pytest.mark.parametrize("wrong", ["garbage", "refused", "silence"])
@@ -96,7 +96,7 @@ def test_a_few_lost_ones_have_no_score_and_the_others_theirs(wrong):
         return verdict(body)
 
     try:
-        found = scores(answer, timeout_s=3.0 if wrong == "silence" else 20.0, failures=Failures(least=40))
+        found = scores(answer, timeout_s=3.0 if wrong == "silence" else 20.0, failures=FailureBudget(min_count=40))
     finally:
         release.set()
     assert found == {f"e{n}": None if n in (3, 4, 11) else n % 2 == 0 for n in range(40)}
@@ -107,10 +107,10 @@ def test_what_was_not_judged_is_in_no_mean():
         return (200, {}, completion("hm")) if number_of(body) == 7 else verdict(body)
 
     with scripted(answer) as (url, _), Endpoint(url, "judge") as endpoint:
-        found = list(judged(answers(20), EndpointJudge(endpoint, "it is even")))
+        found = list(judge_trajectories(answers(20), EndpointJudge(endpoint, "it is even")))
     (lost,) = [one for one in found if one.score.success is None]
     assert lost.id == "e7" and lost.meta["judge"].startswith("VerdictUnreadable: no verdict; got hm")
-    (row,) = outcome_rows(found)
+    (row,) = summarize_outcomes(found)
     assert row.mean is None and row.errors == 1, "a panel with a hole in it has no mean"
 
 
@@ -120,20 +120,20 @@ def test_more_than_a_tenth_ends_it():
 
     with pytest.raises(JudgeUnavailable, match=r"too many verdicts are missing; got \d+ of \d+.*at most 10%"):
         scores(down)
-    assert scores(down, failures=Failures(share=0.6))["e0"] is True
+    assert scores(down, failures=FailureBudget(max_ratio=0.6))["e0"] is True
 
 
 def test_the_budget_is_exact():
-    budget, error = Failures(share=0.1, least=10), VerdictUnreadable("x", value="y")
+    budget, error = FailureBudget(max_ratio=0.1, min_count=10), VerdictUnreadable("x", value="y")
     for _ in range(9):
-        budget.note(error)  # too few to tell
+        budget.record(error)  # too few to tell
     with pytest.raises(JudgeUnavailable):
-        budget.note(None)
-    even = Failures(share=0.5, least=1)
+        budget.record(None)
+    even = FailureBudget(max_ratio=0.5, min_count=1)
     for wrong in (None, error) * 20:
-        even.note(wrong)  # exactly one half, never more
+        even.record(wrong)  # exactly one half, never more
     with pytest.raises(JudgeUnavailable, match="21 of 41"):
-        even.note(error)
+        even.record(error)
 
 
 def test_a_judge_without_a_question():

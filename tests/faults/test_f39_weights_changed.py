@@ -11,7 +11,7 @@ import evolvent as ev
 from evolvent.agents.chat import ChatAgent
 from evolvent.engine.asks import Sampling
 from evolvent.engine.endpoint import Endpoint
-from evolvent.rollout.evaluate import outcome_rows
+from evolvent.rollout.evaluate import summarize_outcomes
 from tests.serve.small_policy import NAME, completion, policy_server, scripted
 
 WORDS = ["say", "left", "right", "no", "yes"]
@@ -20,7 +20,7 @@ WORDS = ["say", "left", "right", "no", "yes"]
 class Turns(ev.TextWorld):
     """Four turns; before the third of one task, something happens to the server."""
 
-    name, horizon, blocking = "turns", 4, False
+    name, horizon, run_in_thread = "turns", 4, False
 
     def __init__(self):
         self.happens = lambda: None
@@ -42,7 +42,7 @@ def task(n):
 
 def policies():
     first = ev.tiny_policy(WORDS, context=128, seed=1)
-    return first, ev.tiny_policy(WORDS, context=128, seed=2).advanced()
+    return first, ev.tiny_policy(WORDS, context=128, seed=2).next_version()
 
 
 def collect(world, endpoint, *, slots, **options):
@@ -68,7 +68,7 @@ def check_second_is_broken(found):
     assert all(found[n].error is None for n in (0, 2, 3))
     assert {g.policy_version for g in found[0].generations} == {0}
     assert {g.policy_version for n in (2, 3) for g in found[n].generations} == {1}
-    (row,) = outcome_rows(found.values())
+    (row,) = summarize_outcomes(found.values())
     assert row.errors == 1 and row.mean is None, "a panel with an unscored episode has no rate"
 
 

@@ -17,7 +17,7 @@ WORDS = ["say", "left", "right"]
 class Left(ev.TextWorld):
     """Say left twice."""
 
-    name, horizon, blocking = "left", 2, False
+    name, horizon, run_in_thread = "left", 2, False
 
     def specs(self):
         return ({"n": n} for n in range(40))
@@ -80,8 +80,8 @@ def test_tokens_from_a_server_that_gives_them_can_be_learned():
     assert all(t.error is None for t in found)
     assert all(g.sampled.sum() == (g.logprobs < 0).sum() > 0 for t in found for g in t.generations)
     flat = flatten(found, policy.dialect, instructions=lambda task: "", context=64)
-    assert not flat.refused and len(flat.parts) == len(found)
-    for trajectory, parts in zip(found, flat.parts, strict=True):
+    assert not flat.refused and len(flat.sequences) == len(found)
+    for trajectory, parts in zip(found, flat.sequences, strict=True):
         assert parts.ids.tolist() == [token for g in trajectory.generations for token in g.ids.tolist()]
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from evolvent.engine.asks import SampleAsk, ScoreAsk
-from evolvent.engine.driver import blocking, drive
+from evolvent.engine.driver import ask_and_wait, run_jobs
 from evolvent.engine.local import LocalEngine
 from evolvent.errors import ContextOverflow, EngineError
 from tests.engine.models import CONTEXT, llama
@@ -23,7 +23,7 @@ POISON = frozenset([9])  # a token whose embedding one test destroys: whoever sa
 
 def texts(engine: LocalEngine, count: int) -> list[list[int]]:
     asks = [SampleAsk(None, [index % 5 + 1, index % 3], 6, POISON, seeds=(index,)) for index in range(count)]
-    return [one.ids.tolist() for (one,) in blocking(asks, engine)]
+    return [one.ids.tolist() for (one,) in ask_and_wait(asks, engine)]
 
 
 def test_who_finds_no_row_waits_and_gets_the_same():
@@ -40,7 +40,7 @@ def test_what_never_fits_is_refused_at_once_and_its_neighbours_go_on():
         ((sample,),) = yield (SampleAsk(None, tokens, 4),)
         return len(sample.ids)
 
-    done = {one.index: one for one in drive([work([1] * size) for size in (3, CONTEXT + 5, 2, 4)], engine, slots=4)}
+    done = {one.index: one for one in run_jobs([work([1] * size) for size in (3, CONTEXT + 5, 2, 4)], engine, slots=4)}
     assert isinstance(done[1].error, ContextOverflow)
     assert [done[index].value for index in (0, 2, 3)] == [4, 4, 4]
     del done

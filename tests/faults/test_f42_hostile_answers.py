@@ -30,7 +30,7 @@ def compute(node: ast.expr) -> int:
 
 @pytest.fixture(scope="module")
 def grader():
-    with Workers(grade, wall_s=1.0, memory_mb=256, most=1) as workers:
+    with Workers(grade, wall_s=1.0, memory_mb=256, max_processes=1) as workers:
         yield workers
 
 

@@ -13,12 +13,12 @@ import pytest
 
 from evolvent.search.beam import beam
 from evolvent.search.depth_first import depth_first
-from evolvent.search.drive import over_functions
+from evolvent.search.drive import search_functions
 from evolvent.search.environments import StateValue
 from evolvent.search.gumbel import gumbel_mcts
 from evolvent.search.mcts import Commit, Restart, mcts
-from evolvent.search.proposers import Listed
-from evolvent.search.records import Budget, Child, Expand, Search
+from evolvent.search.proposers import ListedProposer
+from evolvent.search.records import Budget, Child, ExpandRequest, Search
 from evolvent.search.samples import best_of_n, sampled_tree
 from tests.search.test_environments import SEARCHES as IN_WORLDS
 from tests.search.test_environments import Steps, best, moves, step_task, total
@@ -53,7 +53,7 @@ def test_what_is_not_a_number_is_never_chosen(name, seed):
     assert all(each.reason in dead_ends for each in result.dropped)
     for node in result.finished:
         assert result.tree.states[node] not in poor and math.isfinite(result.tree.means([node])[0])
-    if result.chosen is not None and name in ("beam", "depth first", "best of n"):
+    if result.best_node is not None and name in ("beam", "depth first", "best of n"):
         reached = [tree.reward[result.tree.states[node]] for node in result.finished]
         assert tree.reward[end(result)] == max(reached), "the best of what is left"
 
@@ -70,11 +70,11 @@ def test_no_budget_is_exceeded_by_one(name, limit):
 @pytest.mark.parametrize("name", SEARCHES)
 def test_the_same_seed_gives_the_same_tree(name):
     one, two = (run(begun(name, seed=5), Watch(random_tree(3), again=True)) for _ in range(2))
-    assert (one.tree.states, one.tree.actions, one.finished, one.chosen) == (
+    assert (one.tree.states, one.tree.actions, one.finished, one.best_node) == (
         two.tree.states,
         two.tree.actions,
         two.finished,
-        two.chosen,
+        two.best_node,
     )
     size = len(one.tree)
     assert np.array_equal(one.tree.visits[:size], two.tree.visits[:size])
@@ -84,12 +84,12 @@ def test_the_same_seed_gives_the_same_tree(name):
 def test_a_circle_of_states_ends(name):
     """States 0 -> 1 -> 2 -> 0 for ever: the depth ends every walk."""
 
-    def children(wish: Expand) -> list[Child]:
+    def children(wish: ExpandRequest) -> list[Child]:
         following = (wish.state + 1) % 3
         return [Child(following, "on", generated=1), Child(following, "on again", generated=1)]
 
-    result = over_functions(begun(name), children, lambda state: state / 3)
-    assert max(result.tree.depth[: len(result.tree)]) <= 6 and result.chosen is None
+    result = search_functions(begun(name), children, lambda state: state / 3)
+    assert max(result.tree.depth[: len(result.tree)]) <= 6 and result.best_node is None
 
 
 @pytest.mark.parametrize("name", IN_WORLDS)
@@ -101,25 +101,26 @@ def test_a_judge_that_raises_costs_its_child_and_no_more(name):
             raise ZeroDivisionError("unknown ground")
         return math.nan if moves(state) == ("b",) else best(0, moves(state)) - total(0, moves(state))
 
-    result = run_in(IN_WORLDS[name], Steps(), step_task(), proposer=Listed(), estimate=StateValue(moody))
+    result = run_in(IN_WORLDS[name], Steps(), step_task(), proposer=ListedProposer(), estimate=StateValue(moody))
     reasons = {each.action: each.reason for each in result.dropped}
     assert "unknown ground" in reasons["a"] and reasons["b"] == "its value is nan"
-    chosen = moves(result.tree.states[result.chosen])
+    chosen = moves(result.tree.states[result.best_node])
     assert chosen[0] == "c" and total(0, chosen) == pytest.approx(best(0, ("c",)))
 
 
-class Stammering(Listed):
+class Stammering(ListedProposer):
     """Proposes every action twice."""
 
-    def propose(self, wanted, ask):
-        found = yield from super().propose(wanted, ask)
+    def propose(self, requests, ask):
+        found = yield from super().propose(requests, ask)
         return [[one for one in proposals for _ in range(2)] for proposals in found]
 
 
 @pytest.mark.parametrize("name", IN_WORLDS)
 def test_an_action_that_is_proposed_twice_is_one_child(name):
     once, twice = (
-        run_in(IN_WORLDS[name], Steps(), step_task(), proposer=proposer) for proposer in (Listed(), Stammering())
+        run_in(IN_WORLDS[name], Steps(), step_task(), proposer=proposer)
+        for proposer in (ListedProposer(), Stammering())
     )
     assert [moves(state) for state in twice.tree.states] == [moves(state) for state in once.tree.states]
-    assert moves(twice.tree.states[twice.chosen]) == moves(once.tree.states[once.chosen])
+    assert moves(twice.tree.states[twice.best_node]) == moves(once.tree.states[once.best_node])

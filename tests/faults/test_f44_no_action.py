@@ -7,8 +7,8 @@ import math
 import pytest
 
 from evolvent.errors import NoLegalAction
-from evolvent.search.drive import over_functions
-from evolvent.search.proposers import Listed
+from evolvent.search.drive import search_functions
+from evolvent.search.proposers import ListedProposer
 from evolvent.search.records import Child
 from tests.faults.test_f43_poor_judges import SEARCHES, begun
 from tests.search.test_environments import SEARCHES as IN_WORLDS
@@ -26,7 +26,7 @@ ROOTS = {
 @pytest.mark.parametrize("name", SEARCHES)
 def test_every_search_says_so(name, root):
     with pytest.raises(NoLegalAction, match="there is no action to take at the root"):
-        over_functions(begun(name), ROOTS[root], lambda state: 0.5)
+        search_functions(begun(name), ROOTS[root], lambda state: 0.5)
 
 
 class Nothing(Steps):
@@ -40,4 +40,4 @@ class Nothing(Steps):
 @pytest.mark.parametrize("name", IN_WORLDS)
 def test_an_environment_that_lists_nothing(name):
     with pytest.raises(NoLegalAction):
-        run(IN_WORLDS[name], Nothing(), step_task(), proposer=Listed())
+        run(IN_WORLDS[name], Nothing(), step_task(), proposer=ListedProposer())

@@ -14,8 +14,8 @@ from attack_base import Attack, Host, host
 from attacks import ATTACKS, ENVIRONMENT, FILES, NETWORK
 
 from evolvent.sandbox.bubblewrap import isolation
-from evolvent.sandbox.limits import Outcome, Request
-from evolvent.sandbox.pool import Boxes
+from evolvent.sandbox.limits import CallRequest, Outcome
+from evolvent.sandbox.pool import SandboxPool
 
 HONEST = "def f(): return 6 * 7"
 
@@ -36,12 +36,12 @@ def results(tmp_path_factory) -> tuple[Host, dict[str, Outcome], list[str], list
     before = below(os.getpid())
 
     def attack(one: Attack) -> tuple[str, Outcome, Outcome]:
-        (outcome,) = boxes.observe(found.filled(one), [Request("f")], one.limits)
-        (honest,) = boxes.observe(HONEST, [Request("f")], one.limits)
+        (outcome,) = boxes.observe(found.filled(one), [CallRequest("f")], one.limits)
+        (honest,) = boxes.observe(HONEST, [CallRequest("f")], one.limits)
         return one.name, outcome, honest
 
     with host(tmp_path_factory.mktemp("host")) as found:
-        with Boxes(at_once=4) as boxes, ThreadPoolExecutor(4) as threads:
+        with SandboxPool(at_once=4) as boxes, ThreadPoolExecutor(4) as threads:
             rows = list(threads.map(attack, ATTACKS))
         touched = found.touched()
     outcomes = {name: outcome for name, outcome, _ in rows}
@@ -76,16 +76,16 @@ def test_nothing_survives(results):
 def test_the_same_attack_succeeds_without_isolation(name, tmp_path):
     """So it is an attack, and the isolation is what stops it."""
     attack = next(attack for attack in (*FILES, *ENVIRONMENT, *NETWORK) if attack.name == name)
-    with host(tmp_path) as found, Boxes(unsafe=True, ahead=0) as boxes:
+    with host(tmp_path) as found, SandboxPool(unsafe=True, ahead=0) as boxes:
         source = found.filled(attack)
         if name == "environment":
             # even without isolation the environment is a new one; the parent's is open to the same user
             source = source.replace("os.environ.get('EVOLVENT_SECRET')", "open(f'/proc/{os.getppid()}/environ').read()")
-            outcome = boxes.observe(source, [Request("f")], attack.limits)[0]
+            outcome = boxes.observe(source, [CallRequest("f")], attack.limits)[0]
             assert outcome.ok and "PATH=" in outcome.value
             return
         if name == "host file through a link":
             source = source.replace("'x'", repr(str(tmp_path / "x")))
-        (outcome,) = boxes.observe(source, [Request("f")], attack.limits)
+        (outcome,) = boxes.observe(source, [CallRequest("f")], attack.limits)
         assert found.escaped(attack, outcome) and outcome.unsafe
         assert found.touched() if name != "host file" else not found.touched()

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from evolvent.errors import IsolationUnavailable
-from evolvent.sandbox.limits import Limits, Request
-from evolvent.sandbox.pool import Boxes
+from evolvent.sandbox.limits import CallRequest, SandboxLimits
+from evolvent.sandbox.pool import SandboxPool
 
-LIMITS = Limits(wall_s=60.0, cpu_s=60)
+LIMITS = SandboxLimits(wall_s=60.0, cpu_s=60)
 
 
 @pytest.fixture(scope="module")
 def boxes():
     try:
-        pool = Boxes(ahead=1)
+        pool = SandboxPool(ahead=1)
     except IsolationUnavailable as error:
         pytest.skip(f"this host has no isolation: {error}")
     with pool:
@@ -22,7 +22,7 @@ def boxes():
 
 
 def told(boxes, body, before="import os"):
-    (outcome,) = boxes.observe(f"{before}\ndef f():\n    return {body}", [Request("f")], LIMITS)
+    (outcome,) = boxes.observe(f"{before}\ndef f():\n    return {body}", [CallRequest("f")], LIMITS)
     assert outcome.ok, outcome
     return outcome.value
 
@@ -71,7 +71,7 @@ def f():
     while not os.path.exists("/dev/shm/left"):
         time.sleep(0.001)
 """
-    (outcome,) = boxes.observe(leave, [Request("f")], LIMITS)
+    (outcome,) = boxes.observe(leave, [CallRequest("f")], LIMITS)
     assert outcome.ok
     assert told(boxes, "os.listdir('/tmp') + os.listdir('/dev/shm')") == []
     assert told(boxes, "len([name for name in os.listdir('/proc') if name.isdigit()])") == 2
@@ -87,6 +87,6 @@ def f(target):
     return open("link").read()
 """
     for target in (str(secret), "../../../../.." + str(secret), f"/proc/1/root{secret}"):
-        (outcome,) = boxes.observe(source, [Request("f", (target,))], LIMITS)
+        (outcome,) = boxes.observe(source, [CallRequest("f", (target,))], LIMITS)
         assert outcome.status == "raised" and "No such file" in outcome.error
     assert secret.read_text(encoding="utf-8") == "secret"

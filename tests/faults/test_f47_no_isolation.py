@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from evolvent.errors import IsolationUnavailable
-from evolvent.sandbox.limits import Limits, Request
-from evolvent.sandbox.pool import Boxes
+from evolvent.sandbox.limits import CallRequest, SandboxLimits
+from evolvent.sandbox.pool import SandboxPool
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def bare(monkeypatch, tmp_path):
 @pytest.mark.usefixtures("bare")
 def test_refused(tmp_path):
     with pytest.raises(IsolationUnavailable) as caught:
-        Boxes()
+        SandboxPool()
     for part in ("bubblewrap is missing", "apt-get install bubblewrap", "unsafe=True"):
         assert part in str(caught.value)
 
@@ -28,6 +28,6 @@ def test_refused(tmp_path):
 def test_only_unsafe_goes_round_it(tmp_path):
     mark = tmp_path / "mark"
     source = f"def f():\n    open({str(mark)!r}, 'w').close()\n    return 1"
-    with Boxes(unsafe=True, ahead=0) as boxes:
-        (outcome,) = boxes.observe(source, [Request("f")], Limits(wall_s=60))
+    with SandboxPool(unsafe=True, ahead=0) as boxes:
+        (outcome,) = boxes.observe(source, [CallRequest("f")], SandboxLimits(wall_s=60))
     assert (outcome.value, outcome.unsafe, mark.exists()) == (1, True, True)

@@ -7,12 +7,12 @@ from attack_base import CHEATS
 
 from benchmarks.sandbox_problems import made
 from evolvent.errors import IsolationUnavailable
-from evolvent.grade.code import form, humaneval, judge
-from evolvent.sandbox.limits import Limits
-from evolvent.sandbox.pool import Boxes
+from evolvent.grade.code import classify_tests, grade_code, parse_humaneval
+from evolvent.sandbox.limits import SandboxLimits
+from evolvent.sandbox.pool import SandboxPool
 
 PROBLEMS = made()[:18]  # each family twice
-LIMITS = Limits(wall_s=60.0, cpu_s=60)
+LIMITS = SandboxLimits(wall_s=60.0, cpu_s=60)
 PATCHES = {
     "builtins": "import builtins\nbuiltins.abs = lambda x: 0\nbuiltins.sorted = builtins.set = lambda *a, **k: ()",
     "the encoder": "import sys\nsys.modules['evolvent.sandbox.child'].encode = lambda *a: {'t': 'bool', 'v': True}",
@@ -26,7 +26,7 @@ PATCHES = {
 @pytest.fixture(scope="module")
 def opened():
     try:
-        pool = Boxes()
+        pool = SandboxPool()
     except IsolationUnavailable as error:
         pytest.skip(f"this host has no isolation: {error}")
     with pool:
@@ -34,21 +34,21 @@ def opened():
 
 
 def as_tests(problem):
-    return humaneval(problem.prompt, problem.test, problem.entry_point)
+    return parse_humaneval(problem.prompt, problem.test, problem.entry_point)
 
 
 def test_both_forms_are_among_them():
-    assert {form(as_tests(problem)) for problem in PROBLEMS} == {"plain", "boxed"}
+    assert {classify_tests(as_tests(problem)) for problem in PROBLEMS} == {"plain", "boxed"}
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.task_id)
 def test_solutions_pass_and_cheats_do_not(opened, problem):
     right = problem.prompt + problem.canonical_solution
-    assert judge(right, as_tests(problem), opened).correct is True
+    assert grade_code(right, as_tests(problem), opened).correct is True
     for cheat in CHEATS:
         source = cheat.source.replace("{entry}", problem.entry_point)
-        assert judge(source, as_tests(problem), opened).correct is False, cheat.name
-    assert judge(right, as_tests(problem), opened).correct is True
+        assert grade_code(source, as_tests(problem), opened).correct is False, cheat.name
+    assert grade_code(right, as_tests(problem), opened).correct is True
 
 
 @pytest.mark.parametrize("patch", PATCHES)
@@ -56,5 +56,5 @@ def test_solutions_pass_and_cheats_do_not(opened, problem):
 def test_patches_change_nothing(opened, patch, problem):
     wrong = f"{PATCHES[patch]}\ndef {problem.entry_point}(*args): return None\n"
     right = problem.prompt + problem.canonical_solution
-    assert judge(wrong, as_tests(problem), opened).correct is False
-    assert judge(right, as_tests(problem), opened).correct is True
+    assert grade_code(wrong, as_tests(problem), opened).correct is False
+    assert grade_code(right, as_tests(problem), opened).correct is True

@@ -17,7 +17,7 @@ import evolvent as ev
 from evolvent.errors import EvolventError, HashMismatch, Incomplete, UnsafeFile
 from evolvent.models.adapters import AdapterConfig, adapt
 from evolvent.models.policy import load_policy
-from evolvent.serve.openai.reload import handed_over
+from evolvent.serve.openai.reload import load_replacement
 from evolvent.worlds.plume.grids import read_grid
 from evolvent.worlds.web_replay.records import read_ranks
 
@@ -59,7 +59,7 @@ def test_a_model_folder_with_pickled_weights(model, trap, name):
     with pytest.raises(UnsafeFile, match=r"convert them where you trust them: model\.save_pretrained"):
         load_policy(model)
     with pytest.raises(UnsafeFile):
-        handed_over(model.parent, "model", ev.tiny_policy(["go", "left"], context=32))
+        load_replacement(model.parent, "model", ev.tiny_policy(["go", "left"], context=32))
 
 
 @pytest.mark.parametrize("name", ["policy.pt", "policy.bin"])
@@ -90,18 +90,18 @@ def test_an_adapter(model, trap, tmp_path):
 
 
 def test_a_checkpoint_whose_tensors_became_a_pickle(trap, tmp_path):
-    train(tmp_path / "run", updates=3)
+    train(tmp_path / "run", max_steps=3)
     for file in (tmp_path / "run").rglob("*.safetensors"):
         file.write_bytes(trap)
     with pytest.raises(HashMismatch):
-        train(tmp_path / "run", updates=3)
+        train(tmp_path / "run", max_steps=3)
 
 
 @pytest.mark.parametrize("name", ["ranks.pkl", "ranks.pt"])
 def test_ranks_of_a_web_replay(trap, tmp_path, name):
     (tmp_path / name).write_bytes(trap)
     with pytest.raises(UnsafeFile, match="convert it where you trust it"):
-        read_ranks(tmp_path / name, first=3)
+        read_ranks(tmp_path / name, max_rank=3)
 
 
 def test_arrays_of_objects(trap, tmp_path):

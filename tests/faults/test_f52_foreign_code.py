@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 import evolvent as ev
-from evolvent.cli.planning import model_config
+from evolvent.cli.planning import read_model_config
 from evolvent.errors import EvolventError, UnsafeFile
 from evolvent.models.policy import load_policy
-from evolvent.serve.openai.reload import handed_over
+from evolvent.serve.openai.reload import load_replacement
 
 KNOBS = Path(__file__).parents[1] / "style" / "knobs.json"
 
@@ -47,7 +47,7 @@ def test_a_model_with_code_is_refused(bringing, model_type):
     with pytest.raises(UnsafeFile, match=r"brings its own model code.*modeling_own"):
         load_policy(bringing)
     with pytest.raises(UnsafeFile):
-        handed_over(bringing.parent, "model", ev.tiny_policy(["go", "left"], context=32))
+        load_replacement(bringing.parent, "model", ev.tiny_policy(["go", "left"], context=32))
 
 
 def test_the_commands_refuse_it(bringing, command):
@@ -59,7 +59,7 @@ def test_the_commands_refuse_it(bringing, command):
 def test_a_plan_reads_the_shape_alone(bringing):
     bring(bringing, "config.json", MODEL, model_type="own")
     with pytest.raises(EvolventError):
-        model_config(str(bringing))
+        read_model_config(str(bringing))
 
 
 def test_a_tokenizer_with_code_is_read_without_it(bringing):

@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks.viewer_browser import opened_tab
 from evolvent.store.store import Store
-from evolvent.trajectory import Annotation, Generation, Place, Score, Step, Task, Trajectory
+from evolvent.trajectory import Annotation, AnnotationTarget, Generation, Score, Step, Task, Trajectory
 from tests.faults.test_f53_hostile_report import attacks, counting_server, hostile_run
 
 sys.path.append(str(Path(__file__).parents[1] / "view"))
@@ -48,8 +48,8 @@ def hostile_folder(folder: Path, texts: list[str]) -> Path:
                 meta={text: every},
             )
             store.append(one)
-            store.annotate(Annotation(one.id, text, Place(0, 0, None, 1), 0.5))
-            store.annotate(Annotation(one.id, "step", Place(0), text))
+            store.annotate(Annotation(one.id, text, AnnotationTarget(0, 0, None, 1), 0.5))
+            store.annotate(Annotation(one.id, "step", AnnotationTarget(0), text))
     (run / "trees").mkdir()
     tree = {"parent": [-1, 0], "action": ["", every], "kind": ["", every], "title": every, "ended_by": every}
     row = {"world": every, "task": every, "method": every, "answer": every, "budget": 3, "of": every, "tree": tree}

@@ -17,7 +17,7 @@ from pydantic import Field, SecretStr
 from evolvent.config import Config, as_dict, redact, resolve, to_toml
 from evolvent.engine.endpoint import Endpoint
 from evolvent.errors import EndpointError, EvolventError
-from evolvent.logs import hidden, secrets_in
+from evolvent.logs import find_secrets, hide_secrets
 from tests.serve.command import command as serving
 from tests.serve.small_policy import completion, scripted
 
@@ -147,13 +147,13 @@ LINES = [
 
 @pytest.mark.parametrize("line", LINES)
 def test_a_line_of_a_log(line):
-    assert not [one for one in PLANTED if one in hidden(line)]
+    assert not [one for one in PLANTED if one in hide_secrets(line)]
     plain = "nothing secret: basic settings, a bearer of news, max_tokens=7, the key is under the mat"
-    assert hidden(plain) == plain
+    assert hide_secrets(plain) == plain
 
 
 def test_what_the_environment_calls_a_secret_is_one():
-    found = secrets_in(
+    found = find_secrets(
         {"MY_API_KEY": PASSWORD, "HF_TOKEN": TOKEN, "KEY": "yes", "HOME": "home-of-somebody", "K_FILE": "x"}
     )
-    assert found == {PASSWORD, TOKEN} and hidden(f"<{PASSWORD}>", found) == "<<redacted>>"
+    assert found == {PASSWORD, TOKEN} and hide_secrets(f"<{PASSWORD}>", found) == "<<redacted>>"

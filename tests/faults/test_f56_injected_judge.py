@@ -16,7 +16,7 @@ from small_store import episode
 
 from evolvent.engine.endpoint import Endpoint
 from evolvent.errors import ErrorRecord
-from evolvent.reward.judging import EndpointJudge, judged
+from evolvent.reward.judging import EndpointJudge, judge_trajectories
 from evolvent.trajectory import Step
 from tests.learn.byte_policy import byte_policy
 from tests.serve.small_policy import NAME, completion, policy_server, scripted
@@ -60,7 +60,7 @@ def told(answer: str, observation: str = "say what is right"):
 
 def verdict_of(trajectory) -> bool | None:
     with scripted(gullible) as (url, _), Endpoint(url, "judge") as endpoint:
-        (found,) = judged([trajectory], EndpointJudge(endpoint, "the answer is right"))
+        (found,) = judge_trajectories([trajectory], EndpointJudge(endpoint, "the answer is right"))
     return found.score.success
 
 
@@ -84,7 +84,7 @@ def test_who_is_right_passes():
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_the_message_is_one_object_whatever_the_texts_say(attack):
     with scripted(gullible) as (url, _), Endpoint(url, "judge") as endpoint:
-        system, user = EndpointJudge(endpoint, "it is right").messages(attack, attack)
+        system, user = EndpointJudge(endpoint, "it is right").build_messages(attack, attack)
     assert json.loads(user.text) == {"task": attack, "answer": attack}
     assert user.text.isascii() and user.text.isprintable(), "no line break, no direction mark, no control character"
     assert attack not in system.text
@@ -94,7 +94,9 @@ def test_a_model_that_writes_nonsense_judges_nobody():
     """Our own server with an untrained policy behind it: a verdict that cannot be read is None, not 0."""
     policy = byte_policy(seed=3, context=2048)
     with policy_server(policy) as served, Endpoint(served.url, NAME, timeout_s=30) as endpoint:
-        found = list(judged([told("right"), replace(told("wrong"), id="other")], EndpointJudge(endpoint, "right")))
+        found = list(
+            judge_trajectories([told("right"), replace(told("wrong"), id="other")], EndpointJudge(endpoint, "right"))
+        )
     assert [one.score.success for one in found] == [None, None]
     assert {one.meta["judge"].partition(":")[0] for one in found} == {"VerdictUnreadable"}, [one.meta for one in found]
 
@@ -103,7 +105,7 @@ def test_a_failed_rollout_is_not_judged():
     """Its last action is no answer: it stays without a score, and costs no verdict."""
     broken = replace(told("right"), id="broken", ended_by="error", error=ErrorRecord("EnvLost", "gone"))
     with scripted(gullible) as (url, end), Endpoint(url, "judge") as endpoint:
-        found = list(judged([told("right"), broken], EndpointJudge(endpoint, "the answer is right")))
+        found = list(judge_trajectories([told("right"), broken], EndpointJudge(endpoint, "the answer is right")))
     by_id = {one.id: one for one in found}
     assert by_id["broken"].score.success is None and by_id["broken"].score.unit is None and len(end.asked) == 1
     assert "EnvLost" in by_id["broken"].meta["judge"] and by_id[told("right").id].score.success is True

@@ -6,7 +6,7 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from evolvent.web import bound_to
+from evolvent.web import build_access
 from tests.serve.served import begin, serving
 
 SECRET = "a-token-of-24-characters"
@@ -33,7 +33,7 @@ ROUTES = [
 
 @pytest.fixture(scope="module")
 def server():
-    with serving(access=bound_to("127.0.0.1", token=SECRET)) as found:
+    with serving(access=build_access("127.0.0.1", token=SECRET)) as found:
         yield found
 
 

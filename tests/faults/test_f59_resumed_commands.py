@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import evolvent as ev
-from evolvent.cli.registry import worlds
+from evolvent.cli.registry import load_worlds
 from evolvent.store.store import Store
 from tests.faults import sums
 from tests.faults.halted import CLOCKS, Long, ends_equal, episodes, measured, table, weights
@@ -34,9 +34,9 @@ RL = (
     6,
     "--panel.limit",
     2,
-    "--rl.practice.tasks",
+    "--rl.practice.tasks_per_iteration",
     2,
-    "--rl.practice.samples",
+    "--rl.practice.group_size",
     2,
     "--rl.practice.iterations",
     3,
@@ -106,7 +106,9 @@ def sheet(run: Path) -> object:
 
 def searches(run: Path) -> object:
     """Table, episodes, what the detector thought after every step, and what is drawn."""
-    said = sorted((one.trajectory, one.place.step, one.value) for one in Store.open(run / "trajectories").annotations())
+    said = sorted(
+        (one.trajectory, one.target.step, one.value) for one in Store.open(run / "trajectories").annotations()
+    )
     drawn = {path.name: path.read_bytes() for path in (run / "beliefs").iterdir()}
     assert said and drawn
     return table(run), episodes(run), said, drawn
@@ -159,10 +161,10 @@ SHORT = ("collect", "eval", "bench agent-eval", "train mat", "memory build", "da
 
 def prepare(folder: Path) -> Path:
     """A policy, recorded episodes, sets of problems, and code with a policy that can read it."""
-    made = list(worlds(["lookup"]).values())
-    ev.policy_for(made, size="xs").save(folder / "model")
+    made = list(load_worlds(["lookup"]).values())
+    ev.make_policy(made, size="xs").save(folder / "model")
     with Store.open(folder / "shown" / "trajectories", writing=True) as store:
-        for shown in ev.demonstrations(made, made[0].tasks("train", "seen")[:40]):
+        for shown in ev.collect_demonstrations(made, made[0].tasks("train", "seen")[:40]):
             store.append(shown)
     bfcl_mini.build(folder / "bfcl")
     sums.lines(folder / "programs.jsonl", [{"task_id": f"Made/{k}", **PROGRAM} for k in range(2)])

@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 
 import evolvent as ev
-from evolvent.cli.registry import worlds
+from evolvent.cli.registry import load_worlds
 from evolvent.models.policy import tiny_policy
 from evolvent.store.store import Store
 from tests.faults import sums
 from tests.faults.halted import Long, ends_equal, measured, table, weights
 
 THINGS, PLACES = ("rain", "mail", "song", "train"), ("oslo", "rome", "bern")
-FEW = ("--train.updates", 6, "--train.warmup_updates", 1, "--train.batch_tokens", 128, "--keep.every", 2)
+FEW = ("--train.max_steps", 6, "--train.warmup_steps", 1, "--train.batch_tokens", 128, "--keep.every", 2)
 SUMS = ("--policy", "policy", *FEW)
-PREPARED = ("--train.batch_tokens", 256, "--train.epochs", 1, "--train.warmup_updates", 0, "--context", 256)
+PREPARED = ("--train.batch_tokens", 256, "--train.epochs", 1, "--train.warmup_steps", 0, "--context", 256)
 SEARCH = {"width": 2, "depth": 2, "simulations": 2, "max_tokens": 24, "paths": 1}
 SEQUENCE = (
     "pendulum",
@@ -91,9 +91,9 @@ OPENR = (
     60,
     "--openr.practice.iterations",
     2,
-    "--openr.practice.tasks",
+    "--openr.practice.tasks_per_iteration",
     2,
-    "--openr.practice.samples",
+    "--openr.practice.group_size",
     2,
     "--openr.practice.save_every",
     1,
@@ -237,10 +237,10 @@ def prepare(folder: Path) -> Path:
     sums.lines(folder / "hammer.jsonl", [row for place in PLACES for row in calls(place)])
     sums.lines(folder / "kiev.jsonl", calls("kiev"))
     sums.lines(folder / "code.jsonl", CODE)
-    made = list(worlds(["lookup"]).values())
-    ev.policy_for(made, size="xs").save(folder / "model")
+    made = list(load_worlds(["lookup"]).values())
+    ev.make_policy(made, size="xs").save(folder / "model")
     with Store.open(folder / "shown" / "trajectories", writing=True) as store:
-        for shown in ev.demonstrations(made, made[0].tasks("train", "seen")[:8]):
+        for shown in ev.collect_demonstrations(made, made[0].tasks("train", "seen")[:8]):
             store.append(shown)
     return folder
 

@@ -17,9 +17,9 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocketDisconnect
 
 from evolvent.errors import SessionGone, StepTimeout, WorldError
-from evolvent.serve.given import Patience
+from evolvent.serve.given import ClientTimeouts
 from evolvent.serve.openenv.client import OpenEnvWorld
-from evolvent.serve.openenv.face import OpenEnvFace
+from evolvent.serve.openenv.face import OpenEnvDialect
 from tests.serve.raw_openenv import RawOpenEnv
 from tests.serve.small_host import faces, serving
 
@@ -27,7 +27,7 @@ TASKS = {"train": [{"seed": 0}]}
 
 
 def make(base, **limits):
-    world = OpenEnvWorld(base, tasks=TASKS, patience=Patience(**limits))
+    world = OpenEnvWorld(base, tasks=TASKS, timeouts=ClientTimeouts(**limits))
     return world, world.make(world.tasks("train", "seen")[0])
 
 
@@ -52,7 +52,7 @@ def test_a_reset_that_takes_too_long_is_dropped_as_well():
     server = RawOpenEnv()
     with server.serving() as address:
         world = OpenEnvWorld(
-            f"http://{address}", tasks={"train": [{"message": "slow"}, {}]}, patience=Patience(reset_s=0.2)
+            f"http://{address}", tasks={"train": [{"message": "slow"}, {}]}, timeouts=ClientTimeouts(reset_s=0.2)
         )
         slow, other = (world.make(task) for task in world.tasks("train", "seen"))
         with pytest.raises(StepTimeout):
@@ -62,9 +62,9 @@ def test_a_reset_that_takes_too_long_is_dropped_as_well():
 
 
 def test_at_our_server_too():
-    with faces(OpenEnvFace(), step_s=5.0) as (address, _):
+    with faces(OpenEnvDialect(), step_s=5.0) as (address, _):
         world = OpenEnvWorld(
-            f"http://{address}/openenv/slow", tasks={"train": [{"index": 29}]}, patience=Patience(step_s=0.2)
+            f"http://{address}/openenv/slow", tasks={"train": [{"index": 29}]}, timeouts=ClientTimeouts(step_s=0.2)
         )
         env = world.make(world.tasks("train", "seen")[0])
         env.reset()

@@ -8,15 +8,15 @@ from hypothesis import strategies as st
 
 from evolvent.errors import ConfigError, InvalidAction, SampleInvalid
 from evolvent.grade.calls import (
+    CallGrade,
     GoldCall,
-    Verdict,
-    check_calls,
     decode_calls,
     encode_calls,
-    exact_gold,
-    made_call,
+    exact_gold_calls,
+    grade_calls,
+    has_call,
 )
-from evolvent.grade.literals import LONGEST
+from evolvent.grade.literals import MAX_CHARS
 from evolvent.grade.matching import heaviest_matching, maximum_matching
 from evolvent.messages import Call, Tool
 
@@ -28,7 +28,7 @@ def tool(*required, named="f", **properties):
 
 def verdict(value, accepted, schema, *, language="python"):
     """The verdict on one argument."""
-    return check_calls(
+    return grade_calls(
         [Call("f", {"a": value})], [GoldCall("f", {"a": tuple(accepted)})], [tool(a=schema)], language=language
     )
 
@@ -145,7 +145,7 @@ def test_counts_names_and_parameters():
     gold = [GoldCall("f", {"a": (1,), "b": ("", "x"), "d": (1, "")})]
 
     def judged(*calls, **options):
-        found = check_calls(calls, gold, tools, **options)
+        found = grade_calls(calls, gold, tools, **options)
         return found.kind, found.path
 
     assert judged(Call("f", {"a": 1})) == ("", "")
@@ -157,17 +157,17 @@ def test_counts_names_and_parameters():
     assert judged(Call("f", {"a": 1, "c": "x"})) == ("unexpected", "calls[0].arguments.c")  # in the schema only
     assert judged(Call("f", {"a": 1, "d": 1})) == ("unexpected", "calls[0].arguments.d")  # in the answer only
     strict = [GoldCall("f", {"a": (1,), "b": ("x",)})]
-    assert check_calls([Call("f", {"a": 1})], strict, tools) == Verdict(
+    assert grade_calls([Call("f", {"a": 1})], strict, tools) == CallGrade(
         False, "missing", "calls[0].arguments.b", "a parameter is missing that may not be left out here"
     )
-    assert check_calls([], [], tools).valid
+    assert grade_calls([], [], tools).valid
 
 
 def test_dots_that_became_underscores():
     tools, gold = [tool(named="g.h.i")], [GoldCall("g.h.i", {})]
-    assert check_calls([Call("g_h_i")], gold, tools, underscore_names=True).valid
-    assert check_calls([Call("g.h.i")], gold, tools, underscore_names=True).kind == "name"
-    assert check_calls([Call("g_h_i")], gold, tools).kind == "name"
+    assert grade_calls([Call("g_h_i")], gold, tools, underscore_names=True).valid
+    assert grade_calls([Call("g.h.i")], gold, tools, underscore_names=True).kind == "name"
+    assert grade_calls([Call("g_h_i")], gold, tools).kind == "name"
 
 
 def test_a_right_answer_is_right_in_any_order():
@@ -175,17 +175,17 @@ def test_a_right_answer_is_right_in_any_order():
     tools = [tool("x", x="string")]
     gold = [GoldCall("f", {"x": ("a", "b")}), GoldCall("f", {"x": ("a",)})]
     for order in itertools.permutations([Call("f", {"x": "a"}), Call("f", {"x": "b"})]):
-        assert check_calls(order, gold, tools).valid
-    assert not check_calls([Call("f", {"x": "b"})] * 2, gold, tools).valid
-    assert check_calls([Call("f", {"x": "a"})] * 2, gold, tools).valid
-    assert check_calls([Call("f", {"x": "b"}), Call("f", {"x": "a"})], gold, tools, ordered=True).valid
-    found = check_calls([Call("f", {"x": "a"}), Call("f", {"x": "b"})], gold, tools, ordered=True)
+        assert grade_calls(order, gold, tools).valid
+    assert not grade_calls([Call("f", {"x": "b"})] * 2, gold, tools).valid
+    assert grade_calls([Call("f", {"x": "a"})] * 2, gold, tools).valid
+    assert grade_calls([Call("f", {"x": "b"}), Call("f", {"x": "a"})], gold, tools, ordered=True).valid
+    found = grade_calls([Call("f", {"x": "a"}), Call("f", {"x": "b"})], gold, tools, ordered=True)
     assert (found.kind, found.path) == ("value", "calls[1].arguments.x")
 
 
 def test_the_nearest_call_is_named():
     tools = [tool("x", x="integer"), tool(named="g")]
-    found = check_calls([Call("g"), Call("f", {"x": 3})], [GoldCall("f", {"x": (1,)}), GoldCall("g", {})], tools)
+    found = grade_calls([Call("g"), Call("f", {"x": 3})], [GoldCall("f", {"x": (1,)}), GoldCall("g", {})], tools)
     assert (found.kind, found.path) == ("value", "calls[1].arguments.x")
     assert "3 is none of the accepted (1,)" in found.detail
 
@@ -201,7 +201,7 @@ def test_any_assignment_counts(golds, data):
     wanted = any(all(x in gold for x, gold in zip(p, golds, strict=True)) for p in itertools.permutations(said))
     calls = [Call("f", {"x": one}) for one in said]
     gold = [GoldCall("f", {"x": tuple(sorted(one))}) for one in golds]
-    assert check_calls(calls, gold, [tool("x", x="integer")]).valid is wanted
+    assert grade_calls(calls, gold, [tool("x", x="integer")]).valid is wanted
 
 
 @settings(deadline=None, max_examples=80)
@@ -256,8 +256,8 @@ def test_source_text(language, schema, text, accepted, kind):
 def test_exact_gold():
     calls = [Call("f", {"s": "New York", "d": {"k": [1, {"z": None}]}, "e": "", "t": (1, 2)}), Call("g")]
     tools = [tool(s="string", d="object", e="string", t="anything at all"), tool(named="g")]
-    gold = exact_gold(calls)
-    assert check_calls(calls[::-1], gold, tools).valid
+    gold = exact_gold_calls(calls)
+    assert grade_calls(calls[::-1], gold, tools).valid
     said = dict(calls[0].arguments)
     for change in (
         {"s": "newyork"},
@@ -266,11 +266,11 @@ def test_exact_gold():
         {"e": "x"},
         {"t": [2, 1]},
     ):
-        assert check_calls([Call("f", said | change), calls[1]], gold, tools).kind == "value", change
+        assert grade_calls([Call("f", said | change), calls[1]], gold, tools).kind == "value", change
     without = {name: value for name, value in said.items() if name != "e"}
-    assert check_calls([Call("f", without), calls[1]], gold, tools).kind == "missing"
-    assert check_calls([Call("f", said | {"t": [1, 2]}), calls[1]], gold, tools).valid  # JSON has no tuples
-    assert check_calls([Call("f", said | {"x": 1}), calls[1]], gold, tools).kind == "unexpected"
+    assert grade_calls([Call("f", without), calls[1]], gold, tools).kind == "missing"
+    assert grade_calls([Call("f", said | {"t": [1, 2]}), calls[1]], gold, tools).valid  # JSON has no tuples
+    assert grade_calls([Call("f", said | {"x": 1}), calls[1]], gold, tools).kind == "unexpected"
 
 
 @pytest.mark.parametrize(
@@ -286,9 +286,9 @@ def test_exact_gold():
 )
 def test_items_that_are_none(calls, gold, tools, words):
     with pytest.raises(SampleInvalid, match=words):
-        check_calls(calls, gold, tools)
+        grade_calls(calls, gold, tools)
     with pytest.raises(ConfigError, match="language"):
-        check_calls(calls, gold, tools, language="cobol")
+        grade_calls(calls, gold, tools, language="cobol")
 
 
 F, G = Call("f", {"a": 1}), Call("g.h", {"b": "x"})
@@ -346,7 +346,7 @@ F, G = Call("f", {"a": 1}), Call("g.h", {"b": "x"})
 )
 def test_read(form, text, calls):
     assert decode_calls(text, form=form) == calls
-    assert made_call(text, form=form) is bool(calls)
+    assert has_call(text, form=form) is bool(calls)
 
 
 @pytest.mark.parametrize(
@@ -389,7 +389,7 @@ def test_read(form, text, calls):
 def test_what_cannot_be_read(form, text):
     with pytest.raises(InvalidAction):
         decode_calls(text, form=form)
-    assert not made_call(text, form=form)
+    assert not has_call(text, form=form)
 
 
 def test_what_is_too_large():
@@ -459,7 +459,7 @@ def test_what_cannot_be_written():
 
 def test_text_may_stand_around_calls_in_xml():
     said = 'I will look.\n<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>\nDone.'
-    assert decode_calls(said, form="xml") == (Call("f", {"a": 1}),) and made_call(said, form="xml")
+    assert decode_calls(said, form="xml") == (Call("f", {"a": 1}),) and has_call(said, form="xml")
 
 
 def test_bare_text_is_what_the_schema_says():
@@ -471,7 +471,7 @@ def test_bare_text_is_what_the_schema_says():
 
 def test_a_fence_that_is_not_closed_is_read_in_linear_time():
     """Time that grew with the square of a run of blanks would be a quarter of an hour here."""
-    many = " " * (LONGEST - 100)
+    many = " " * (MAX_CHARS - 100)
     for form in ("python", "json", "xml", "java", "javascript"):
         with pytest.raises(InvalidAction):
             decode_calls(f"```{many}x", form=form)

@@ -3,12 +3,12 @@ from __future__ import annotations
 import pytest
 
 from evolvent.errors import IsolationUnavailable
-from evolvent.grade.code import form, humaneval, judge, mbpp
-from evolvent.grade.exchanges import Exchanges, judge_exchanges, same_text, same_value
-from evolvent.sandbox.limits import Limits, Outcome
-from evolvent.sandbox.pool import Boxes
+from evolvent.grade.code import classify_tests, grade_code, parse_humaneval, parse_mbpp
+from evolvent.grade.exchanges import Exchanges, grade_exchanges, is_same_text, is_same_value
+from evolvent.sandbox.limits import Outcome, SandboxLimits
+from evolvent.sandbox.pool import SandboxPool
 
-LIMITS = Limits(wall_s=60.0, cpu_s=60)
+LIMITS = SandboxLimits(wall_s=60.0, cpu_s=60)
 PROMPT = 'import math\ndef helper(x):\n    return x * 2\n\ndef f(x):\n    """Doubles."""\n'
 PLAIN = "def check(candidate):\n    assert candidate(2) == 4, 'doubles'\n    assert not candidate(0)\n"
 LOOP = "def check(candidate):\n    for x in range(5):\n        assert candidate(x) == helper(x)\n"
@@ -18,7 +18,7 @@ RIGHT = "def f(x):\n    return x * 2\n"
 @pytest.fixture(scope="module")
 def opened():
     try:
-        pool = Boxes()
+        pool = SandboxPool()
     except IsolationUnavailable as error:
         pytest.skip(f"this host has no isolation: {error}")
     with pool:
@@ -61,12 +61,12 @@ class Recorded:
     ],
 )
 def test_forms(body, expected):
-    assert form(humaneval(PROMPT, f"def check(candidate):\n    {body}\n", "f")) == expected
+    assert classify_tests(parse_humaneval(PROMPT, f"def check(candidate):\n    {body}\n", "f")) == expected
 
 
 def test_the_box_sees_arguments_and_never_what_is_expected():
     seen = []
-    grade = judge(RIGHT, humaneval(PROMPT, PLAIN, "f"), lambda source, outside: Recorded(source, seen))
+    grade = grade_code(RIGHT, parse_humaneval(PROMPT, PLAIN, "f"), lambda source, outside: Recorded(source, seen))
     assert grade.correct is True
     assert seen == [(RIGHT, "f", (2,)), (RIGHT, "f", (0,))]
 
@@ -84,7 +84,7 @@ def test_the_box_sees_arguments_and_never_what_is_expected():
     ],
 )
 def test_what_fails_says_why(outcome, why):
-    grade = judge("", humaneval(PROMPT, PLAIN, "f"), lambda source, outside: Recorded(source, [], outcome))
+    grade = grade_code("", parse_humaneval(PROMPT, PLAIN, "f"), lambda source, outside: Recorded(source, [], outcome))
     assert (grade.correct, grade.why) == (False, why)
 
 
@@ -93,7 +93,7 @@ def test_one_answer_too_many_fails():
         def end(self):
             return False
 
-    grade = judge("", humaneval(PROMPT, PLAIN, "f"), lambda source, outside: Lying(source, []))
+    grade = grade_code("", parse_humaneval(PROMPT, PLAIN, "f"), lambda source, outside: Lying(source, []))
     assert grade.correct is False and "malformed" in grade.why
 
 
@@ -113,7 +113,7 @@ def test_one_answer_too_many_fails():
     ],
 )
 def test_verdicts_in_real_boxes(opened, source, correct, test):
-    assert judge(source, humaneval(PROMPT, test, "f"), opened).correct is correct
+    assert grade_code(source, parse_humaneval(PROMPT, test, "f"), opened).correct is correct
 
 
 def test_the_test_of_a_boxed_problem_is_in_no_box_with_the_code(opened):
@@ -124,49 +124,53 @@ def f(x):
     texts = [t for t in gc.get_objects() if callable(t) and getattr(t, "__name__", "") in ("helper", "run_the_test")]
     return texts[0](x) if texts else None
 """
-    assert judge(source, humaneval(PROMPT, LOOP, "f"), opened).correct is False
+    assert grade_code(source, parse_humaneval(PROMPT, LOOP, "f"), opened).correct is False
 
 
 def test_a_box_that_is_lost_fails_even_where_the_test_forgives(opened):
     test = "def check(candidate):\n    try:\n        candidate(1)\n    except Exception:\n        pass\n"
-    tests = humaneval(PROMPT, test, "f")
-    assert form(tests) == "boxed"
-    assert judge("def f(x): raise ValueError", tests, opened).correct is True
-    lost = judge("import os\ndef f(x): os._exit(0)", tests, opened)
+    tests = parse_humaneval(PROMPT, test, "f")
+    assert classify_tests(tests) == "boxed"
+    assert grade_code("def f(x): raise ValueError", tests, opened).correct is True
+    lost = grade_code("import os\ndef f(x): os._exit(0)", tests, opened)
     assert lost.correct is False and lost.why.startswith("killed")
 
 
 def test_mbpp(opened):
-    tests = mbpp("assert double(2) == 4\nassert set(double((1,))) == {1}")
-    assert (tests.entry, form(tests)) == ("double", "plain")
-    assert judge("def double(x): return x * 2", tests, opened).correct is True
-    assert judge("def double(x): return x", tests, opened).correct is False
-    close = mbpp("assert math.isclose(half(3), 1.5, rel_tol=0.001)", imports="import math")
-    assert judge("def half(x): return x / 2", close, opened).correct is True
-    looped = mbpp("for k in range(3):\n    assert same(k) == math.floor(k)", imports="import math", entry="same")
-    assert form(looped) == "boxed" and judge("def same(x): return x", looped, opened).correct is True
+    tests = parse_mbpp("assert double(2) == 4\nassert set(double((1,))) == {1}")
+    assert (tests.entry, classify_tests(tests)) == ("double", "plain")
+    assert grade_code("def double(x): return x * 2", tests, opened).correct is True
+    assert grade_code("def double(x): return x", tests, opened).correct is False
+    close = parse_mbpp("assert math.isclose(half(3), 1.5, rel_tol=0.001)", imports="import math")
+    assert grade_code("def half(x): return x / 2", close, opened).correct is True
+    looped = parse_mbpp("for k in range(3):\n    assert same(k) == math.floor(k)", imports="import math", entry="same")
+    assert classify_tests(looped) == "boxed" and grade_code("def same(x): return x", looped, opened).correct is True
 
 
 def test_mbpp_entries_that_cannot_be_told():
     for asserts in ("assert True", "assert f(Pair(1, 2)) == 3"):
         with pytest.raises(ValueError, match="not one function"):
-            mbpp(asserts)
-    weak = judge("", mbpp("assert f(Pair(1, 2)) == 3", entry="f"), lambda source, outside: Recorded(source, []))
+            parse_mbpp(asserts)
+    weak = grade_code(
+        "", parse_mbpp("assert f(Pair(1, 2)) == 3", entry="f"), lambda source, outside: Recorded(source, [])
+    )
     assert weak.correct is None and weak.why.startswith("weak")
 
 
 def test_tests_that_ask_nothing_are_weak():
     """No call, no verdict: `assert True` alone would let everything pass."""
     for test in ("assert True", "for x in ():\n        pass"):
-        grade = judge("", humaneval(PROMPT, f"def check(candidate):\n    {test}\n", "f"), lambda *given: None)
+        grade = grade_code(
+            "", parse_humaneval(PROMPT, f"def check(candidate):\n    {test}\n", "f"), lambda *given: None
+        )
         assert grade.correct is None and "never call" in grade.why
 
 
 def test_no_check():
     with pytest.raises(ValueError, match="no function check"):
-        humaneval(PROMPT, "assert candidate(1)", "f")
+        parse_humaneval(PROMPT, "assert candidate(1)", "f")
     with pytest.raises(SyntaxError):
-        humaneval(PROMPT, "def check(candidate:", "f")
+        parse_humaneval(PROMPT, "def check(candidate:", "f")
 
 
 @pytest.mark.parametrize("made", [int, lambda number: [number], lambda number: {number: 1}])
@@ -174,12 +178,12 @@ def test_a_number_too_long_to_be_written_is_wrong_and_no_crash(made):
     """Python writes out no whole number of more than 4,300 digits; a program may return one."""
     outcome = Outcome("value", made(10**5000))
     for asserts in ("assert f(1) == 1", "assert f(1)[0] == 1", "assert {}[f(1)] == 1", "assert not f(1)"):
-        grade = judge("", mbpp(asserts), lambda source, outside: Recorded(source, [], outcome))
+        grade = grade_code("", parse_mbpp(asserts), lambda source, outside: Recorded(source, [], outcome))
         assert grade.correct is False and grade.why.startswith(asserts.removeprefix("assert "))
     tests = Exchanges(([1],), (1,), "f")
-    grade = judge_exchanges("", tests, lambda source, outside: Recorded(source, [], outcome))
+    grade = grade_exchanges("", tests, lambda source, outside: Recorded(source, [], outcome))
     assert grade.correct is False and grade.why.startswith("exchange 1: got")
-    assert not same_value({10**5000: 1}, {"1": 1}) and not same_value(10**5000, 1.0)
+    assert not is_same_value({10**5000: 1}, {"1": 1}) and not is_same_value(10**5000, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -204,11 +208,11 @@ def f(x):
             continue
     time.sleep(600)
 """
-    assert judge(source, humaneval(PROMPT, LOOP, "f"), opened).correct is False
+    assert grade_code(source, parse_humaneval(PROMPT, LOOP, "f"), opened).correct is False
 
 
 def test_a_long_number_that_is_none_is_compared_in_linear_time():
     """A program may print a megabyte of digits; time that grew with their square would be days here."""
     digits = "1" * 1_000_000
-    assert not same_text(f"{digits}.x", "1.5") and not same_text(f"-{digits}x", "1.5")
-    assert not same_text(f"{digits}.", "1.5") and same_text("+1.e0 .5 7.", "1.0 0.5 7.0")
+    assert not is_same_text(f"{digits}.x", "1.5") and not is_same_text(f"-{digits}x", "1.5")
+    assert not is_same_text(f"{digits}.", "1.5") and is_same_text("+1.e0 .5 7.", "1.0 0.5 7.0")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evolvent.grade.expressions import FAILURES, Unsupported, calls_in, evaluate
+from evolvent.grade.expressions import FAILURES, Unsupported, evaluate, find_calls
 
 
 def read(text):
@@ -83,7 +83,7 @@ def test_other_forms_are_not_read(text):
     with pytest.raises(Unsupported):
         evaluate(read(text))
     with pytest.raises(Unsupported):
-        list(calls_in(read(f"g(1) == ({text})"), ("g",)))
+        list(find_calls(read(f"g(1) == ({text})"), ("g",)))
 
 
 @pytest.mark.parametrize(
@@ -107,15 +107,15 @@ def test_failures_are_quick_and_of_known_kinds(text):
 
 def test_calls_come_with_their_arguments_in_order():
     node = read("abs(f(1, x=[2]) - g((3,))) < 0.1 and not f()")
-    found = [(ast.unparse(call), args, kwargs) for call, args, kwargs in calls_in(node, ("f", "g"))]
+    found = [(ast.unparse(call), args, kwargs) for call, args, kwargs in find_calls(node, ("f", "g"))]
     assert found == [("f(1, x=[2])", (1,), {"x": [2]}), ("g((3,))", ((3,),), {}), ("f()", (), {})]
-    returned = dict(zip([call for call, *_ in calls_in(node, ("f", "g"))], (1.0, 1.05, False), strict=True))
+    returned = dict(zip([call for call, *_ in find_calls(node, ("f", "g"))], (1.0, 1.05, False), strict=True))
     assert evaluate(node, returned) is True
 
 
 def test_calls_within_calls_are_another_form():
     with pytest.raises(Unsupported):
-        list(calls_in(read("f(f(1)) == 2"), ("f",)))
+        list(find_calls(read("f(f(1)) == 2"), ("f",)))
 
 
 @pytest.mark.parametrize(
@@ -143,6 +143,6 @@ def test_many_elements_of_one_hash_are_refused(text):
     given = [(one, 1) for one in number] if "dict" in text else number
     assert len(set(map(hash, number))) == 1
     tree = read(text)
-    calls = {call: given for call, _, _ in calls_in(tree, {"f"})}
+    calls = {call: given for call, _, _ in find_calls(tree, {"f"})}
     with pytest.raises(ValueError, match="of one hash"):
         evaluate(tree, calls)

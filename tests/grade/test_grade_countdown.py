@@ -14,7 +14,7 @@ from evolvent.grade.countdown import (
     grade_countdown,
     grade_expression,
     grade_lines,
-    read_expression,
+    parse_expression,
 )
 from evolvent.worlds.numbers import countdowns, game24_lines, plan
 
@@ -67,7 +67,7 @@ def test_wrong_expressions_say_why(said, why):
 
 def test_fractions_are_exact():
     assert grade_expression("8 / (3 - 8 / 3)", [3, 3, 8, 8], 24).correct is True
-    found = read_expression("1 / 3 + 1 / 3 + 1 / 3")
+    found = parse_expression("1 / 3 + 1 / 3 + 1 / 3")
     assert found is not None and found.value == 1 and found.numbers == (1, 3, 1, 3, 1, 3)
 
 
@@ -98,7 +98,7 @@ def worked_out(text: str) -> Fraction | None:
 @settings(max_examples=100, deadline=None)
 @given(text=tree)
 def test_values_are_those_of_the_tree(text):
-    found, value = read_expression(text), worked_out(text)
+    found, value = parse_expression(text), worked_out(text)
     assert (None if found is None else found.value) == value
 
 
@@ -107,7 +107,7 @@ def test_values_are_those_of_the_tree(text):
     [("8 - 4 - 2", 2), ("8 / 4 / 2", 1), ("2 + 3 * 4", 14), ("2 * 3 + 4", 10), ("8 - 4 + 2", 6), ("8 / 4 * 2", 4)],
 )
 def test_precedence_and_order(text, value):
-    found = read_expression(text)
+    found = parse_expression(text)
     assert found is not None and found.value == value
 
 

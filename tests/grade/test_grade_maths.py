@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from evolvent.grade import maths
 from evolvent.grade.base import Grade
-from evolvent.grade.latex import answer_of, boxed, number, parts_of, plain
-from evolvent.grade.maths import LONGEST, MathsGrader, decide
+from evolvent.grade.latex import extract_answer, extract_boxed, normalize, parse_plain_number, split_sequence
+from evolvent.grade.maths import MAX_ANSWER_CHARS, MathsGrader, decide
 
 
 @pytest.fixture(scope="module")
 def grader():
     pytest.importorskip("math_verify")
-    with MathsGrader(wall_s=4.0, most=1) as made:
+    with MathsGrader(wall_s=4.0, max_processes=1) as made:
         yield made
 
 
@@ -35,7 +35,7 @@ def grader():
     ],
 )
 def test_the_last_box(text, inside):
-    assert boxed(text) == inside
+    assert extract_boxed(text) == inside
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_the_last_box(text, inside):
     ],
 )
 def test_where_the_answer_stands(response, answer):
-    assert answer_of(response) == answer
+    assert extract_answer(response) == answer
 
 
 @pytest.mark.parametrize(
@@ -89,18 +89,22 @@ def test_where_the_answer_stands(response, answer):
     ],
 )
 def test_plain_forms(text, form):
-    assert plain(text) == form
-    assert plain(form) == form or "_" in form or r"\text" in text  # nothing changes twice
+    assert normalize(text) == form
+    assert normalize(form) == form or "_" in form or r"\text" in text  # nothing changes twice
 
 
 def test_numbers_and_sequences_of_plain_forms():
-    assert number(r"-\frac{3}{-6}") == Fraction(1, 2)
-    assert number("-0.250") == Fraction(-1, 4)
-    assert number(r"\frac{1}{0}") is None and number("x") is None and number("9" * 61) is None
-    assert parts_of(r"(3,\frac{\pi}{2}]") == ("(", "]", ("3", r"\frac{\pi}{2}"))
-    assert parts_of(r"\{1,2\}") == (r"\{", r"\}", ("1", "2"))
-    assert parts_of("(0,9)\\cup(9,36)") is None  # two intervals are no tuple
-    assert parts_of("f(1,2)") is None and parts_of("1,2") == ("", "", ("1", "2"))
+    assert parse_plain_number(r"-\frac{3}{-6}") == Fraction(1, 2)
+    assert parse_plain_number("-0.250") == Fraction(-1, 4)
+    assert (
+        parse_plain_number(r"\frac{1}{0}") is None
+        and parse_plain_number("x") is None
+        and parse_plain_number("9" * 61) is None
+    )
+    assert split_sequence(r"(3,\frac{\pi}{2}]") == ("(", "]", ("3", r"\frac{\pi}{2}"))
+    assert split_sequence(r"\{1,2\}") == (r"\{", r"\}", ("1", "2"))
+    assert split_sequence("(0,9)\\cup(9,36)") is None  # two intervals are no tuple
+    assert split_sequence("f(1,2)") is None and split_sequence("1,2") == ("", "", ("1", "2"))
 
 
 @pytest.mark.parametrize(
@@ -145,10 +149,10 @@ PIECES = [*r"\{}()[],.$%^_/ 019abxpi=-+", r"\frac", r"\left(", r"\text{"]
 @settings(max_examples=60, deadline=None)
 @given(text=st.lists(st.sampled_from(PIECES), max_size=40).map("".join))
 def test_any_text_has_a_plain_form_that_equals_itself(text):
-    form = plain(text)
+    form = normalize(text)
     assert decide(text, text) is (True if form else None)
-    number(form)
-    parts_of(form)
+    parse_plain_number(form)
+    split_sequence(form)
 
 
 @settings(max_examples=60, deadline=None)
@@ -192,7 +196,7 @@ def test_long_responses_are_wrong_and_do_not_hang(text):
 
 
 def test_an_answer_of_more_characters_than_any_is_wrong():
-    x, one = "x" * LONGEST, "y" * (LONGEST + 1)
+    x, one = "x" * MAX_ANSWER_CHARS, "y" * (MAX_ANSWER_CHARS + 1)
     assert MathsGrader().compare(x, x).correct is True
     found = MathsGrader().compare(one, one)
     assert found.correct is False and "501 characters" in found.why
@@ -234,7 +238,7 @@ def test_what_took_too_long_on_a_busy_machine_is_graded_when_it_comes_again():
     pytest.importorskip("math_verify")
     psutil = pytest.importorskip("psutil")
     others = {child.pid for child in psutil.Process().children()}
-    with MathsGrader(wall_s=3.0, most=1) as made:
+    with MathsGrader(wall_s=3.0, max_processes=1) as made:
         assert made.compare("x+1", "1+x").correct is True
         (worker,) = [child for child in psutil.Process().children() if child.pid not in others]
         worker.suspend()
@@ -245,7 +249,7 @@ def test_what_took_too_long_on_a_busy_machine_is_graded_when_it_comes_again():
 def test_many_threads_and_a_small_memory_of_verdicts():
     pytest.importorskip("math_verify")
     pairs = [(f"{n}+x", f"x+{n % 3}") for n in range(6)]
-    with MathsGrader(known=2, most=1) as made, ThreadPoolExecutor(4) as pool:
+    with MathsGrader(cache_size=2, max_processes=1) as made, ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda pair: made.compare(*pair).correct, pairs * 2))
     assert found == [n % 3 == n for n in range(6)] * 2
     made.close()
@@ -254,8 +258,10 @@ def test_many_threads_and_a_small_memory_of_verdicts():
 def test_a_run_of_spaces_or_of_points_takes_no_long_time():
     """Time that grew with the square of such a run would be an hour here."""
     many = " " * 200_000
-    assert plain(f"1{many}x") == "1x"
-    assert plain(f"1{many}and{many}2 ,{many}or 3") == "1,2,3"
-    assert plain(f"1{'.' * 200_000}x") == f"1{'.' * 200_000}x" and plain(f"1{'.,;' * 70_000}") == "1"
-    assert plain(r"\left(1, 2\right).") == "(1,2)" and plain(r"\left. x \right..;") == plain(r"\left. x \right.")
+    assert normalize(f"1{many}x") == "1x"
+    assert normalize(f"1{many}and{many}2 ,{many}or 3") == "1,2,3"
+    assert normalize(f"1{'.' * 200_000}x") == f"1{'.' * 200_000}x" and normalize(f"1{'.,;' * 70_000}") == "1"
+    assert normalize(r"\left(1, 2\right).") == "(1,2)" and normalize(r"\left. x \right..;") == normalize(
+        r"\left. x \right."
+    )
     assert decide("1" * 40_000 + "x", "2") is None

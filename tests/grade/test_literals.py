@@ -11,14 +11,22 @@ from hypothesis import strategies as st
 
 from evolvent.errors import InvalidAction
 from evolvent.grade.expressions import evaluate
-from evolvent.grade.java_literals import java_value
-from evolvent.grade.javascript_literals import javascript_value
-from evolvent.grade.literals import DEEPEST, LONGEST, Source, json_value, python_source, python_value, string_value
+from evolvent.grade.java_literals import parse_java_literal
+from evolvent.grade.javascript_literals import parse_javascript_literal
+from evolvent.grade.literals import (
+    MAX_CHARS,
+    MAX_DEPTH,
+    Source,
+    format_python_literal,
+    parse_json,
+    parse_python_literal,
+    parse_string,
+)
 
 
 def read(text):
     source = Source(text)
-    value = python_value(source)
+    value = parse_python_literal(source)
     if source.peek():
         source.fail("nothing after the literal")
     return value
@@ -97,8 +105,8 @@ VALUES = st.recursive(
 @settings(deadline=None, max_examples=60)
 @given(VALUES)
 def test_python_there_and_back(value):
-    assert read(python_source(value)) == value
-    assert ast.literal_eval(python_source(value)) == value
+    assert read(format_python_literal(value)) == value
+    assert ast.literal_eval(format_python_literal(value)) == value
 
 
 @settings(deadline=None, max_examples=60)
@@ -117,7 +125,7 @@ def test_strings_as_python_reads_them(text):
 def test_each_language_has_its_own_escapes():
     for text in (r"'a\/b'", r"'a\`b'"):
         assert read(text) == text[1:-1]
-        assert string_value(text) == text[1:-1].replace("\\", "")
+        assert parse_string(text) == text[1:-1].replace("\\", "")
 
 
 @pytest.mark.parametrize(
@@ -180,10 +188,10 @@ def test_what_python_literals_are_not(text):
 
 
 def test_sizes_are_bounded():
-    assert read("[" * (DEEPEST // 2) + "]" * (DEEPEST // 2)) is not None
+    assert read("[" * (MAX_DEPTH // 2) + "]" * (MAX_DEPTH // 2)) is not None
     nested = "[" * 10_000 + "]" * 10_000
-    for reader in (read, json_value):
-        for text in (nested, " " * (LONGEST + 1), "1" * 10_000_000):
+    for reader in (read, parse_json):
+        for text in (nested, " " * (MAX_CHARS + 1), "1" * 10_000_000):
             with pytest.raises(InvalidAction):
                 reader(text)
     for text in (
@@ -196,40 +204,40 @@ def test_sizes_are_bounded():
     ):
         with pytest.raises(InvalidAction):
             read(text)
-    assert json_value("[" * DEEPEST + "]" * DEEPEST) is not None
+    assert parse_json("[" * MAX_DEPTH + "]" * MAX_DEPTH) is not None
     with pytest.raises(InvalidAction):
-        json_value("[" * (DEEPEST + 2) + "]" * (DEEPEST + 2))
+        parse_json("[" * (MAX_DEPTH + 2) + "]" * (MAX_DEPTH + 2))
 
 
 @settings(deadline=None, max_examples=80)
 @given(VALUES)
 def test_json_as_json_reads_it(value):
     text = json.dumps(value)
-    assert json_value(text) == json.loads(text)
+    assert parse_json(text) == json.loads(text)
 
 
 @pytest.mark.parametrize("text", ["NaN", "-Infinity", "[1e999]", "{'a': 1}", '{"a": 1, "a": 2}', "[1,]", "", "nul"])
 def test_what_json_is_not(text):
     with pytest.raises(InvalidAction):
-        json_value(text)
+        parse_json(text)
 
 
 def test_text_is_cut_outside_of_brackets_and_quotes():
-    assert Source("a, b(1, 2), 'x,y', [3, {4: \"]\"}],").parts() == ["a", "b(1, 2)", "'x,y'", '[3, {4: "]"}]']
-    assert Source('add(1); add(";");').parts(";") == ["add(1)", 'add(";")']
-    assert Source("new M<A, B<C, D>>(), x", generics=True).parts() == ["new M<A, B<C, D>>()", "x"]
-    assert Source("a<b, c").parts() == ["a<b", "c"]
+    assert Source("a, b(1, 2), 'x,y', [3, {4: \"]\"}],").split() == ["a", "b(1, 2)", "'x,y'", '[3, {4: "]"}]']
+    assert Source('add(1); add(";");').split(";") == ["add(1)", 'add(";")']
+    assert Source("new M<A, B<C, D>>(), x", generics=True).split() == ["new M<A, B<C, D>>()", "x"]
+    assert Source("a<b, c").split() == ["a<b", "c"]
     for text in ("(1", "1)", "(1]", "'a", "[" * 65):
         with pytest.raises(InvalidAction):
-            Source(text).parts()
+            Source(text).split()
 
 
 def test_one_string():
-    assert string_value('"a\\"b\\n"') == 'a"b\n'
-    assert string_value("'it'") == "it"
-    assert string_value("`t`") == "t"
-    assert string_value('"a" + "b"') is None
-    assert string_value("a") is None
+    assert parse_string('"a\\"b\\n"') == 'a"b\n'
+    assert parse_string("'it'") == "it"
+    assert parse_string("`t`") == "t"
+    assert parse_string('"a" + "b"') is None
+    assert parse_string("a") is None
 
 
 @pytest.mark.parametrize(
@@ -277,7 +285,7 @@ def test_one_string():
     ],
 )
 def test_java(text, kind, item, value):
-    found = java_value(text, kind, item)
+    found = parse_java_literal(text, kind, item)
     assert found == value
     assert type(found) is type(value)
 
@@ -313,7 +321,7 @@ def test_java(text, kind, item, value):
     ],
 )
 def test_javascript(text, kind, item, value):
-    found = javascript_value(text, kind, item)
+    found = parse_javascript_literal(text, kind, item)
     assert found == value
     assert type(found) is type(value)
 
@@ -321,4 +329,4 @@ def test_javascript(text, kind, item, value):
 def test_infinities_have_no_literal():
     for value in (math.inf, math.nan, {1, 2}, b"a"):
         with pytest.raises(InvalidAction):
-            python_source(value)
+            format_python_literal(value)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evolvent.grade.numbers import after_mark, grade_number, number_of, number_text
+from evolvent.grade.numbers import extract_number, grade_number, parse_number, text_after_mark
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ from evolvent.grade.numbers import after_mark, grade_number, number_of, number_t
     ],
 )
 def test_what_a_number_is(text: str, value: Fraction | None) -> None:
-    assert number_of(text) == value
+    assert parse_number(text) == value
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_what_a_number_is(text: str, value: Fraction | None) -> None:
     ],
 )
 def test_where_the_answer_stands(text: str, found: str | None) -> None:
-    got = number_text(text)
+    got = extract_number(text)
     assert (None if got is None else got.strip()) == found
 
 
@@ -100,22 +100,22 @@ def test_commas_and_dollars_change_nothing(value: int) -> None:
 
 @given(st.text(max_size=200))
 def test_any_text_is_answered(text: str) -> None:
-    found = number_text(text)
+    found = extract_number(text)
     assert found is None or found in text.replace("\\", "") or "frac" in text or found in text
     assert grade_number(text, "1").correct in (True, False)
 
 
 def test_after_the_last_mark() -> None:
-    assert after_mark("a ### b #### c ") == "c"
-    assert after_mark("a # # # # b") == "b"
-    assert after_mark("a ## b") is None
+    assert text_after_mark("a ### b #### c ") == "c"
+    assert text_after_mark("a # # # # b") == "b"
+    assert text_after_mark("a ## b") is None
 
 
 @pytest.mark.parametrize("sign", ["", "-", "/"])
 def test_many_spaces_are_read_in_linear_time(sign):
     """Time that grew with the square of a run of spaces would be an hour here."""
     many = " " * 500_000
-    assert number_of(f"1{many}x") is None
-    assert number_of(f"1 {sign}{many}x") is None
-    assert number_of(f"{many}-{many}3{many}/{many}4{many}%") == Fraction(-3, 4)
+    assert parse_number(f"1{many}x") is None
+    assert parse_number(f"1 {sign}{many}x") is None
+    assert parse_number(f"{many}-{many}3{many}/{many}4{many}%") == Fraction(-3, 4)
     assert grade_number(f"#### 7{many}or so", "7").correct is True

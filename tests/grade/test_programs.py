@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evolvent.grade.programs import Ran, assemble, near, run_straight
+from evolvent.grade.programs import ProgramResult, assemble_solution, evaluate_straight, is_near
 
 
 def value(body: str) -> object:
-    ran = run_straight(assemble(body))
+    ran = evaluate_straight(assemble_solution(body))
     assert ran is not None
     return ran.value
 
@@ -33,19 +33,19 @@ class TestAssemble:
         ],
     )
     def test_ways_to_write_a_body(self, body):
-        assert assemble(body) == "def solution():\n    a = 1\n    return a\n"
+        assert assemble_solution(body) == "def solution():\n    a = 1\n    return a\n"
 
     def test_blocks_keep_their_shape(self):
-        assert assemble("for i in x:\n        a = i\n    return a").split("\n")[1:3] == [
+        assert assemble_solution("for i in x:\n        a = i\n    return a").split("\n")[1:3] == [
             "    for i in x:",
             "        a = i",
         ]
-        assert assemble("if a:\n        return 1\n    return 2") == (
+        assert assemble_solution("if a:\n        return 1\n    return 2") == (
             "def solution():\n    if a:\n        return 1\n    return 2\n"
         )
-        assert assemble("if a:\n        return 1") == "def solution():\n    if a:\n        return 1\n"
-        assert assemble("def solution(): return 5") == "def solution():\n    return 5\n"
-        assert assemble("") == "def solution():\n"
+        assert assemble_solution("if a:\n        return 1") == "def solution():\n    if a:\n        return 1\n"
+        assert assemble_solution("def solution(): return 5") == "def solution():\n    return 5\n"
+        assert assemble_solution("") == "def solution():\n"
 
 
 class TestStraight:
@@ -85,7 +85,7 @@ class TestStraight:
         ],
     )
     def test_what_goes_wrong(self, body, error):
-        ran = run_straight(assemble(body))
+        ran = evaluate_straight(assemble_solution(body))
         if error:
             assert ran is not None and ran.value is None and error in ran.error
         else:
@@ -127,26 +127,26 @@ class TestStraight:
         ],
     )
     def test_what_only_a_box_can_say(self, body):
-        ran = run_straight(assemble(body))
+        ran = evaluate_straight(assemble_solution(body))
         deep = body.startswith("return (((")  # brackets leave no trace in the tree
         assert ran is None or deep
 
     @given(st.text(max_size=80) | st.text("abre()=;+-*/.0123 \n'\"\\[]{}:", max_size=60))
     def test_any_text_is_answered(self, text):
-        ran = run_straight(assemble(text))
+        ran = evaluate_straight(assemble_solution(text))
         assert ran is None or ran.value is not None or ran.error
 
 
 class TestNear:
     def test_a_hundredth_is_near_enough(self):
         gold = Fraction(1, 3)
-        assert near(0.33, gold) and near(1 / 3, gold) and not near(0.35, gold)
-        assert near(5, Fraction(501, 100)) and not near(5, Fraction(5011, 1000))
+        assert is_near(0.33, gold) and is_near(1 / 3, gold) and not is_near(0.35, gold)
+        assert is_near(5, Fraction(501, 100)) and not is_near(5, Fraction(5011, 1000))
 
     def test_only_finite_numbers_are_numbers(self):
         for wrong in (True, None, "5", float("nan"), float("inf"), [5], 5 + 0j, 10**5000):
-            assert not near(wrong, Fraction(5))
-        assert near(10**400, Fraction(10**400))
+            assert not is_near(wrong, Fraction(5))
+        assert is_near(10**400, Fraction(10**400))
 
 
 @pytest.mark.parametrize(
@@ -160,5 +160,5 @@ class TestNear:
     ],
 )
 def test_what_is_not_a_plain_solution_is_left_to_a_box(source):
-    assert run_straight(source) is None
-    assert run_straight("def solution() -> int:\n    return 3") == Ran(3)
+    assert evaluate_straight(source) is None
+    assert evaluate_straight("def solution() -> int:\n    return 3") == ProgramResult(3)

@@ -9,16 +9,16 @@ import torch
 from small_training import WORDS, small_config, small_parts, small_policy
 
 from evolvent.engine.asks import GREEDY, LogitsAsk, SampleAsk, Sampling, ScoreAsk
-from evolvent.engine.driver import blocking
+from evolvent.engine.driver import ask_and_wait
 from evolvent.engine.local import LocalEngine
 from evolvent.engine.recompute import RecomputeEngine
 from evolvent.errors import ConfigError, ContextOverflow, WeightsChanged
 from evolvent.learn.checkpoint import Checkpointer
 from evolvent.learn.learner import Learner
 from evolvent.learn.objectives import weighted_nll
-from evolvent.models.adapters import AdapterConfig, adapt, adapter_tensors, merged, trainable
+from evolvent.models.adapters import AdapterConfig, adapt, adapter_tensors, merge_adapter, trainable
 from evolvent.models.policy import load_policy
-from evolvent.scale.local_backend import LocalVerbs
+from evolvent.scale.local_backend import LocalBackend
 
 MERGEABLE, VIRTUAL = ("lora", "dora", "ia3"), ("prefix", "prompt")
 KINDS = (*MERGEABLE, *VIRTUAL)
@@ -36,7 +36,7 @@ def policy_of(kind, *, seed=1, moved=0.3, **changes):
 
 def whole_batches(**changes):
     """A training in which every update sees all the data."""
-    return small_config(epochs=6, batch_tokens=100_000, weight_decay=0.0, clip=None, lr=1e-2, **changes)
+    return small_config(epochs=6, batch_tokens=100_000, weight_decay=0.0, max_grad_norm=None, lr=1e-2, **changes)
 
 
 def plain_losses(policy, parts, config):
@@ -55,7 +55,7 @@ def plain_losses(policy, parts, config):
         optimizer.zero_grad()
         (total / count).backward()
         for group in optimizer.param_groups:
-            group["lr"] = config.rate(update, update / 6)
+            group["lr"] = config.learning_rate(update, update / 6)
         optimizer.step()
         losses.append(float(total.detach() / count))
     return losses
@@ -129,7 +129,7 @@ TEXTS = ([7, 8, 9, 10, 11], [12], [13, 14, 15, 7, 7, 7, 8, 9], [7, 8, 9, 16])
 
 
 def scores(policy, engine):
-    return [answer.logprobs for answer in blocking([ScoreAsk(None, text) for text in TEXTS], engine(policy))]
+    return [answer.logprobs for answer in ask_and_wait([ScoreAsk(None, text) for text in TEXTS], engine(policy))]
 
 
 def by_hand(policy, text):
@@ -164,7 +164,7 @@ def test_the_local_engine_serves_what_can_be_merged(kind):
         for setting in (GREEDY, Sampling(temperature=0.9))
     ]
     asks += [LogitsAsk(None, text, hidden) for text in TEXTS for hidden in (False, True)]
-    for ask, found, expected in zip(asks, blocking(asks, engine), blocking(asks, oracle), strict=True):
+    for ask, found, expected in zip(asks, ask_and_wait(asks, engine), ask_and_wait(asks, oracle), strict=True):
         if isinstance(ask, LogitsAsk):
             np.testing.assert_allclose(found, expected, atol=2e-5)
             continue
@@ -176,13 +176,13 @@ def test_the_local_engine_serves_what_can_be_merged(kind):
 def test_an_engine_notices_that_an_adapter_has_learned():
     policy = policy_of("lora")
     engine = LocalEngine(policy, slots=2)
-    blocking([ScoreAsk(None, [7, 8])], engine)
+    ask_and_wait([ScoreAsk(None, [7, 8])], engine)
     with torch.no_grad():
         next(weight for weight in policy.model.parameters() if weight.requires_grad).add_(1.0)
     with pytest.raises(WeightsChanged):
-        blocking([ScoreAsk(None, [7, 8])], engine)
-    engine.sync(policy.advanced())
-    (found,) = blocking([ScoreAsk(None, TEXTS[0])], engine)
+        ask_and_wait([ScoreAsk(None, [7, 8])], engine)
+    engine.sync(policy.next_version())
+    (found,) = ask_and_wait([ScoreAsk(None, TEXTS[0])], engine)
     np.testing.assert_allclose(found.logprobs[1:], by_hand(policy, TEXTS[0]), atol=1e-5)
 
 
@@ -191,11 +191,11 @@ def test_virtual_tokens_take_the_engine_that_recomputes(kind):
     policy = policy_of(kind)
     with pytest.raises(ConfigError, match=f"{kind} tuning cannot be merged"):
         LocalEngine(policy)
-    verbs = LocalVerbs({}, small_config())
-    engine = verbs.engine(policy)
+    verbs = LocalBackend({}, small_config())
+    engine = verbs.serve_policy(policy)
     assert isinstance(engine, RecomputeEngine) and engine.context == policy.context == 64 - 3
-    assert isinstance(verbs.engine(small_policy()), LocalEngine)
-    assert isinstance(verbs.engine(policy), RecomputeEngine)
+    assert isinstance(verbs.serve_policy(small_policy()), LocalEngine)
+    assert isinstance(verbs.serve_policy(policy), RecomputeEngine)
 
 
 @pytest.mark.parametrize("kind", VIRTUAL)
@@ -203,18 +203,18 @@ def test_a_text_may_fill_what_virtual_tokens_leave(kind):
     policy = policy_of(kind)
     engine = RecomputeEngine(policy)
     full = [7 + number % len(WORDS) for number in range(60)]
-    ((last,),) = blocking([SampleAsk(None, full, 9, frozenset(), (), GREEDY, (0,))], engine)
+    ((last,),) = ask_and_wait([SampleAsk(None, full, 9, frozenset(), (), GREEDY, (0,))], engine)
     assert last.stop == "length" and len(last.ids) == 1
     with pytest.raises(ContextOverflow):
-        blocking([ScoreAsk(None, [*full, 7, 8])], engine)
-    (hidden,) = blocking([LogitsAsk(None, full, True)], engine)
-    (logits,) = blocking([LogitsAsk(None, full)], engine)
+        ask_and_wait([ScoreAsk(None, [*full, 7, 8])], engine)
+    (hidden,) = ask_and_wait([LogitsAsk(None, full, True)], engine)
+    (logits,) = ask_and_wait([LogitsAsk(None, full)], engine)
     head = policy.model.get_output_embeddings().weight.detach().numpy()
     np.testing.assert_allclose(head @ hidden, logits, atol=1e-5)
 
 
 def test_origins_tell_adapters_apart(tmp_path: Path):
-    verbs = LocalVerbs({}, small_config())
+    verbs = LocalBackend({}, small_config())
     policies = [small_policy(), *(policy_of(kind, moved=0.0) for kind in KINDS), policy_of("lora")]
     origins = [verbs.origin(policy) for policy in policies]
     assert len(set(origins)) == len(origins)
@@ -222,5 +222,5 @@ def test_origins_tell_adapters_apart(tmp_path: Path):
         verbs.save(policy, tmp_path / str(number))
         again = verbs.load(tmp_path / str(number))
         assert verbs.origin(again) == origins[number]
-    assert verbs.origin(merged(policies[-1])) not in origins
+    assert verbs.origin(merge_adapter(policies[-1])) not in origins
     assert load_policy(tmp_path / "4").context == 64 - 3

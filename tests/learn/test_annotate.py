@@ -14,15 +14,23 @@ from small_training import small_config, small_parts, small_policy
 
 from evolvent.errors import BatchMismatch, ConfigError, VocabularyMismatch
 from evolvent.learn.annotate import annotate
-from evolvent.learn.forward import outputs
+from evolvent.learn.forward import compute_outputs
 from evolvent.learn.learner import Learner
-from evolvent.learn.objectives import Outputs, distill, dpo, outcome, reward_pairs, value, weighted_nll
+from evolvent.learn.objectives import (
+    Outputs,
+    distill_objective,
+    dpo_objective,
+    outcome,
+    reward_pairs_objective,
+    value_objective,
+    weighted_nll,
+)
 from evolvent.learn.packing import collate_padded
-from evolvent.learn.preferences import readout
+from evolvent.learn.preferences import append_readout
 from evolvent.learn.sources import vocabulary_digest
-from evolvent.learn.token_sequences import Parts
+from evolvent.learn.token_sequences import TokenSequence
 from evolvent.learn.tokens import write_tokens
-from evolvent.learn.trees import branched
+from evolvent.learn.trees import add_branches
 from evolvent.models.tiny import word_tokenizer
 
 POLICY = small_policy(seed=3)
@@ -30,7 +38,7 @@ WORDS = vocabulary_digest(POLICY.tokenizer)
 
 
 @pytest.fixture(scope="module")
-def parts() -> list[Parts]:
+def parts() -> list[TokenSequence]:
     """Episodes with weights of every kind: none at all, some targets left out."""
     rng = np.random.default_rng(0)
     made = small_parts(POLICY, 30)
@@ -39,15 +47,17 @@ def parts() -> list[Parts]:
     return made
 
 
-def alone(sequence: Parts, policy: Any = POLICY) -> torch.Tensor:
+def alone(sequence: TokenSequence, policy: Any = POLICY) -> torch.Tensor:
     """Log-probabilities of all words before every token of a sequence, by a plain forward: `[T - 1, V]`."""
     with torch.no_grad():
         return torch.log_softmax(policy.model(torch.tensor(sequence.ids[None].astype(np.int64))).logits[0, :-1], -1)
 
 
 @pytest.mark.parametrize("batch_tokens", [None, 1, 150])
-def test_reference_log_probabilities_are_those_of_a_plain_forward(parts: list[Parts], batch_tokens: int | None) -> None:
-    found = list(annotate(POLICY, iter(parts), vocabulary=WORDS, batch_tokens=batch_tokens))
+def test_reference_log_probabilities_are_those_of_a_plain_forward(
+    parts: list[TokenSequence], batch_tokens: int | None
+) -> None:
+    found = list(annotate(POLICY, iter(parts), vocabulary=WORDS, max_tokens_per_forward=batch_tokens))
     assert [p.trajectory for p in found] == [p.trajectory for p in parts]
     for before, after in zip(parts, found, strict=True):
         column = after.columns["reference"]
@@ -59,7 +69,7 @@ def test_reference_log_probabilities_are_those_of_a_plain_forward(parts: list[Pa
 
 
 @pytest.mark.parametrize("k", [1, 4])
-def test_teachers_words_are_the_likeliest_in_order(parts: list[Parts], k: int) -> None:
+def test_teachers_words_are_the_likeliest_in_order(parts: list[TokenSequence], k: int) -> None:
     for before, after in zip(parts, annotate(POLICY, parts, vocabulary=WORDS, teacher_k=k), strict=True):
         ids, logprobs = after.columns["teacher_ids"], after.columns["teacher_logprobs"]
         assert ids.shape == logprobs.shape == (len(before), k) and ids.dtype == np.int32
@@ -69,7 +79,7 @@ def test_teachers_words_are_the_likeliest_in_order(parts: list[Parts], k: int) -
         assert logprobs[targets] == pytest.approx(top.values.numpy(), abs=2e-6)
 
 
-def batch_of(parts: list[Parts]) -> Any:
+def batch_of(parts: list[TokenSequence]) -> Any:
     return collate_padded(parts, [[index] for index in range(len(parts)) if parts[index].feed])
 
 
@@ -79,7 +89,7 @@ def said_of_teacher(policy: Any, batch: Any) -> torch.Tensor:
     return torch.log_softmax(logits, -1).gather(1, batch.columns["teacher_ids"].long())
 
 
-def test_a_teacher_with_all_words_is_the_exact_divergence(parts: list[Parts]) -> None:
+def test_a_teacher_with_all_words_is_the_exact_divergence(parts: list[TokenSequence]) -> None:
     student = small_policy(seed=8)
     words = len(POLICY.tokenizer)
     batch = batch_of(list(annotate(POLICY, parts, vocabulary=WORDS, teacher_k=words)))
@@ -88,18 +98,18 @@ def test_a_teacher_with_all_words_is_the_exact_divergence(parts: list[Parts]) ->
         p, q = (alone(sequence, policy).double() for policy in (POLICY, student))
         each = (p.exp() * (p - q)).sum(-1)
         exact += (each * torch.from_numpy(sequence.weight[1:])).sum()
-    total, count = distill().loss(Outputs(teacher=said_of_teacher(student, batch)), batch)
+    total, count = distill_objective().loss(Outputs(teacher=said_of_teacher(student, batch)), batch)
     assert total.item() == pytest.approx(exact.item(), rel=1e-5) and count == batch.count
-    assert distill().loss(Outputs(teacher=said_of_teacher(POLICY, batch)), batch)[0].abs() < 1e-3
+    assert distill_objective().loss(Outputs(teacher=said_of_teacher(POLICY, batch)), batch)[0].abs() < 1e-3
 
 
-def test_dpo_begins_at_log_2_where_the_policy_is_the_reference(parts: list[Parts]) -> None:
+def test_dpo_begins_at_log_2_where_the_policy_is_the_reference(parts: list[TokenSequence]) -> None:
     batch = batch_of(list(annotate(POLICY, [p for p in parts if p.feed][:20], vocabulary=WORDS)))
-    total, count = dpo(beta=0.5).loss(outputs(POLICY.model, batch), batch)
+    total, count = dpo_objective(beta=0.5).loss(compute_outputs(POLICY.model, batch), batch)
     assert count == 10 and total.item() / count == pytest.approx(math.log(2), rel=1e-5)
 
 
-def test_the_model_stays_as_it_was(parts: list[Parts]) -> None:
+def test_the_model_stays_as_it_was(parts: list[TokenSequence]) -> None:
     policy = small_policy(dropout=0.5)
     policy.model.train()
     before = {name: weight.clone() for name, weight in policy.model.state_dict().items()}
@@ -112,14 +122,14 @@ def test_the_model_stays_as_it_was(parts: list[Parts]) -> None:
     assert all(weight.grad is None for weight in policy.model.parameters())
 
 
-def test_branches_are_refused_before_any_of_their_window_is_read(parts: list[Parts]) -> None:
+def test_branches_are_refused_before_any_of_their_window_is_read(parts: list[TokenSequence]) -> None:
     """A branch would be read as what follows the last token, and not as what follows the place where it forks off."""
-    tree = branched(parts[1], [(len(parts[1]) - 2, [3])], {})
+    tree = add_branches(parts[1], [(len(parts[1]) - 2, [3])], {})
     with pytest.raises(BatchMismatch, match=f"'{tree.trajectory}' has branches.*annotate, then branch"):
         list(annotate(POLICY, [parts[0], tree], vocabulary=WORDS))
 
 
-def test_it_streams_and_keeps_other_columns(parts: list[Parts], tmp_path: Path) -> None:
+def test_it_streams_and_keeps_other_columns(parts: list[TokenSequence], tmp_path: Path) -> None:
     taken = 0
 
     def counted() -> Any:
@@ -137,7 +147,7 @@ def test_it_streams_and_keeps_other_columns(parts: list[Parts], tmp_path: Path) 
     assert found[0].columns["teacher_ids"].shape == (len(parts[0]), 2)
 
 
-def test_another_vocabulary_is_refused_before_anything_is_read(parts: list[Parts]) -> None:
+def test_another_vocabulary_is_refused_before_anything_is_read(parts: list[TokenSequence]) -> None:
     def never() -> Any:
         raise RuntimeError("read")
         yield
@@ -146,7 +156,7 @@ def test_another_vocabulary_is_refused_before_anything_is_read(parts: list[Parts
     with pytest.raises(VocabularyMismatch, match="made with another tokenizer"):
         annotate(other, never(), vocabulary=WORDS)
     with pytest.raises(ConfigError, match=r"teacher_k: must be 1 to 19, .* got 20\nbatch_tokens: .*got 0"):
-        annotate(POLICY, never(), vocabulary=WORDS, teacher_k=20, batch_tokens=0)
+        annotate(POLICY, never(), vocabulary=WORDS, teacher_k=20, max_tokens_per_forward=0)
     strange = replace(parts[0], ids=parts[0].ids + 100)
     with pytest.raises(VocabularyMismatch, match="a token id that the model does not know"):
         list(annotate(POLICY, [strange], vocabulary=WORDS))
@@ -154,7 +164,7 @@ def test_another_vocabulary_is_refused_before_anything_is_read(parts: list[Parts
         list(annotate(replace(POLICY, limit=5), parts, vocabulary=WORDS))
 
 
-def test_words_that_the_tokenizer_does_not_have_are_no_teachers_words(parts: list[Parts]) -> None:
+def test_words_that_the_tokenizer_does_not_have_are_no_teachers_words(parts: list[TokenSequence]) -> None:
     """Models have more rows than words, for speed; a student's model may have fewer."""
     policy = small_policy(seed=3)
     policy.model.resize_token_embeddings(64, mean_resizing=False)
@@ -167,23 +177,23 @@ def test_words_that_the_tokenizer_does_not_have_are_no_teachers_words(parts: lis
 # ------------------------------------------------------------------ through the Learner
 
 
-def with_column(parts: list[Parts], name: str, values: list[float]) -> list[Parts]:
+def with_column(parts: list[TokenSequence], name: str, values: list[float]) -> list[TokenSequence]:
     return [
         replace(p, columns={**p.columns, name: np.full(len(p), v, np.float32)})
         for p, v in zip(parts, values, strict=True)
     ]
 
 
-def pairs_of(parts: list[Parts]) -> list[Parts]:
+def pairs_of(parts: list[TokenSequence]) -> list[TokenSequence]:
     """A side that begins with a word of the first half of the vocabulary is chosen."""
     ordered = sorted((p for p in parts if p.feed), key=lambda p: (int(p.ids[2]), p.trajectory))
     half = len(ordered) // 2
     return [side for both in zip(ordered[:half], ordered[half : 2 * half], strict=True) for side in both]
 
 
-def trained(objective: Any, parts: list[Parts], **changes: Any) -> tuple[Any, Any]:
+def trained(objective: Any, parts: list[TokenSequence], **changes: Any) -> tuple[Any, Any]:
     policy = small_policy(seed=3)
-    settings = {"updates": 25, "lr": 5e-3, "batch_tokens": 400, "warmup_updates": 2, **changes}
+    settings = {"max_steps": 25, "lr": 5e-3, "batch_tokens": 400, "warmup_steps": 2, **changes}
     learner = Learner(policy, objective, small_config(**settings), seed=0)
     return learner, learner.fit(parts)
 
@@ -191,18 +201,18 @@ def trained(objective: Any, parts: list[Parts], **changes: Any) -> tuple[Any, An
 @pytest.mark.parametrize("layout", ["bucketed", "packed"])
 def test_every_objective_is_learned(layout: str) -> None:
     parts = [p for p in small_parts(POLICY, 24) if len(p) < 40]
-    ends = [readout(p, token=2) for p in parts]
+    ends = [append_readout(p, token=2) for p in parts]
     good = [float(p.ids[2] < 12) for p in parts]
     referenced = list(annotate(POLICY, pairs_of(parts), vocabulary=WORDS))
     taught = list(annotate(small_policy(seed=9), parts, vocabulary=WORDS, teacher_k=5))
     cases = {
-        "dpo": (dpo(beta=0.5), referenced),
-        "ipo": (dpo(beta=0.5, kind="ipo", per_token=True), referenced),
-        "distill": (distill(), taught),
-        "mixed": (distill(share=0.5, temperature=2.0), taught),
-        "reward": (reward_pairs(center=0.01), [readout(p, token=2) for p in pairs_of(parts)]),
+        "dpo": (dpo_objective(beta=0.5), referenced),
+        "ipo": (dpo_objective(beta=0.5, kind="ipo", per_token=True), referenced),
+        "distill": (distill_objective(), taught),
+        "mixed": (distill_objective(share=0.5, temperature=2.0), taught),
+        "reward": (reward_pairs_objective(center=0.01), [append_readout(p, token=2) for p in pairs_of(parts)]),
         "outcome": (outcome, with_column(ends, "outcome", good)),
-        "value": (value(), with_column(parts, "returns", [2 * g - 1 for g in good])),
+        "value": (value_objective(), with_column(parts, "returns", [2 * g - 1 for g in good])),
         "nll": (weighted_nll, parts),
     }
     for name, (objective, data) in cases.items():
@@ -214,6 +224,6 @@ def test_every_objective_is_learned(layout: str) -> None:
 def test_micro_batches_do_not_change_a_preference_training() -> None:
     parts = [p for p in small_parts(POLICY, 24) if len(p) < 40]
     referenced = list(annotate(POLICY, pairs_of(parts), vocabulary=WORDS))
-    _, whole = trained(dpo(), referenced, updates=5)
-    _, cut = trained(dpo(), referenced, updates=5, micro_tokens=90)
+    _, whole = trained(dpo_objective(), referenced, max_steps=5)
+    _, cut = trained(dpo_objective(), referenced, max_steps=5, max_tokens_per_forward=90)
     assert whole.losses == pytest.approx(cut.losses, rel=1e-5)

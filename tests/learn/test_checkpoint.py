@@ -24,20 +24,20 @@ from evolvent.errors import (
     UnknownSchema,
     UnsafePath,
 )
-from evolvent.learn.checkpoint import Checkpointer, Saved, check_tensors
+from evolvent.learn.checkpoint import CheckpointContent, Checkpointer, check_tensors
 from evolvent.models import writing
 
 
-def saved(value: float) -> Saved:
+def saved(value: float) -> CheckpointContent:
     tensors = {"model": {"a": torch.full((3,), value), "b": torch.eye(2) * value}, "optimizer": {}}
-    return Saved(tensors, {"update": value, "text": "ü", "list": [1.5, None]})
+    return CheckpointContent(tensors, {"update": value, "text": "ü", "list": [1.5, None]})
 
 
 def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     keeper = Checkpointer(tmp_path / "new" / "folder")
-    assert keeper.newest() is None and keeper.load() is None
+    assert keeper.find_newest() is None and keeper.load() is None
     path = keeper.save(7, saved(0.1)).path
-    assert path == keeper.newest() and path.name == "update-000000007"
+    assert path == keeper.find_newest() and path.name == "update-000000007"
     found = keeper.load()
     assert found is not None and found.values == saved(0.1).values and found.tensors["optimizer"] == {}
     assert all(torch.equal(found.tensors["model"][name], t) for name, t in saved(0.1).tensors["model"].items())
@@ -49,8 +49,8 @@ def test_the_last_ones_are_kept(tmp_path: Path) -> None:
     keeper = Checkpointer(tmp_path, keep=2)
     for update in (3, 20, 100):
         keeper.save(update, saved(update))
-    assert [path.name for path in keeper.complete()] == ["update-000000020", "update-000000100"]
-    assert keeper.save(100, saved(1)).wait() == keeper.newest()  # saved already: left as it is
+    assert [path.name for path in keeper.list_complete()] == ["update-000000020", "update-000000100"]
+    assert keeper.save(100, saved(1)).wait() == keeper.find_newest()  # saved already: left as it is
     found = keeper.load()
     assert found is not None and found.values["update"] == 100
 
@@ -59,7 +59,7 @@ def test_large_groups_are_cut_into_shards(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(writing, "_SHARD_BYTES", 20)
     tensors = {f"w{i}": torch.arange(i, i + 3.0) for i in range(5)}
     keeper = Checkpointer(tmp_path)
-    path = keeper.save(1, Saved({"model": tensors})).path
+    path = keeper.save(1, CheckpointContent({"model": tensors})).path
     assert len(list(path.glob("model-*.safetensors"))) == 5
     found = keeper.load()
     assert found is not None and all(torch.equal(found.tensors["model"][n], t) for n, t in tensors.items())
@@ -72,7 +72,7 @@ def test_what_an_interrupted_writer_left_is_removed(tmp_path: Path) -> None:
     (tmp_path / "update-000000002").mkdir()
     (tmp_path / "mine.txt").write_text("not a checkpoint")
     keeper = Checkpointer(tmp_path)
-    assert keeper.newest() == good
+    assert keeper.find_newest() == good
     assert sorted(p.name for p in tmp_path.iterdir()) == ["mine.txt", good.name]
 
 
@@ -99,18 +99,20 @@ def test_damage_is_refused_by_name(tmp_path: Path) -> None:
     (path / "COMPLETE").unlink()
     with pytest.raises(Incomplete, match="no COMPLETE marker"):
         keeper.load(path)
-    assert keeper.newest() is None
+    assert keeper.find_newest() is None
 
 
 def test_tensors_are_compared_by_name_and_shape() -> None:
     expected = {"a": torch.zeros(2), "b": torch.zeros(3)}
-    check_tensors({"b": torch.ones(3), "a": torch.ones(2)}, expected, what="model", missing=StateMissing)
+    check_tensors({"b": torch.ones(3), "a": torch.ones(2)}, expected, group_name="model", missing_error=StateMissing)
     with pytest.raises(StateMissing, match=r"model has no tensor 'b'.*expected \(3,\)"):
-        check_tensors({"a": torch.ones(2)}, expected, what="model", missing=StateMissing)
+        check_tensors({"a": torch.ones(2)}, expected, group_name="model", missing_error=StateMissing)
     with pytest.raises(ShapeMismatch, match=r"tensor 'a'.*got \(5,\); expected \(2,\)"):
-        check_tensors({"a": torch.ones(5), "b": torch.ones(3)}, expected, what="model", missing=StateMissing)
+        check_tensors(
+            {"a": torch.ones(5), "b": torch.ones(3)}, expected, group_name="model", missing_error=StateMissing
+        )
     with pytest.raises(ShapeMismatch, match="'c'"):
-        check_tensors({**expected, "c": torch.ones(1)}, expected, what="model", missing=StateMissing)
+        check_tensors({**expected, "c": torch.ones(1)}, expected, group_name="model", missing_error=StateMissing)
 
 
 def test_numbers_below_one_are_refused_together(tmp_path: Path) -> None:
@@ -124,7 +126,7 @@ def test_a_checkpoint_larger_than_the_disk_is_not_begun(tmp_path: Path) -> None:
     good = keeper.save(1, saved(1)).path
     huge = torch.empty(1, device="meta").expand(1 << 55)  # 128 PiB, and no memory
     with pytest.raises(NoSpace, match="bytes free"):
-        keeper.save(2, Saved({"model": {"w": huge}}))
+        keeper.save(2, CheckpointContent({"model": {"w": huge}}))
     assert [p.name for p in tmp_path.iterdir()] == [good.name]
 
 
@@ -184,7 +186,7 @@ def test_every_kind_of_tensor(tmp_path: Path, wait: bool) -> None:
     """Of every type, without dimensions, without elements, transposed, strided."""
     tensors = {f"t{i}": tensor for i, tensor in enumerate(KINDS)}
     keeper = Checkpointer(tmp_path)
-    keeper.save(1, Saved({"model": tensors}), wait=wait)
+    keeper.save(1, CheckpointContent({"model": tensors}), wait=wait)
     found = keeper.load()
     assert found is not None
     assert all(torch.equal(found.tensors["model"][n], t) for n, t in tensors.items())
@@ -205,7 +207,7 @@ def test_tensors_are_filled_in_place(tmp_path: Path) -> None:
 
 def test_what_does_not_fit_changes_nothing(tmp_path: Path) -> None:
     keeper = Checkpointer(tmp_path)
-    keeper.save(1, Saved({"model": {"a": torch.ones(3)}, "optimizer": {"m/a": torch.ones(3)}}))
+    keeper.save(1, CheckpointContent({"model": {"a": torch.ones(3)}, "optimizer": {"m/a": torch.ones(3)}}))
     a, m = torch.zeros(3), torch.zeros(3)
     wrong = [
         (StateMissing, "optimizer state has no tensor 'v/a'", {"model": {"a": a}, "optimizer": {"m/a": m, "v/a": m}}),
@@ -231,12 +233,12 @@ def test_a_save_on_a_thread_is_of_the_moment_it_was_asked_for(tmp_path: Path, mo
     monkeypatch.setattr(writing, "write_tensors", lambda *given: go.wait(30) and write(*given))
     keeper = Checkpointer(tmp_path)
     weight, values = torch.ones(1000), {"n": [1]}
-    handle = keeper.save(1, Saved({"model": {"w": weight}}, values), wait=False)
+    handle = keeper.save(1, CheckpointContent({"model": {"w": weight}}, values), wait=False)
     weight.zero_()
     values["n"].append(2)
-    assert not handle.done and keeper.newest() is None
+    assert not handle.is_finished and keeper.find_newest() is None
     go.set()
-    assert handle.wait() == keeper.newest() and handle.done
+    assert handle.wait() == keeper.find_newest() and handle.is_finished
     found = keeper.load()
     assert found is not None and found.values == {"n": [1]} and found.tensors["model"]["w"].all()
 
@@ -244,9 +246,9 @@ def test_a_save_on_a_thread_is_of_the_moment_it_was_asked_for(tmp_path: Path, mo
 def test_one_save_at_a_time(tmp_path: Path) -> None:
     keeper = Checkpointer(tmp_path, keep=10)
     handles = [keeper.save(update, saved(update), wait=False) for update in range(1, 6)]
-    assert all(handle.done for handle in handles[:-1])
+    assert all(handle.is_finished for handle in handles[:-1])
     found = keeper.load()  # waits for the last one
-    assert found is not None and found.values["update"] == 5 and len(keeper.complete()) == 5
+    assert found is not None and found.values["update"] == 5 and len(keeper.list_complete()) == 5
 
 
 def test_an_error_of_a_thread_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,29 +263,29 @@ def test_an_error_of_a_thread_is_told_once(tmp_path: Path, monkeypatch: pytest.M
         keeper.save(2, saved(2), wait=False)
         with pytest.raises(NoSpace, match="no space left for"):
             keeper.save(3, saved(3), wait=False)  # it tells of the one before, and saves nothing
-        assert keeper.save(4, Saved({}), wait=False).wait().name == "update-000000004"
+        assert keeper.save(4, CheckpointContent({}), wait=False).wait().name == "update-000000004"
         handle = keeper.save(5, saved(5), wait=False)
         with pytest.raises(NoSpace):
             handle.wait()
-    assert keeper.save(6, saved(6)).wait() == keeper.newest()
-    assert good not in keeper.complete() and len(list(tmp_path.iterdir())) == 2
+    assert keeper.save(6, saved(6)).wait() == keeper.find_newest()
+    assert good not in keeper.list_complete() and len(list(tmp_path.iterdir())) == 2
 
 
 def test_the_best_one_stays(tmp_path: Path) -> None:
     keeper = Checkpointer(tmp_path, keep=1, best=("loss", "min"))
-    assert keeper.best() is None
+    assert keeper.find_best() is None
     for update, loss in enumerate([3.0, float("nan"), 1.0, 2.0, 1.0, None], 1):
-        keeper.save(update, Saved({}, {"metrics": {"loss": loss}} if loss is not None else {}))
-    assert [path.name[-1] for path in keeper.complete()] == ["3", "6"]
-    best = keeper.best()
+        keeper.save(update, CheckpointContent({}, {"metrics": {"loss": loss}} if loss is not None else {}))
+    assert [path.name[-1] for path in keeper.list_complete()] == ["3", "6"]
+    best = keeper.find_best()
     assert best is not None and best.name == "update-000000003"
     loaded = keeper.load(best)
     assert loaded is not None and loaded.values["metrics"] == {"loss": 1.0}
-    assert Checkpointer(tmp_path).best() is None
+    assert Checkpointer(tmp_path).find_best() is None
     upwards = Checkpointer(tmp_path / "max", keep=1, best=("score", "max"))
     for update, score in enumerate([1, 3, 2], 1):
-        upwards.save(update, Saved({}, {"metrics": {"score": score}}))
-    assert [path.name[-1] for path in upwards.complete()] == ["2", "3"]
+        upwards.save(update, CheckpointContent({}, {"metrics": {"score": score}}))
+    assert [path.name[-1] for path in upwards.list_complete()] == ["2", "3"]
 
 
 def test_what_a_live_writer_has_begun_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,7 +293,7 @@ def test_what_a_live_writer_has_begun_is_left_alone(tmp_path: Path, monkeypatch:
     go, begun = threading.Event(), threading.Event()
     write = writing.write_tensors
 
-    def slow(*given: Any) -> writing.Written:
+    def slow(*given: Any) -> writing.WrittenFile:
         begun.set()
         go.wait(30)
         return write(*given)
@@ -304,5 +306,5 @@ def test_what_a_live_writer_has_begun_is_left_alone(tmp_path: Path, monkeypatch:
     Checkpointer(tmp_path)
     assert len(list(tmp_path.glob(".writing-000000002*"))) == 1
     go.set()
-    assert handle.wait() == first.newest()
+    assert handle.wait() == first.find_newest()
     assert [path.name for path in tmp_path.iterdir()] == ["update-000000002"]

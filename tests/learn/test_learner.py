@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from small_training import episode, same, small_config, small_parts, small_policy, train
 
 from evolvent.errors import BatchMismatch, ConfigError, DeviceMemory, NothingToLearn
-from evolvent.learn.forward import outputs
-from evolvent.learn.learner import Learner, Metrics
+from evolvent.learn.forward import compute_outputs
+from evolvent.learn.learner import Learner, UpdateMetrics
 from evolvent.learn.objectives import Objective, Outputs, weighted_nll
 from evolvent.learn.packing import Batch, collate_packed, collate_padded
-from evolvent.learn.token_sequences import Parts, flatten
+from evolvent.learn.token_sequences import TokenSequence, flatten
 from evolvent.models.policy import Policy
 
 
@@ -25,14 +25,14 @@ def learner_of(policy: Policy | None = None, **changes: Any) -> Learner:
     return Learner(policy or small_policy(), weighted_nll, small_config(**changes), seed=1)
 
 
-def weighted_parts(policy: Policy, count: int = 10) -> list[Parts]:
+def weighted_parts(policy: Policy, count: int = 10) -> list[TokenSequence]:
     made = small_parts(policy, count)
     rng = np.random.default_rng(2)
     scales = [rng.choice(np.float32([0.5, 1.0, 2.0]), len(sequence)) for sequence in made]
     return [replace(sequence, weight=sequence.weight * scale) for sequence, scale in zip(made, scales, strict=True)]
 
 
-def plain_step(policy: Policy, parts: list[Parts], lr: float, clip: float | None) -> tuple[float, float]:
+def plain_step(policy: Policy, parts: list[TokenSequence], lr: float, clip: float | None) -> tuple[float, float]:
     """The oracle: one sequence after another through all logits, one gradient, torch's unfused AdamW."""
     model = policy.model
     total, count = torch.zeros((), dtype=torch.float64), 0
@@ -60,7 +60,7 @@ def test_an_update_equals_the_plain_one(clip: float | None, layout: str) -> None
     ):  # flat logits: where a gradient is as small as its epsilon, a step of AdamW is rounding
         one.model.get_input_embeddings().weight.data.mul_(0.08)
     parts = weighted_parts(policy)
-    learner = learner_of(policy, clip=clip, warmup_updates=4)
+    learner = learner_of(policy, max_grad_norm=clip, warmup_steps=4)
     rows = [list(range(5)), list(range(5, 10))] if layout == "packed" else [[i] for i in range(10)]
     metrics = learner.update([collate_packed(parts, rows) if layout == "packed" else collate_padded(parts, rows)])
     loss, norm = plain_step(oracle, parts, lr=4e-3 / 4, clip=clip)
@@ -89,7 +89,7 @@ def test_the_split_into_micro_batches_does_not_matter(places: list[int], order: 
 
 
 def test_micro_tokens_do_not_change_a_training() -> None:
-    whole, split = learner_of(epochs=2), learner_of(epochs=2, micro_tokens=60)
+    whole, split = learner_of(epochs=2), learner_of(epochs=2, max_tokens_per_forward=60)
     one, other = (learner.fit(small_parts(learner.policy)) for learner in (whole, split))
     assert (one.updates, one.tokens, one.fed) == (other.updates, other.tokens, other.fed)
     assert one.losses == pytest.approx(other.losses, rel=1e-5)
@@ -108,10 +108,10 @@ def test_it_learns_what_can_be_learned() -> None:
     learner.fit(small_parts(learner.policy, 300))
     unseen = flatten(
         [episode(i) for i in range(900, 930)], learner.policy.dialect, instructions=lambda task: "", context=64
-    ).parts
+    ).sequences
     with torch.no_grad():
         batch = collate_padded(unseen, [[i] for i in range(len(unseen))])
-        nll = -outputs(learner.policy.model, batch).logprobs.mean().item()
+        nll = -compute_outputs(learner.policy.model, batch).logprobs.mean().item()
     assert nll < 1.25
 
 
@@ -127,7 +127,7 @@ def test_the_head_is_computed_at_targets_only() -> None:
     assert [tuple(shape[:2]) for shape in seen] == [(1, batch.count)] and batch.count < batch.ids.numel() / 2
 
 
-@pytest.mark.parametrize(("changes", "updates"), [({"updates": 7, "tokens": 1}, 7), ({"tokens": 1}, 1)])
+@pytest.mark.parametrize(("changes", "updates"), [({"max_steps": 7, "tokens": 1}, 7), ({"tokens": 1}, 1)])
 def test_length_by_updates_then_tokens(changes: dict[str, Any], updates: int) -> None:
     learner = learner_of(**changes)
     report = learner.fit(small_parts(learner.policy))
@@ -137,7 +137,7 @@ def test_length_by_updates_then_tokens(changes: dict[str, Any], updates: int) ->
 def test_length_by_epochs_and_by_the_same_number_of_tokens() -> None:
     one, again = learner_of(epochs=3), learner_of(epochs=3)
     parts = small_parts(one.policy)
-    seen: list[Metrics] = []
+    seen: list[UpdateMetrics] = []
     report = one.fit(parts, on_update=seen.append)
     assert report.tokens == 3 * sum(int((p.weight != 0).sum()) for p in parts)
     assert report.fed == 3 * sum(p.feed for p in parts)
@@ -219,7 +219,7 @@ def test_refusals() -> None:
     learner = learner_of()
     with pytest.raises(NothingToLearn, match="0 sequences"):
         learner.fit([])
-    needy = Objective("ppo", weighted_nll.loss, weighted_nll.count, stop=("kl", 0.1))
+    needy = Objective("ppo", weighted_nll.loss, weighted_nll.count, limit=("kl", 0.1))
     with pytest.raises(ConfigError, match=r"'kl' is not among"):
         Learner(small_policy(), needy, small_config(), seed=0)
 
@@ -235,7 +235,7 @@ def test_refusals() -> None:
     with pytest.raises(BatchMismatch, match="'odd' counts a batch in two ways"):
         two_ways.update([batch])
     large = Learner(small_policy(), Objective("large", too_large, weighted_nll.count), small_config(), seed=0)
-    with pytest.raises(DeviceMemory, match=r"\(2, \d+\).*micro_tokens"):
+    with pytest.raises(DeviceMemory, match=r"\(2, \d+\).*max_tokens_per_forward"):
         large.update([batch])
     for wrong in ({"lr": 0.0}, {"betas": (0.9, 1.0)}, {"epochs": 0}, {"learning_rate": 1.0}, {"layout": "ragged"}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
@@ -244,7 +244,7 @@ def test_refusals() -> None:
 
 def test_a_finished_training_has_a_message_and_no_work(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
     first = train(tmp_path)
-    updates: list[Metrics] = []
+    updates: list[UpdateMetrics] = []
     with caplog.at_level(logging.INFO, logger="evolvent.learn"):
         again = train(tmp_path, on_update=updates.append)
     assert same(first, again) and not updates

@@ -14,15 +14,15 @@ from small_training import small_config, small_parts, small_policy
 from evolvent.errors import ConfigError
 from evolvent.learn.checkpoint import Checkpointer
 from evolvent.learn.learner import Learner
-from evolvent.learn.objectives import Objective, value, weighted_nll
+from evolvent.learn.objectives import Objective, value_objective, weighted_nll
 from evolvent.learn.optim.make import OptimizerConfig
 from evolvent.learn.packing import collate_padded
 from evolvent.learn.parallel.mesh import Mesh, Parallelism
 from evolvent.learn.parallel.ranks import Ranks
-from evolvent.learn.token_sequences import Parts
+from evolvent.learn.token_sequences import TokenSequence
 
 
-def with_returns(parts: list[Parts]) -> list[Parts]:
+def with_returns(parts: list[TokenSequence]) -> list[TokenSequence]:
     return [replace(p, columns={"returns": np.sin(np.arange(len(p))).astype(np.float32)}) for p in parts]
 
 
@@ -32,7 +32,7 @@ def test_a_weight_that_never_had_a_gradient_has_no_state_to_resume(tmp_path: Pat
         policy.model.config.tie_word_embeddings = False
         head = policy.model.get_output_embeddings()
         head.weight = torch.nn.Parameter(head.weight.detach().clone())
-        learner = Learner(policy, value(), small_config(epochs=1), seed=1)
+        learner = Learner(policy, value_objective(), small_config(epochs=1), seed=1)
         keeper = None if folder is None else Checkpointer(folder, every=50)
         parts = with_returns(small_parts(policy, 20))
         return learner.fit(parts, checkpoint=keeper, should_stop=lambda: learner.updates >= stop).losses, learner
@@ -59,7 +59,7 @@ def test_a_fused_optimizer_takes_one_batch_an_update() -> None:
 def test_both_passes_of_a_clipped_fused_update_drop_out_the_same() -> None:
     def fit(**options: Any) -> tuple[float, ...]:
         policy = small_policy(dropout=0.3)
-        config = small_config(epochs=1, lr=0.3, clip=0.2, warmup_updates=0)
+        config = small_config(epochs=1, lr=0.3, max_grad_norm=0.2, warmup_steps=0)
         learner = Learner(policy, weighted_nll, config, seed=1, optimizer=OptimizerConfig(name="lomo", **options))
         return learner.fit(small_parts(policy)).losses
 
@@ -87,8 +87,8 @@ def test_after_an_update_beyond_the_limit_a_backward_changes_nothing(clipping: A
         "far",
         weighted_nll.loss,
         weighted_nll.count,
-        measured=("kl",),
-        stop=("kl", 0.1),
+        metric_names=("kl",),
+        limit=("kl", 0.1),
         stats=lambda outputs, batch: {"kl": (torch.tensor(1.0), 1)},
     )
     learner = Learner(policy, far, small_config(lr=0.3), seed=1, optimizer=OptimizerConfig(name="lomo", clip=clipping))

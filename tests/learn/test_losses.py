@@ -20,8 +20,8 @@ from evolvent.learn.losses import (
     dpo,
     ipo,
     outcome_error,
-    per_sequence,
     sampled_nll,
+    sum_per_sequence,
     target_logprobs,
     value_error,
     weighted_nll,
@@ -60,8 +60,8 @@ def test_half_precision_logits_are_summed_in_float32() -> None:
     [(0, 0.0, 0.25), (2, 0.0, 0.75), (3, 0.0, 1.0), (9, 0.5, 0.6), (99, 1.0, 0.2), (99, 1.3, 0.2), (1, 0.5, 0.3)],
 )
 def test_rate_golden(update: int, share: float, factor: float) -> None:
-    config = TrainConfig(lr=2.0, warmup_updates=4, final_lr=0.2)
-    assert config.rate(update, share) == pytest.approx(2.0 * factor)
+    config = TrainConfig(lr=2.0, warmup_steps=4, final_lr_ratio=0.2)
+    assert config.learning_rate(update, share) == pytest.approx(2.0 * factor)
 
 
 def test_without_torch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +76,7 @@ def test_without_torch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 def test_per_sequence_golden() -> None:
     values = torch.tensor([1.0, 2.0, float("nan"), 4.0], dtype=torch.float64)
     weights = torch.tensor([1.0, 0.5, 0.0, -1.0], dtype=torch.float64)
-    found = per_sequence(values, weights, torch.tensor([0, 2, 0, 2]), count=4)
+    found = sum_per_sequence(values, weights, torch.tensor([0, 2, 0, 2]), count=4)
     assert found.tolist() == [1.0, 0.0, -3.0, 0.0]
 
 
@@ -207,7 +207,7 @@ def losses() -> dict[str, Callable[[torch.Tensor], torch.Tensor]]:
     teacher = torch.log_softmax(torch.randn(6, 9, generator=random, dtype=torch.float64), -1)[:, :4]
 
     def margins(x: torch.Tensor) -> torch.Tensor:
-        sides = per_sequence(x - other, weights, sequence, count=4).view(2, 2)
+        sides = sum_per_sequence(x - other, weights, sequence, count=4).view(2, 2)
         return sides[:, 0] - sides[:, 1]
 
     def student(x: torch.Tensor) -> torch.Tensor:

@@ -17,35 +17,35 @@ from evolvent.errors import BatchMismatch, ConfigError
 from evolvent.learn.objectives import (
     Objective,
     Outputs,
-    distill,
-    dpo,
+    distill_objective,
+    dpo_objective,
     gauss_newton,
     outcome,
     pair_margins,
-    reward_pairs,
-    value,
+    reward_pairs_objective,
+    value_objective,
     weighted_nll,
 )
 from evolvent.learn.packing import Batch, collate_packed, collate_padded
-from evolvent.learn.token_sequences import Parts
+from evolvent.learn.token_sequences import TokenSequence
 
 OBJECTIVES = [
     weighted_nll,
     gauss_newton,
-    dpo(beta=0.3),
-    dpo(beta=0.3, smoothing=0.1, sft=0.5),
-    dpo(beta=0.3, kind="ipo", per_token=True),
-    reward_pairs(center=0.01),
+    dpo_objective(beta=0.3),
+    dpo_objective(beta=0.3, smoothing=0.1, sft=0.5),
+    dpo_objective(beta=0.3, kind="ipo", per_token=True),
+    reward_pairs_objective(center=0.01),
     outcome,
-    value(),
-    value(huber=0.2),
-    distill(),
-    distill(temperature=2.0, share=0.3),
+    value_objective(),
+    value_objective(huber=0.2),
+    distill_objective(),
+    distill_objective(temperature=2.0, share=0.3),
 ]
 IDS = [f"{number}-{objective.name}" for number, objective in enumerate(OBJECTIVES)]
 
 
-def part(number: int, length: int, learned: list[int]) -> Parts:
+def part(number: int, length: int, learned: list[int]) -> TokenSequence:
     """A sequence whose columns hold what a model would say: a part's outputs do not depend on the batch it is in."""
     rng = np.random.default_rng(number)
     weight = np.zeros(length, np.float32)
@@ -63,10 +63,10 @@ def part(number: int, length: int, learned: list[int]) -> Parts:
     unlearned = weight == 0
     for column in columns.values():
         column[unlearned] = np.nan  # whoever looks at it is found out
-    return Parts(f"p{number}", zeros, marks, marks, weight * 0, zeros, zeros, weight, columns=columns)
+    return TokenSequence(f"p{number}", zeros, marks, marks, weight * 0, zeros, zeros, weight, columns=columns)
 
 
-def collated(parts: list[Parts], rows: list[list[int]], *, packed: bool = False) -> Batch:
+def collated(parts: list[TokenSequence], rows: list[list[int]], *, packed: bool = False) -> Batch:
     batch = (collate_packed if packed else collate_padded)(parts, rows)
     return replace(batch, columns={name: column.double() for name, column in batch.columns.items()})
 
@@ -77,7 +77,7 @@ def said(batch: Batch) -> Outputs:
 
 
 @st.composite
-def sequences(draw: st.DrawFn) -> list[Parts]:
+def sequences(draw: st.DrawFn) -> list[TokenSequence]:
     made = []
     for number in range(2 * draw(st.integers(1, 5))):
         length = draw(st.integers(2, 9))
@@ -90,7 +90,7 @@ def sequences(draw: st.DrawFn) -> list[Parts]:
 @settings(deadline=None, max_examples=25)
 @given(parts=sequences(), cuts=st.lists(st.integers(0, 5), max_size=4), packed=st.booleans())
 def test_micro_batches_sum_up_to_the_batch(
-    objective: Objective, parts: list[Parts], cuts: list[int], packed: bool
+    objective: Objective, parts: list[TokenSequence], cuts: list[int], packed: bool
 ) -> None:
     """Any split between pairs leaves sum and count as they are; empty batches add nothing; nothing is NaN."""
     pairs = len(parts) // 2
@@ -112,7 +112,7 @@ def test_micro_batches_sum_up_to_the_batch(
     assert (sums, counts) == (pytest.approx(total.item(), rel=1e-9, abs=1e-9), count)
 
 
-def pair_batch(parts: list[Parts]) -> Batch:
+def pair_batch(parts: list[TokenSequence]) -> Batch:
     return collated(parts, [[index] for index in range(len(parts))])
 
 
@@ -132,7 +132,7 @@ def test_dpo_equals_the_published_formula_in_numpy(smoothing: float) -> None:
         good, bad = (np.log1p(np.exp(-x)) for x in (delta, -delta))
         terms.append((1 - smoothing) * good + smoothing * bad)
     batch = pair_batch(parts)
-    total, count = dpo(beta=0.3, smoothing=smoothing).loss(said(batch), batch)
+    total, count = dpo_objective(beta=0.3, smoothing=smoothing).loss(said(batch), batch)
     assert (total.item() / count, count) == (pytest.approx(np.mean(terms), rel=1e-6), 3)
 
 
@@ -158,17 +158,17 @@ def test_pairs_golden() -> None:
     assert pair_margins(outputs, batch).tolist() == [4.0]
     assert pair_margins(outputs, batch, per_token=True).tolist() == [2.5]
     plain = -math.log(1 / (1 + math.exp(-0.5 * 4)))
-    assert dpo(beta=0.5).loss(outputs, batch)[0].item() == pytest.approx(plain, rel=1e-6)
+    assert dpo_objective(beta=0.5).loss(outputs, batch)[0].item() == pytest.approx(plain, rel=1e-6)
     sft = plain + 0.1 * (1 + 2) / 2
-    assert dpo(beta=0.5, sft=0.1).loss(outputs, batch)[0].item() == pytest.approx(sft, rel=1e-6)
-    assert dpo(beta=0.5, kind="ipo").loss(outputs, batch)[0].item() == pytest.approx(9.0)
-    assert dpo(beta=0.5, kind="ipo", per_token=True).loss(outputs, batch)[0].item() == pytest.approx(2.25)
-    assert reward_pairs().loss(outputs, batch)[0].item() == pytest.approx(math.log1p(math.exp(-1)), rel=1e-6)
+    assert dpo_objective(beta=0.5, sft=0.1).loss(outputs, batch)[0].item() == pytest.approx(sft, rel=1e-6)
+    assert dpo_objective(beta=0.5, kind="ipo").loss(outputs, batch)[0].item() == pytest.approx(9.0)
+    assert dpo_objective(beta=0.5, kind="ipo", per_token=True).loss(outputs, batch)[0].item() == pytest.approx(2.25)
+    assert reward_pairs_objective().loss(outputs, batch)[0].item() == pytest.approx(math.log1p(math.exp(-1)), rel=1e-6)
 
 
 def test_the_better_side_is_pushed_up_and_the_other_down() -> None:
     outputs, batch = golden_pair()
-    dpo().loss(outputs, batch)[0].backward()
+    dpo_objective().loss(outputs, batch)[0].backward()
     assert outputs.logprobs is not None and outputs.logprobs.grad is not None
     assert outputs.logprobs.grad.sign().tolist() == [-1.0, -1.0, 1.0]
 
@@ -178,20 +178,24 @@ def test_mixed_distillation_is_the_sum_of_its_parts() -> None:
     outputs = said(batch)
     both, far, near = (
         objective.loss(outputs, batch)[0].item()
-        for objective in (distill(temperature=2.0, share=0.3), distill(temperature=2.0), weighted_nll)
+        for objective in (
+            distill_objective(temperature=2.0, share=0.3),
+            distill_objective(temperature=2.0),
+            weighted_nll,
+        )
     )
     assert both == pytest.approx(0.3 * far + 0.7 * near, rel=1e-9)
-    assert distill().needs == ("teacher",) and distill(share=0.5).needs == ("teacher", "logprobs")
+    assert distill_objective().needs == ("teacher",) and distill_objective(share=0.5).needs == ("teacher", "logprobs")
 
 
 def test_settings_are_in_the_repr() -> None:
     assert repr(weighted_nll) == ("Objective(name='weighted_nll', needs=('logprobs',), together=1, settings=())")
-    assert repr(dpo(beta=0.2, sft=0.1)) == (
+    assert repr(dpo_objective(beta=0.2, sft=0.1)) == (
         "Objective(name='dpo', needs=('logprobs', 'reference'), together=2, settings=(('beta', 0.2), "
         "('kind', 'sigmoid'), ('smoothing', 0.0), ('per_token', False), ('sft', 0.1)))"
     )
     assert len({repr(objective) for objective in OBJECTIVES}) == len(OBJECTIVES)
-    assert repr(value(huber=1.0)) == repr(value(huber=1.0)) != repr(value())
+    assert repr(value_objective(huber=1.0)) == repr(value_objective(huber=1.0)) != repr(value_objective())
     for objective in OBJECTIVES:
         assert " at 0x" not in repr(objective)
         assert ForkingPickler.dumps(objective)  # it can go to other processes
@@ -201,7 +205,7 @@ def test_settings_are_in_the_repr() -> None:
 def test_torn_pairs_are_refused(samples: tuple[int, ...]) -> None:
     outputs, batch = golden_pair()
     torn = replace(batch, samples=samples)
-    for objective in (dpo(), reward_pairs()):
+    for objective in (dpo_objective(), reward_pairs_objective()):
         with pytest.raises(BatchMismatch, match="torn apart"):
             objective.count(torn)
         with pytest.raises(BatchMismatch, match="torn apart"):
@@ -212,30 +216,30 @@ def test_what_is_missing_is_named() -> None:
     outputs, batch = golden_pair()
     bare = replace(batch, columns={})
     for objective, column, hint in (
-        (dpo(), "reference", "annotate"),
-        (value(), "returns", "with_returns"),
+        (dpo_objective(), "reference", "annotate"),
+        (value_objective(), "returns", "with_returns"),
         (outcome, "outcome", "outcome_readout"),
-        (distill(), "teacher_logprobs", "teacher_k"),
+        (distill_objective(), "teacher_logprobs", "teacher_k"),
     ):
         with pytest.raises(BatchMismatch, match=f"no column '{column}'.*{hint}"):
             objective.loss(outputs, bare)
-    for objective in (weighted_nll, reward_pairs(), gauss_newton):
+    for objective in (weighted_nll, reward_pairs_objective(), gauss_newton):
         with pytest.raises(BatchMismatch, match=f"no '{objective.needs[0]}'"):
             objective.loss(Outputs(), batch)
     with pytest.raises(BatchMismatch, match="which sequence"):
-        reward_pairs().loss(outputs, replace(batch, sequence=None))
+        reward_pairs_objective().loss(outputs, replace(batch, sequence=None))
 
 
 def test_wrong_settings_are_listed_together() -> None:
     with pytest.raises(ConfigError, match=r"beta: must be above 0, got 0\nkind: .*'hinge'\nsft: .*got -1"):
-        dpo(beta=0, kind="hinge", sft=-1)  # type: ignore[arg-type]
+        dpo_objective(beta=0, kind="hinge", sft=-1)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="smoothing: ipo has none"):
-        dpo(kind="ipo", smoothing=0.1)
+        dpo_objective(kind="ipo", smoothing=0.1)
     with pytest.raises(ConfigError, match="smoothing: must be 0 or more and below"):
-        dpo(smoothing=0.5)
+        dpo_objective(smoothing=0.5)
     with pytest.raises(ConfigError, match=r"temperature: .*\nshare: "):
-        distill(temperature=0, share=0)
+        distill_objective(temperature=0, share=0)
     with pytest.raises(ConfigError, match="huber"):
-        value(huber=0)
+        value_objective(huber=0)
     with pytest.raises(ConfigError, match="center"):
-        reward_pairs(center=-1)
+        reward_pairs_objective(center=-1)

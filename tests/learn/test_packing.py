@@ -10,17 +10,17 @@ from hypothesis import strategies as st
 from small_training import small_parts, small_policy
 
 from evolvent.errors import BatchMismatch, ConfigError
-from evolvent.learn.forward import can_pack, chosen_layout, outputs
+from evolvent.learn.forward import can_pack, compute_outputs, resolve_layout
 from evolvent.learn.losses import weighted_nll
 from evolvent.learn.packing import (
     Batch,
     block_mask,
-    bucket,
+    bucket_by_length,
     collate_packed,
     collate_padded,
-    pack,
+    pack_rows,
 )
-from evolvent.learn.token_sequences import Parts
+from evolvent.learn.token_sequences import TokenSequence
 from evolvent.learn.trees import collate_trees
 
 LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=60)
@@ -28,48 +28,48 @@ LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=60)
 
 def loss_sum(policy: object, batch: Batch) -> torch.Tensor:
     with torch.no_grad():
-        return weighted_nll(outputs(policy.model, batch).logprobs, batch.weights)  # type: ignore[attr-defined]
+        return weighted_nll(compute_outputs(policy.model, batch).logprobs, batch.weights)  # type: ignore[attr-defined]
 
 
 def test_bucket_golden() -> None:
-    found = bucket([9, 1, 8, 2, 30, 7], 16, rng=np.random.default_rng(0), width=1)
+    found = bucket_by_length([9, 1, 8, 2, 30, 7], 16, rng=np.random.default_rng(0), width=1)
     assert sorted(sorted(batch) for batch in found) == [[0], [1, 3], [2, 5], [4]]
 
 
 @settings(deadline=None, max_examples=80)
 @given(LENGTHS, st.integers(1, 100), st.integers(1, 8), st.integers(0, 3))
 def test_bucket_holds_everything_once_within_the_budget(lengths: list[int], budget: int, width: int, seed: int) -> None:
-    batches = bucket(lengths, budget, rng=np.random.default_rng(seed), width=width)
+    batches = bucket_by_length(lengths, budget, rng=np.random.default_rng(seed), width=width)
     assert sorted(i for batch in batches for i in batch) == list(range(len(lengths)))
     for batch in batches:
         sizes = [lengths[i] for i in batch]
         assert len(batch) * max(sizes) <= budget or len(batch) == 1
-    assert batches == bucket(lengths, budget, rng=np.random.default_rng(seed), width=width)
+    assert batches == bucket_by_length(lengths, budget, rng=np.random.default_rng(seed), width=width)
 
 
 def test_bucket_pads_little() -> None:
     lengths = np.random.default_rng(1).integers(40, 110, 400).tolist()
-    batches = bucket(lengths, 768, rng=np.random.default_rng(0))
+    batches = bucket_by_length(lengths, 768, rng=np.random.default_rng(0))
     padded = sum(len(b) * max(lengths[i] for i in b) for b in batches)
     assert sum(lengths) / padded > 0.95
 
 
 def test_bucket_shuffles_inside_and_between() -> None:
-    one, two = (bucket([5] * 20, 25, rng=np.random.default_rng(seed)) for seed in (0, 1))
+    one, two = (bucket_by_length([5] * 20, 25, rng=np.random.default_rng(seed)) for seed in (0, 1))
     assert {frozenset(b) for b in one} != {frozenset(b) for b in two}
 
 
 def test_pack_golden_is_best_fit_decreasing() -> None:
-    assert pack([3, 7, 5, 2, 4], 10) == [[1, 0], [2, 4], [3]]
-    assert pack([6, 5, 4, 3], 10) == [[0, 2], [1, 3]]
+    assert pack_rows([3, 7, 5, 2, 4], 10) == [[1, 0], [2, 4], [3]]
+    assert pack_rows([6, 5, 4, 3], 10) == [[0, 2], [1, 3]]
     with pytest.raises(BatchMismatch, match="got 11; expected at most 10"):
-        pack([3, 11], 10)
+        pack_rows([3, 11], 10)
 
 
 @settings(deadline=None, max_examples=80)
 @given(LENGTHS, st.integers(40, 90))
 def test_pack_fits_and_holds_everything_once(lengths: list[int], capacity: int) -> None:
-    rows = pack(lengths, capacity)
+    rows = pack_rows(lengths, capacity)
     assert sorted(i for row in rows for i in row) == list(range(len(lengths)))
     sums = sorted(sum(lengths[i] for i in row) for row in rows)
     assert sums[-1] <= capacity
@@ -77,7 +77,7 @@ def test_pack_fits_and_holds_everything_once(lengths: list[int], capacity: int) 
 
 
 @pytest.fixture(scope="module")
-def parts() -> list[Parts]:
+def parts() -> list[TokenSequence]:
     made = small_parts(small_policy(), 12)
     rng = np.random.default_rng(0)
     scales = [rng.choice(np.float32([0.0, 0.5, 1.0, 3.0]), len(sequence)) for sequence in made]
@@ -86,8 +86,8 @@ def parts() -> list[Parts]:
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_every_target_is_there_once_with_its_context(parts: list[Parts], packed: bool) -> None:
-    rows = [[i] for i in range(len(parts))] if not packed else pack([p.feed for p in parts], 60)
+def test_every_target_is_there_once_with_its_context(parts: list[TokenSequence], packed: bool) -> None:
+    rows = [[i] for i in range(len(parts))] if not packed else pack_rows([p.feed for p in parts], 60)
     batch = (collate_packed if packed else collate_padded)(parts, rows)
     flat = batch.ids.flatten()
     at, found = 0, 0
@@ -114,23 +114,23 @@ def test_every_target_is_there_once_with_its_context(parts: list[Parts], packed:
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_loss_sums_equal_those_of_singles(parts: list[Parts], attention: str) -> None:
+def test_loss_sums_equal_those_of_singles(parts: list[TokenSequence], attention: str) -> None:
     policy = small_policy(attention=attention)
     single = sum(loss_sum(policy, collate_padded(parts, [[i]])).item() for i in range(len(parts)))
     padded = loss_sum(policy, collate_padded(parts, [[i] for i in range(len(parts))])).item()
-    packed = loss_sum(policy, collate_packed(parts, pack([p.feed for p in parts], 60))).item()
+    packed = loss_sum(policy, collate_packed(parts, pack_rows([p.feed for p in parts], 60))).item()
     assert padded == pytest.approx(single, rel=1e-5) and packed == pytest.approx(single, rel=1e-5)
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_a_change_in_one_document_leaves_the_others(parts: list[Parts], attention: str) -> None:
+def test_a_change_in_one_document_leaves_the_others(parts: list[TokenSequence], attention: str) -> None:
     policy = small_policy(attention=attention)
     batch = collate_packed(parts, [[0, 1, 2]])
     assert batch.docs is not None
-    before = outputs(policy.model, batch).logprobs
+    before = compute_outputs(policy.model, batch).logprobs
     changed = batch.ids.clone()
     changed[batch.docs == 1] = (changed[batch.docs == 1] + 1) % 12
-    after = outputs(
+    after = compute_outputs(
         policy.model, Batch(changed, batch.index, batch.targets, batch.weights, (), 0, batch.positions, batch.docs)
     )
     document = batch.docs.flatten()[batch.index]
@@ -138,7 +138,7 @@ def test_a_change_in_one_document_leaves_the_others(parts: list[Parts], attentio
     assert (before[document == 1] - after.logprobs[document == 1]).abs().max() > 1e-4
 
 
-def test_what_is_in_the_padding_does_not_matter(parts: list[Parts]) -> None:
+def test_what_is_in_the_padding_does_not_matter(parts: list[TokenSequence]) -> None:
     policy = small_policy()
     batch = collate_padded(parts, [[0], [1], [2]])
     filled = batch.ids.clone()
@@ -146,15 +146,15 @@ def test_what_is_in_the_padding_does_not_matter(parts: list[Parts]) -> None:
         filled[row, parts[index].feed :] = 7
     assert not torch.equal(filled, batch.ids)
     other = Batch(filled, batch.index, batch.targets, batch.weights, (), 0)
-    assert torch.equal(outputs(policy.model, batch).logprobs, outputs(policy.model, other).logprobs)
+    assert torch.equal(compute_outputs(policy.model, batch).logprobs, compute_outputs(policy.model, other).logprobs)
 
 
-def test_log_probabilities_are_those_of_all_logits(parts: list[Parts]) -> None:
+def test_log_probabilities_are_those_of_all_logits(parts: list[TokenSequence]) -> None:
     policy = small_policy()
     batch = collate_padded(parts, [[i] for i in range(4)])
     logits = policy.model(input_ids=batch.ids).logits.flatten(0, 1)[batch.index]
     wanted = torch.log_softmax(logits, -1).gather(1, batch.targets[:, None])[:, 0]
-    assert torch.allclose(outputs(policy.model, batch).logprobs, wanted, atol=1e-6)
+    assert torch.allclose(compute_outputs(policy.model, batch).logprobs, wanted, atol=1e-6)
     assert not policy.model.get_output_embeddings()._forward_pre_hooks  # nothing stays on the model
 
 
@@ -184,8 +184,8 @@ def test_columns_are_those_of_the_chosen() -> None:
 
 def test_layouts_are_chosen_and_refused() -> None:
     model = small_policy().model
-    assert chosen_layout(model, "auto") == "bucketed" and chosen_layout(model, "packed") == "packed"
+    assert resolve_layout(model, "auto") == "bucketed" and resolve_layout(model, "packed") == "packed"
     model.config.sliding_window = 8
-    assert not can_pack(model) and chosen_layout(model, "auto") == "bucketed"
+    assert not can_pack(model) and resolve_layout(model, "auto") == "bucketed"
     with pytest.raises(ConfigError, match="layout: packed rows need full attention"):
-        chosen_layout(model, "packed")
+        resolve_layout(model, "packed")

@@ -15,9 +15,9 @@ from small_training import small_policy
 
 from evolvent.errors import ConfigError, ErrorRecord, SampleInvalid
 from evolvent.learn.packing import collate_packed, collate_padded
-from evolvent.learn.preferences import outcome_readout, pairs, readout, with_returns
-from evolvent.learn.rows import Reading, read_trajectories
-from evolvent.learn.token_sequences import Parts, flatten
+from evolvent.learn.preferences import add_returns, append_outcome_readout, append_readout, build_pairs
+from evolvent.learn.rows import ReadingConfig, read_trajectories
+from evolvent.learn.token_sequences import TokenSequence, flatten
 from evolvent.learn.windows import Intake
 from evolvent.trajectory import Generation, Score, Step, Task, Trajectory
 
@@ -39,11 +39,11 @@ def played(name: str, unit: float | None, *, task: int = 0, group: str | None = 
 
 
 def paired(trajectories: list[Trajectory], **more: Any) -> Any:
-    return pairs(trajectories, POLICY.dialect, **{"instructions": lambda task: "", "context": 64, **more})
+    return build_pairs(trajectories, POLICY.dialect, **{"instructions": lambda task: "", "context": 64, **more})
 
 
 def named(found: Any) -> list[tuple[str, str]]:
-    return [(a.trajectory, b.trajectory) for a, b in zip(found.parts[::2], found.parts[1::2], strict=True)]
+    return [(a.trajectory, b.trajectory) for a, b in zip(found.sequences[::2], found.sequences[1::2], strict=True)]
 
 
 def test_the_better_score_is_chosen_within_a_group_only() -> None:
@@ -60,8 +60,8 @@ def test_the_better_score_is_chosen_within_a_group_only() -> None:
     found = paired(episodes)
     assert sorted(named(found)) == [("a-1", "a-0"), ("g-5", "g-4")]
     assert (found.ties, found.unscored, found.refused) == (1, 2, [])
-    flat = flatten(episodes[:2], POLICY.dialect, instructions=lambda task: "", context=64).parts
-    sides = {parts.trajectory: parts for parts in found.parts}
+    flat = flatten(episodes[:2], POLICY.dialect, instructions=lambda task: "", context=64).sequences
+    sides = {parts.trajectory: parts for parts in found.sequences}
     for parts in flat:
         assert np.array_equal(sides[parts.trajectory].ids, parts.ids)
         assert np.array_equal(sides[parts.trajectory].weight, parts.weight)
@@ -76,9 +76,9 @@ def test_the_better_score_is_chosen_within_a_group_only() -> None:
 )
 def test_what_is_taken_depends_on_ids_and_seed_alone(scores: list[tuple[int, float]], most: int, seed: int) -> None:
     episodes = [played(f"e-{n}", unit, task=task) for n, (task, unit) in enumerate(scores)]
-    found = paired(episodes, most=most, seed=seed)
+    found = paired(episodes, max_per_group=most, seed=seed)
     shuffled = random.Random(seed).sample(episodes, len(episodes))
-    again = paired(shuffled, most=most, seed=seed)
+    again = paired(shuffled, max_per_group=most, seed=seed)
     assert named(found) == named(again) and (found.ties, found.unscored) == (again.ties, again.unscored)
     wins = dict.fromkeys(range(3), 0)
     ties = 0
@@ -97,7 +97,7 @@ def test_what_is_taken_depends_on_ids_and_seed_alone(scores: list[tuple[int, flo
 
 def test_seeds_choose_other_pairs() -> None:
     episodes = [played(f"e-{n}", n / 8) for n in range(8)]
-    chosen = {tuple(named(paired(episodes, most=2, seed=seed))) for seed in range(5)}
+    chosen = {tuple(named(paired(episodes, max_per_group=2, seed=seed))) for seed in range(5)}
     assert len(chosen) == 5
 
 
@@ -114,7 +114,7 @@ def test_refused_episodes_give_way_to_others() -> None:
         replace(played("strange-5", 0.3), steps=(Step("a dragon", "go"),)),
         replace(played("none-6", 0.2), steps=()),
     ]
-    found = paired(episodes, most=15)
+    found = paired(episodes, max_per_group=15)
     assert named(found) == [("good-1", "bad-2")] and found.ties == 0
     told = {problem.where: problem.what for problem in found.refused}
     assert set(told) == {"fork-3", "long-4", "strange-5", "none-6"} and len(found.refused) == 4
@@ -124,27 +124,27 @@ def test_refused_episodes_give_way_to_others() -> None:
 
 def test_wrong_settings_are_listed_together() -> None:
     with pytest.raises(ConfigError, match=r"most: must be 1 or more, got 0\nmargin: must be 0 or more, got nan"):
-        paired([], most=0, margin=float("nan"))
+        paired([], max_per_group=0, margin=float("nan"))
 
 
 # ------------------------------------------------------------------ read-outs
 
 
-def flat(trajectory: Trajectory) -> Parts:
-    (parts,) = flatten([trajectory], POLICY.dialect, instructions=lambda task: "", context=64).parts
+def flat(trajectory: Trajectory) -> TokenSequence:
+    (parts,) = flatten([trajectory], POLICY.dialect, instructions=lambda task: "", context=64).sequences
     return parts
 
 
 def test_a_readout_reads_the_state_after_the_last_token() -> None:
     parts = flat(played("a-0", 1.0))
     parts = replace(parts, columns={"reference": np.ones(len(parts), np.float32)})
-    read = readout(parts, token=EOS)
+    read = append_readout(parts, token=EOS)
     assert read.ids.tolist() == [*parts.ids.tolist(), EOS] and read.weight.tolist() == [0.0] * len(parts) + [1.0]
     assert read.feed == len(parts)  # all of it is fed, and not the token after it
     assert not read.written[-1] and read.span[-1] == -1 and read.step[-1] == parts.step[-1]
     assert {getattr(read, name).dtype for name in ("ids", "step", "span")} == {np.dtype(np.int32)}
     assert read.columns["reference"].tolist() == [1.0] * len(parts) + [0.0]
-    longer = readout(flat(replace(played("b-1", 0.0), steps=(Step("you", "go"),) * 4)), token=EOS)
+    longer = append_readout(flat(replace(played("b-1", 0.0), steps=(Step("you", "go"),) * 4)), token=EOS)
     for collate, rows in ((collate_padded, [[0], [1]]), (collate_packed, [[0, 1]])):
         batch = collate([replace(read, columns={}), longer], rows)
         states = batch.ids.flatten()[batch.index]
@@ -153,7 +153,7 @@ def test_a_readout_reads_the_state_after_the_last_token() -> None:
 
 
 def test_outcomes_are_unit_scores_and_the_unscored_are_refused() -> None:
-    read = outcome_readout(played("a-0", 0.25), flat(played("a-0", 0.25)), token=EOS)
+    read = append_outcome_readout(played("a-0", 0.25), flat(played("a-0", 0.25)), token=EOS)
     batch = collate_padded([read], [[0]])
     assert batch.columns["outcome"].tolist() == [0.25] and batch.weights.tolist() == [1.0]
     episodes = [played("a-0", 0.25), played("b-1", None), played("c-2", 2.0), played("d-3", 1.0)]
@@ -162,18 +162,22 @@ def test_outcomes_are_unit_scores_and_the_unscored_are_refused() -> None:
         read_trajectories(
             episodes,
             POLICY,
-            Reading(),
+            ReadingConfig(),
             instructions=lambda task: "",
-            then=partial(outcome_readout, token=EOS),
+            transform=partial(append_outcome_readout, token=EOS),
             intake=tally,
         )
     )
     assert [parts.trajectory for parts in made] == ["a-0", "d-3"] and tally.refused == 2
     assert tally.problems[0].what.startswith("episode 'b-1' is not scored; got None")
-    cutting = Reading(context=6, too_long="truncate")  # its end is what is judged
+    cutting = ReadingConfig(context=6, overlong="truncate")  # its end is what is judged
     assert not list(
         read_trajectories(
-            episodes, POLICY, cutting, instructions=lambda task: "", then=partial(outcome_readout, token=EOS)
+            episodes,
+            POLICY,
+            cutting,
+            instructions=lambda task: "",
+            transform=partial(append_outcome_readout, token=EOS),
         )
     )
 
@@ -188,7 +192,7 @@ def stepped(*rewards: float | None, score: float | None = None, **more: Any) -> 
 
 def test_every_token_of_an_action_has_its_steps_return() -> None:
     episode = stepped(1.0, 0.0, 4.0)
-    parts = with_returns(episode, flat(episode), discount=0.5)
+    parts = add_returns(episode, flat(episode), discount=0.5)
     column = parts.columns["returns"]
     assert column.dtype == np.float32 and column[~parts.written].tolist() == [0.0] * int((~parts.written).sum())
     assert column[parts.written].tolist() == [2.0, 2.0, 2.0, 2.0, 4.0, 4.0]  # a word and its stop token each
@@ -198,7 +202,7 @@ def test_every_token_of_an_action_has_its_steps_return() -> None:
 
 def test_a_score_alone_is_paid_at_the_end() -> None:
     episode = stepped(None, None, score=3.0)
-    parts = with_returns(episode, flat(episode), discount=0.5)
+    parts = add_returns(episode, flat(episode), discount=0.5)
     assert parts.columns["returns"][parts.written].tolist() == [1.5, 1.5, 3.0, 3.0]
 
 
@@ -213,9 +217,9 @@ def test_a_score_alone_is_paid_at_the_end() -> None:
 )
 def test_what_is_not_scored_is_never_0(episode: Trajectory) -> None:
     with pytest.raises(SampleInvalid, match="'t' is not scored"):
-        with_returns(episode, flat(episode))
+        add_returns(episode, flat(episode))
 
 
 def test_truncated_episodes_are_worth_what_they_earned() -> None:
     episode = stepped(1.0, 1.0, ended_by="horizon")
-    assert with_returns(episode, flat(episode)).columns["returns"].max() == 2.0
+    assert add_returns(episode, flat(episode)).columns["returns"].max() == 2.0

@@ -23,29 +23,39 @@ from transformers import (
 
 from evolvent.errors import BatchMismatch, ConfigError, DeviceMemory
 from evolvent.learn import prefix_sharing
-from evolvent.learn.forward import outputs
+from evolvent.learn.forward import compute_outputs
 from evolvent.learn.learner import Learner, TrainConfig
-from evolvent.learn.objectives import dpo, weighted_nll
+from evolvent.learn.objectives import dpo_objective, weighted_nll
 from evolvent.learn.packing import Batch, collate_padded
 from evolvent.learn.parallel.mesh import Parallelism
-from evolvent.learn.prefix_sharing import Sharing, Tree, batches, collate_shared, in_practice, sharing_of
-from evolvent.learn.token_sequences import Parts
-from evolvent.rl.critic import critic
+from evolvent.learn.prefix_sharing import (
+    PrefixSharing,
+    PrefixTree,
+    build_batches,
+    collate_shared,
+    resolve_rl_layout,
+    resolve_sharing,
+)
+from evolvent.learn.token_sequences import TokenSequence
+from evolvent.rl.critic import critic_objective
 from evolvent.rl.presets import POAD
-from evolvent.rl.scored_rollout import see
-from evolvent.rl.trainer import Setup, minibatch
+from evolvent.rl.scored_rollout import score_rollout
+from evolvent.rl.trainer import RLSpec, build_minibatch
 from tests.rl.acting import Echo, quick, run_of, talking
 
-FREE, DEAR = Sharing(1e9), Sharing(0.01)  # attention that costs nothing, and so much that rows are never shared
+FREE, DEAR = (
+    PrefixSharing(1e9),
+    PrefixSharing(0.01),
+)  # attention that costs nothing, and so much that rows are never shared
 
 
-def part(ids: list[int], learned: list[int], *, number: int = 0) -> Parts:
+def part(ids: list[int], learned: list[int], *, number: int = 0) -> TokenSequence:
     """A sequence whose targets are learned with weights that tell their places."""
     size, weight = len(ids), np.zeros(len(ids), np.float32)
     weight[learned] = 1.0 + np.asarray(learned, np.float32) / 8
     no = np.zeros(size, np.bool_)
     places = np.arange(size, dtype=np.float32)
-    return Parts(
+    return TokenSequence(
         f"t{number}",
         np.asarray(ids, np.int32),
         no,
@@ -59,7 +69,7 @@ def part(ids: list[int], learned: list[int], *, number: int = 0) -> Parts:
 
 
 @st.composite
-def families(draw: st.DrawFn) -> list[Parts]:
+def families(draw: st.DrawFn) -> list[TokenSequence]:
     """Up to seven sequences over three tokens, so that many begin alike; some are equal, some beginnings of others."""
     made = []
     for number in range(draw(st.integers(1, 7))):
@@ -69,13 +79,13 @@ def families(draw: st.DrawFn) -> list[Parts]:
     return made
 
 
-def beginnings(parts: list[Parts], row: list[int]) -> int:
+def beginnings(parts: list[TokenSequence], row: list[int]) -> int:
     """How many tokens a tree of these has: their different beginnings."""
     fed = [parts[index].ids[: parts[index].feed].tolist() for index in row]
     return len({tuple(ids[:end]) for ids in fed for end in range(1, len(ids) + 1)})
 
 
-def check(batch: Batch, parts: list[Parts]) -> None:
+def check(batch: Batch, parts: list[TokenSequence]) -> None:
     """Every target stands once, in the order of samples, behind exactly the tokens before it, at their positions."""
     width, found = batch.ids.shape[1], 0
     for number, index in enumerate(batch.samples):
@@ -99,13 +109,13 @@ def check(batch: Batch, parts: list[Parts]) -> None:
 
 @settings(deadline=None, max_examples=150)
 @given(families(), st.integers(0, 3))
-def test_every_target_sees_its_own_past_alone(parts: list[Parts], seed: int) -> None:
+def test_every_target_sees_its_own_past_alone(parts: list[TokenSequence], seed: int) -> None:
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(parts)).tolist()
-    one = FREE.collated(parts, order, most=10**6)
+    one = FREE.collate(parts, order, max_tokens=10**6)
     assert list(one.samples) == order
     check(one, parts)
-    several = batches(parts, order, most=14, rng=rng, sharing=FREE)
+    several = build_batches(parts, order, max_tokens=14, rng=rng, sharing=FREE)
     assert sorted(index for batch in several for index in batch.samples) == list(range(len(parts)))
     for batch in several:
         assert batch.ids.numel() <= 14 or len(batch.ids) == 1
@@ -114,19 +124,19 @@ def test_every_target_sees_its_own_past_alone(parts: list[Parts], seed: int) -> 
 
 @settings(deadline=None, max_examples=100)
 @given(families(), st.sampled_from([0.5, 3.0, 10.0, 1e9]), st.integers(3, 40))
-def test_rows_are_the_least_work_of_all_cuts(parts: list[Parts], even: float, most: int) -> None:
+def test_rows_are_the_least_work_of_all_cuts(parts: list[TokenSequence], even: float, most: int) -> None:
     """Against every way to cut the sorted sequences into rows; and no beginning is fed twice in a row."""
-    sharing = Sharing(even)
+    sharing = PrefixSharing(even)
 
     def work(rows: list[list[int]]) -> float:
-        return sum(sharing.work(beginnings(parts, row), len(row)) for row in rows)
+        return sum(sharing.row_work(beginnings(parts, row), len(row)) for row in rows)
 
     def fits(rows: list[list[int]]) -> bool:
         targets = [sum(np.count_nonzero(parts[index].weight) for index in row) for row in rows]
         held = [max(beginnings(parts, row), count) for row, count in zip(rows, targets, strict=True)]
         return all(len(row) == 1 or size <= most for row, size in zip(rows, held, strict=True))
 
-    trees = sharing.rows(parts, range(len(parts)), most=most)
+    trees = sharing.plan_rows(parts, range(len(parts)), max_tokens=most)
     found = [list(tree.sequences) for tree in trees]
     order = [index for row in found for index in row]
     assert sorted(order) == list(range(len(parts))) and fits(found)
@@ -145,19 +155,26 @@ def test_rows_by_hand() -> None:
     """A prompt of 6 with three answers of 2, and a stranger: 12 + 4 tokens for 24 + 4, if rows may be long."""
     prompt = [1, 2, 3, 1, 2, 3]
     parts = [part([*prompt, n, n, n], [6, 7, 8], number=n) for n in (1, 2, 3)] + [part([3, 3, 3, 3, 3], [4])]
-    assert FREE.rows(parts, range(4), most=100) == [Tree((0, 1, 2), (0, 6, 6), 12, 9), Tree((3,), (0,), 4, 1)]
-    assert [tree.sequences for tree in FREE.rows(parts, range(4), most=11)] == [(0, 1), (2,), (3,)]
-    assert [tree.sequences for tree in DEAR.rows(parts, range(4), most=100)] == [(0,), (1,), (2,), (3,)]
-    batch = FREE.collated(parts, [3, 0, 1, 2], most=100)
+    assert FREE.plan_rows(parts, range(4), max_tokens=100) == [
+        PrefixTree((0, 1, 2), (0, 6, 6), 12, 9),
+        PrefixTree((3,), (0,), 4, 1),
+    ]
+    assert [tree.sequences for tree in FREE.plan_rows(parts, range(4), max_tokens=11)] == [(0, 1), (2,), (3,)]
+    assert [tree.sequences for tree in DEAR.plan_rows(parts, range(4), max_tokens=100)] == [(0,), (1,), (2,), (3,)]
+    batch = FREE.collate(parts, [3, 0, 1, 2], max_tokens=100)
     assert batch.real == 12 + 4 and batch.ids.shape == (2, 12)
     assert batch.positions is not None and batch.positions[0].tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 6, 7, 6, 7]
-    assert FREE.work(12, 3) == pytest.approx(12) and Sharing(24).work(12, 3) == 18 and Sharing(24).work(12, 1) == 15
+    assert (
+        FREE.row_work(12, 3) == pytest.approx(12)
+        and PrefixSharing(24).row_work(12, 3) == 18
+        and PrefixSharing(24).row_work(12, 1) == 15
+    )
 
 
 def test_a_forward_holds_no_more_than_it_may() -> None:
     """Equal sequences, as of a policy that is sure: few tokens, but targets of their own, and these are bounded."""
     parts = [part([1, *[2, 3] * 10], list(range(1, 21)), number=n) for n in range(40)]
-    found = batches(parts, range(40), most=100, rng=np.random.default_rng(0), sharing=FREE)
+    found = build_batches(parts, range(40), max_tokens=100, rng=np.random.default_rng(0), sharing=FREE)
     assert sum(batch.count for batch in found) == 800 and max(batch.count for batch in found) == 100
     assert {batch.ids.shape for batch in found} == {(1, 20)}
 
@@ -167,16 +184,18 @@ def test_rows_stay_apart_where_sharing_is_no_gain() -> None:
     family = [part([1, *[2] * 50, *[n] * 20], list(range(51, 71)), number=n) for n in range(8, 16)]
     strangers = [part([n, *[4] * 50, n], [51], number=n) for n in range(20, 60)]
     parts = family + strangers
-    one = FREE.collated(parts, range(len(parts)), most=10**6)
+    one = FREE.collate(parts, range(len(parts)), max_tokens=10**6)
     plain = collate_padded(parts, [[index] for index in range(len(parts))])
     assert one.mask is None and torch.equal(one.ids, plain.ids), "48 rows of 70 are less than 41 of 203"
-    several = batches(parts, range(len(parts)), most=plain.ids.numel(), rng=np.random.default_rng(0), sharing=FREE)
+    several = build_batches(
+        parts, range(len(parts)), max_tokens=plain.ids.numel(), rng=np.random.default_rng(0), sharing=FREE
+    )
     assert len(several) == 1 and several[0].mask is None
 
 
 def test_nothing_in_common_is_plain_rows() -> None:
     parts = [part([1, 2, 3], [2]), part([2, 2, 3], [1, 2]), part([3, 2, 3, 1], [1])]
-    batch = FREE.collated(parts, [2, 0, 1], most=100)
+    batch = FREE.collate(parts, [2, 0, 1], max_tokens=100)
     assert batch.mask is None and batch.positions is None and batch.samples == (2, 0, 1)
     assert torch.equal(batch.ids, collate_padded(parts, [[2], [0], [1]]).ids)
 
@@ -184,7 +203,7 @@ def test_nothing_in_common_is_plain_rows() -> None:
 def test_other_columns_are_refused() -> None:
     parts = [part([1, 2, 3], [2]), replace(part([1, 2, 2], [2]), columns={})]
     with pytest.raises(BatchMismatch, match="other columns than those beside it"):
-        FREE.collated(parts, [0, 1], most=100)
+        FREE.collate(parts, [0, 1], max_tokens=100)
 
 
 SHAPE = {"vocab_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 32}
@@ -204,10 +223,10 @@ def test_log_probabilities_and_gradients_are_those_of_single_rows(name: str, att
         prompt = [1 + number // 4, *([7, 3, 5, 9] * 3)]
         answer = rng.integers(0, 16, int(rng.integers(1, 9))).tolist()
         parts.append(part(prompt + answer, list(range(len(prompt), len(prompt + answer))), number=number))
-    whole = FREE.collated(parts, range(12), most=10**6)
+    whole = FREE.collate(parts, range(12), max_tokens=10**6)
     assert whole.mask is not None and whole.real < 0.6 * sum(one.feed for one in parts)
-    said = outputs(model, whole).logprobs
-    alone = [outputs(model, collate_padded(parts, [[index]])).logprobs for index in range(12)]
+    said = compute_outputs(model, whole).logprobs
+    alone = [compute_outputs(model, collate_padded(parts, [[index]])).logprobs for index in range(12)]
     assert said is not None
     torch.testing.assert_close(said, torch.cat([one for one in alone if one is not None]), rtol=1e-4, atol=1e-5)
     slopes = []
@@ -218,7 +237,7 @@ def test_log_probabilities_and_gradients_are_those_of_single_rows(name: str, att
     torch.testing.assert_close(*slopes, rtol=1e-3, atol=1e-4)
 
 
-def groups(count: int = 12) -> tuple[Learner, list[Parts]]:
+def groups(count: int = 12) -> tuple[Learner, list[TokenSequence]]:
     policy = small_policy()
     made = [
         replace(one, trajectory=f"{one.trajectory}-{copy}", weight=one.weight * (1 + copy))
@@ -235,7 +254,7 @@ def test_an_update_is_the_same_with_fewer_tokens() -> None:
         learner, made = groups()
         config = learner.config.model_copy(update={"layout": layout})
         learner = Learner(small_policy(), weighted_nll, config, seed=0)
-        found = minibatch(learner, made, range(len(made)), rng=np.random.default_rng(0))
+        found = build_minibatch(learner, made, range(len(made)), rng=np.random.default_rng(0))
         fed.append(learner.update(found).fed)
         weights.append([weight.detach().clone() for weight in learner.policy.model.parameters()])
     assert fed[0] == fed[1] == 3 * fed[2], "each of three equal sequences is fed once"
@@ -243,7 +262,7 @@ def test_an_update_is_the_same_with_fewer_tokens() -> None:
         torch.testing.assert_close(weights[0], other, rtol=1e-4, atol=2e-5)
 
 
-@pytest.mark.parametrize("objective", [weighted_nll, dpo()], ids=["imitation", "pairs"])
+@pytest.mark.parametrize("objective", [weighted_nll, dpo_objective()], ids=["imitation", "pairs"])
 def test_a_fit_shares_rows_where_it_is_asked_to(objective) -> None:
     """Neighbours stay pairs: targets stand in the order of the data, however rows were made."""
     reports, weights = [], []
@@ -256,7 +275,7 @@ def test_a_fit_shares_rows_where_it_is_asked_to(objective) -> None:
             reference = np.linspace(-3, -1, len(one), dtype=np.float32)
             for ids, side in ((one.ids, 0), (worse, 1)):
                 made.append(replace(one, trajectory=f"{number}-{side}", ids=ids, columns={"reference": reference}))
-        config = TrainConfig(lr=1e-3, batch_tokens=512, updates=6, layout=layout)
+        config = TrainConfig(lr=1e-3, batch_tokens=512, max_steps=6, layout=layout)
         learner = Learner(policy, objective, config, seed=3)
         losses: list[tuple[float, int]] = []
         learner.fit(made, on_update=lambda metrics, told=losses: told.append((metrics.loss, metrics.fed)))
@@ -270,34 +289,37 @@ def test_a_fit_shares_rows_where_it_is_asked_to(objective) -> None:
 def test_a_practice_shares_its_prompts(tmp_path) -> None:
     """By itself; what is said of an episode, by the policy, its values and the reference, is what rows apart say."""
     world = Echo()
-    setup = Setup("poad", quick(iterations=1), POAD.objective, critic(), reference=True)
-    with run_of(tmp_path, world) as run, run.practise(talking(tmp_path / "talking", world), setup) as practice:
-        next(practice.rounds())
-        played = practice.play(practice.starts(world.tasks("train", "seen")))
-        seen, view = practice.look(played), practice.view
+    setup = RLSpec("poad", quick(iterations=1), POAD.objective, critic_objective(), reference=True)
+    with run_of(tmp_path, world) as run, run.train_rl(talking(tmp_path / "talking", world), setup) as practice:
+        next(practice.iterations())
+        played = practice.rollout(practice.next_starts(world.tasks("train", "seen")))
+        seen, view = practice.score(played), practice.scoring_config
         assert view.sharing is not None and view.sharing == practice.learner.sharing
-        apart = see(replace(view, sharing=None), played, seen.chains, found=seen.flat, report=seen.report)
-        assert seen.said.keys() == apart.said.keys() == {"old", "values", "reference"}
-        for name, said in seen.said.items():
-            assert np.allclose(said, apart.said[name], atol=2e-5), name
-        assert np.allclose(seen.old, seen.flat.logp, atol=2e-5) and seen.old.std() > 0.05
-        practice.improve(seen, seen.credit(POAD.credit))
-        assert 0 < practice.measured["fed"] < 0.6 * sum(chain.feed for chain in seen.chains)
+        apart = score_rollout(replace(view, sharing=None), played, seen.sequences, batch=seen.batch, report=seen.report)
+        assert seen.token_outputs.keys() == apart.token_outputs.keys() == {"old", "values", "reference"}
+        for name, said in seen.token_outputs.items():
+            assert np.allclose(said, apart.token_outputs[name], atol=2e-5), name
+        assert np.allclose(seen.old, seen.batch.logp, atol=2e-5) and seen.old.std() > 0.05
+        practice.update(seen, seen.estimate_advantages(POAD.estimator))
+        assert 0 < practice.metrics["fed"] < 0.6 * sum(chain.feed for chain in seen.sequences)
 
 
 def test_who_shares() -> None:
     policy, alone = small_policy(), Parallelism()
-    assert sharing_of(policy.model, "shared", alone) == Sharing.of(policy.model)
-    assert in_practice(TrainConfig(), policy.model).layout == "shared"
-    assert in_practice(TrainConfig(layout="packed"), policy.model).layout == "packed"
-    assert sharing_of(policy.model, "auto", alone) is None, "fit shares where it is asked to"
-    assert sharing_of(policy.model, "bucketed", alone) is None and sharing_of(policy.model, "packed", alone) is None
+    assert resolve_sharing(policy.model, "shared", alone) == PrefixSharing.from_model(policy.model)
+    assert resolve_rl_layout(TrainConfig(), policy.model).layout == "shared"
+    assert resolve_rl_layout(TrainConfig(layout="packed"), policy.model).layout == "packed"
+    assert resolve_sharing(policy.model, "auto", alone) is None, "fit shares where it is asked to"
+    assert (
+        resolve_sharing(policy.model, "bucketed", alone) is None
+        and resolve_sharing(policy.model, "packed", alone) is None
+    )
     with pytest.raises(ConfigError, match="layout: shared rows are learned with data parallelism alone"):
-        sharing_of(policy.model, "shared", Parallelism(pp=2))
+        resolve_sharing(policy.model, "shared", Parallelism(pp=2))
     policy.model.config.sliding_window = 8
-    assert in_practice(TrainConfig(), policy.model).layout == "auto"
+    assert resolve_rl_layout(TrainConfig(), policy.model).layout == "auto"
     with pytest.raises(ConfigError, match="layout: shared rows need full attention and positions"):
-        sharing_of(policy.model, "shared", alone)
+        resolve_sharing(policy.model, "shared", alone)
 
 
 @pytest.mark.parametrize(
@@ -321,14 +343,14 @@ def test_who_shares() -> None:
 )
 def test_models_that_would_mix_their_sequences_are_found_out(config) -> None:
     model = AutoModelForCausalLM.from_config(config)
-    assert in_practice(TrainConfig(), model).layout == "auto" and model.training
+    assert resolve_rl_layout(TrainConfig(), model).layout == "auto" and model.training
     with pytest.raises(ConfigError, match=f"positions as they are given, {config.model_type} has something else"):
-        sharing_of(model, "shared", Parallelism())
+        resolve_sharing(model, "shared", Parallelism())
 
 
 def test_a_model_is_tried_within_its_context() -> None:
     config = GPT2Config(vocab_size=16, n_layer=1, n_head=2, n_embd=16, n_positions=10)
-    assert in_practice(TrainConfig(), AutoModelForCausalLM.from_config(config)).layout == "shared"
+    assert resolve_rl_layout(TrainConfig(), AutoModelForCausalLM.from_config(config)).layout == "shared"
 
 
 def test_a_trial_that_finds_no_memory_is_told(monkeypatch) -> None:
@@ -337,20 +359,20 @@ def test_a_trial_that_finds_no_memory_is_told(monkeypatch) -> None:
     def refused(*given: object, **named: object) -> None:
         raise torch.OutOfMemoryError("no room")
 
-    monkeypatch.setattr(prefix_sharing, "outputs", refused)
+    monkeypatch.setattr(prefix_sharing, "compute_outputs", refused)
     with pytest.raises(DeviceMemory, match="does not fit the device's memory"):
-        in_practice(TrainConfig(), small_policy().model)
+        resolve_rl_layout(TrainConfig(), small_policy().model)
 
 
 def test_a_head_of_values_changes_no_row() -> None:
     """It stays on a model that has practised with values, and is not there after a checkpoint was read."""
     model = small_policy().model
-    before = Sharing.of(model)
+    before = PrefixSharing.from_model(model)
     model.value_head = torch.nn.Linear(16, 64)
-    assert Sharing.of(model) == before
+    assert PrefixSharing.from_model(model) == before
 
 
 def test_the_length_where_attention_costs_as_much_as_the_rest() -> None:
     """By hand: a layer of the small model has 4 x 16 x 16 + 3 x 16 x 32 weights, and looks with 2 heads of 8."""
     weights = 4 * 16 * 16 + 3 * 16 * 32
-    assert Sharing.of(small_policy().model).even == pytest.approx(2 * weights / (4 * 2 * 8))
+    assert PrefixSharing.from_model(small_policy().model).break_even_width == pytest.approx(2 * weights / (4 * 2 * 8))

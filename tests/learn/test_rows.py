@@ -15,37 +15,44 @@ from pydantic import ValidationError
 from small_training import episode, small_policy
 
 from evolvent.errors import ConfigError, MissingExtra, SampleInvalid
-from evolvent.learn.rows import Reading, read_rows, read_trajectories
+from evolvent.learn.rows import ReadingConfig, read_rows, read_trajectories
 from evolvent.learn.sources import (
-    dataset_rows,
     file_digest,
-    json_lines,
     open_dataset,
+    read_dataset_rows,
+    read_json_lines,
     source_digest,
     vocabulary_digest,
 )
-from evolvent.learn.token_sequences import Parts, flatten
-from evolvent.learn.windows import Intake, blocks, cut, fitted, text_parts, windows
+from evolvent.learn.token_sequences import TokenSequence, flatten
+from evolvent.learn.windows import (
+    Intake,
+    build_blocks,
+    fit_to_context,
+    slice_sequence,
+    split_into_windows,
+    text_sequence,
+)
 from evolvent.store.store import Store
 from evolvent.trajectory import Step, Task, Trajectory
 
 POLICY = byte_policy(context=200)
 
 
-def read(*rows: Any, intake: Intake | None = None, policy: Any = POLICY, **reading: Any) -> list[Parts]:
+def read(*rows: Any, intake: Intake | None = None, policy: Any = POLICY, **reading: Any) -> list[TokenSequence]:
     named = [(f"r{number}", row) for number, row in enumerate(rows)]
-    return list(read_rows(named, policy, Reading(**reading), intake=intake))
+    return list(read_rows(named, policy, ReadingConfig(**reading), intake=intake))
 
 
-def text(parts: Parts, where: Any = slice(None)) -> str:
+def text(parts: TokenSequence, where: Any = slice(None)) -> str:
     return str(POLICY.tokenizer.decode(parts.ids[where], skip_special_tokens=False))
 
 
-def learned(parts: Parts) -> str:
+def learned(parts: TokenSequence) -> str:
     return text(parts, parts.weight != 0)
 
 
-def same(one: Parts, other: Parts) -> bool:
+def same(one: TokenSequence, other: TokenSequence) -> bool:
     arrays = ("ids", "written", "sampled", "logprobs", "step", "span", "weight")
     return one.trajectory == other.trajectory and all(
         np.array_equal(getattr(one, name), getattr(other, name)) for name in arrays
@@ -66,11 +73,11 @@ def test_a_document_is_learned_but_for_its_first_token() -> None:
 
 def test_a_long_document_is_cut_into_windows_or_blocks() -> None:
     rows = [{"text": "abcdefghij"}, {"text": "klm"}]
-    made = read(*rows, kind="text", context=5, too_long="split")
+    made = read(*rows, kind="text", context=5, overlong="split")
     assert [text(parts) for parts in made] == ["abcde", "fghij", f"klm{END}"]  # the end alone teaches nothing
     assert [learned(parts) for parts in made] == ["bcde", "ghij", f"lm{END}"]
     assert [parts.trajectory for parts in made] == ["r0/0", "r0/5", "r1"]
-    made = read(*rows, kind="text", context=5, too_long="split", overlap=2)
+    made = read(*rows, kind="text", context=5, overlong="split", overlap=2)
     assert [text(parts) for parts in made] == ["abcde", "defgh", f"ghij{END}", f"klm{END}"]
     assert "".join(learned(parts) for parts in made) == f"bcdefghij{END}lm{END}"
     made = read(*rows, kind="text", context=6, join=True)
@@ -87,11 +94,11 @@ def test_longer_ones_are_refused_or_truncated_and_counted() -> None:
     assert (tally.rows, tally.parts, tally.refused, tally.truncated, tally.split) == (2, 1, 1, 0, 0)
     assert str(tally.problems[0]).startswith("r0: longer than the context; got 11 tokens; expected at most 5")
     tally = Intake()
-    made = read(*rows, kind="text", context=5, too_long="truncate", intake=tally)
+    made = read(*rows, kind="text", context=5, overlong="truncate", intake=tally)
     assert [text(parts) for parts in made] == ["abcde", f"klm{END}"]
     assert (tally.rows, tally.parts, tally.refused, tally.truncated, tally.split) == (2, 2, 0, 1, 0)
     tally = Intake()
-    read(*rows, kind="text", context=5, too_long="split", intake=tally)
+    read(*rows, kind="text", context=5, overlong="split", intake=tally)
     assert (tally.rows, tally.parts, tally.refused, tally.truncated, tally.split) == (2, 3, 0, 0, 1)
 
 
@@ -123,8 +130,8 @@ def test_windows_and_blocks_lose_nothing(lengths: list[int], context: int, data:
     for length in lengths:
         documents.append(np.arange(at, at + length, dtype=np.int32))
         at += length
-    joined = list(blocks(documents, context, overlap=overlap))
-    apart = [windows(text_parts("d", document), context, overlap=overlap) for document in documents]
+    joined = list(build_blocks(documents, context, overlap=overlap))
+    apart = [split_into_windows(text_sequence("d", document), context, overlap=overlap) for document in documents]
     for made, whole in [(joined, np.arange(at)), *zip(apart, documents, strict=True)]:
         targets = np.concatenate([whole[:0], *(parts.ids[parts.weight != 0] for parts in made)])
         starts = {int(parts.ids[0]) for parts in made}
@@ -138,8 +145,8 @@ def test_windows_and_blocks_lose_nothing(lengths: list[int], context: int, data:
 
 
 def test_cutting_keeps_columns_and_what_is_known() -> None:
-    parts = text_parts("d", list(range(6)))
-    parts = Parts(
+    parts = text_sequence("d", list(range(6)))
+    parts = TokenSequence(
         *[
             getattr(parts, name)
             for name in ("trajectory", "ids", "written", "sampled", "logprobs", "step", "span", "weight")
@@ -147,17 +154,17 @@ def test_cutting_keeps_columns_and_what_is_known() -> None:
         columns={"returns": np.arange(12).reshape(6, 2)},
         unit=0.5,
     )
-    piece = cut(parts, 2, 5, known=2)
+    piece = slice_sequence(parts, 2, 5, num_context=2)
     assert piece.ids.tolist() == [2, 3, 4] and piece.weight.tolist() == [0, 0, 1] and piece.unit == 0.5
     assert piece.columns["returns"].tolist() == [[4, 5], [6, 7], [8, 9]] and piece.feed == 2
     assert parts.weight.tolist() == [0, 1, 1, 1, 1, 1]  # the whole is as it was
-    late = Parts(
+    late = TokenSequence(
         *[getattr(parts, name) for name in ("trajectory", "ids", "written", "sampled", "logprobs", "step", "span")],
         np.float32([0, 0, 0, 0, 0, 1]),
     )
     with pytest.raises(SampleInvalid, match=r"nothing that is learned fits.*number 5; expected .* first 3"):
-        fitted(late, 3, too_long="truncate")
-    assert [window.ids.tolist() for window in fitted(late, 4, too_long="split", overlap=1)] == [[3, 4, 5]]
+        fit_to_context(late, 3, overlong="truncate")
+    assert [window.ids.tolist() for window in fit_to_context(late, 4, overlong="split", overlap=1)] == [[3, 4, 5]]
 
 
 # ------------------------------------------------------------------ conversations
@@ -182,7 +189,7 @@ def test_a_conversation_is_what_the_template_writes_and_replies_are_learned() ->
     flat = flatten(
         [Trajectory("r0", Task("w", "1", {}), steps)], POLICY.dialect, instructions=lambda task: "be brief", context=200
     )
-    assert same(parts, flat.parts[0])
+    assert same(parts, flat.sequences[0])
 
 
 def test_prompt_and_completion_are_a_conversation() -> None:
@@ -273,7 +280,7 @@ def test_pairs_that_are_too_long_stay_pairs() -> None:
     assert [parts.trajectory for parts in made] == ["r0/chosen", "r0/rejected", "r3/chosen", "r3/rejected"]
     assert (tally.rows, tally.parts, tally.refused) == (4, 4, 2)
     tally = Intake()
-    made = read(short, long, hidden, short, kind="pairs", context=60, too_long="truncate", intake=tally)
+    made = read(short, long, hidden, short, kind="pairs", context=60, overlong="truncate", intake=tally)
     assert [parts.trajectory[:2] for parts in made] == ["r0", "r0", "r1", "r1", "r3", "r3"]
     assert (tally.refused, tally.truncated) == (1, 1) and len(made[2]) == 60
     assert "nothing that is learned fits" in tally.problems[0].what
@@ -299,13 +306,13 @@ def test_bad_pairs_are_refused_whole(row: Any, reason: str) -> None:
 
 def test_readings_that_contradict_themselves() -> None:
     for wrong, reason in (
-        ({"kind": "pairs", "too_long": "split"}, "a pair cannot be split"),
+        ({"kind": "pairs", "overlong": "split"}, "a pair cannot be split"),
         ({"join": True}, "only documents"),
         ({"overlap": 3}, "an overlap is of windows"),
-        ({"too_long": "split", "context": 8, "overlap": 8}, "must be shorter"),
+        ({"overlong": "split", "context": 8, "overlap": 8}, "must be shorter"),
     ):
         with pytest.raises(ValidationError, match=reason):
-            Reading(**wrong)  # type: ignore[arg-type]
+            ReadingConfig(**wrong)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="does not fit the policy; got 201; expected 1 to 200 tokens"):
         read({"text": "x"}, kind="text", context=201)
     with pytest.raises(ConfigError, match="expected 201 to 200 tokens"):
@@ -319,8 +326,8 @@ def test_json_lines_name_their_line_and_count_what_is_no_json(tmp_path: Path) ->
     path = tmp_path / "qa.jsonl"
     path.write_bytes(b'{"question": "q", "answer": "a"}\n\n{"question": \n\xff\n[1]\n{"question": "r", "answer": "b"}')
     tally = Intake()
-    rows = json_lines(path, intake=tally, columns={"prompt": "question", "completion": "answer"})
-    made = list(read_rows(rows, POLICY, Reading(), intake=tally))
+    rows = read_json_lines(path, intake=tally, columns={"prompt": "question", "completion": "answer"})
+    made = list(read_rows(rows, POLICY, ReadingConfig(), intake=tally))
     assert [parts.trajectory for parts in made] == ["qa.jsonl:1", "qa.jsonl:6"]
     assert (tally.rows, tally.parts, tally.refused) == (5, 2, 3)
     assert [problem.where for problem in tally.problems] == ["qa.jsonl:3", "qa.jsonl:4", "qa.jsonl:5"]
@@ -336,18 +343,18 @@ def test_a_store_streams_into_sequences(tmp_path: Path) -> None:
         store.append(Trajectory("idle", Task("small", "1", {}), (Step("you", ""),)))
     tally = Intake()
     stored = Store.open(tmp_path / "store").trajectories()
-    made = list(read_trajectories(stored, policy, Reading(), instructions=lambda task: "", intake=tally))
+    made = list(read_trajectories(stored, policy, ReadingConfig(), instructions=lambda task: "", intake=tally))
     flat = flatten([episode(n) for n in range(12)], policy.dialect, instructions=lambda task: "", context=64)
-    assert all(same(a, b) for a, b in zip(made, flat.parts, strict=True))
+    assert all(same(a, b) for a, b in zip(made, flat.sequences, strict=True))
     assert (tally.rows, tally.parts, tally.refused) == (14, 12, 2)
     assert [problem.where for problem in tally.problems] == ["strange", "idle"]
     tally = Intake()
-    reading = Reading(context=20, too_long="split", overlap=4)
+    reading = ReadingConfig(context=20, overlong="split", overlap=4)
     some = list(
         read_trajectories([episode(n) for n in range(12)], policy, reading, instructions=lambda task: "", intake=tally)
     )
-    assert sum((p.weight != 0).sum() for p in some) == sum((p.weight != 0).sum() for p in flat.parts)
-    assert tally.split == sum(len(parts) > 20 for parts in flat.parts) > 0 and len(some) > 12
+    assert sum((p.weight != 0).sum() for p in some) == sum((p.weight != 0).sum() for p in flat.sequences)
+    assert tally.split == sum(len(parts) > 20 for parts in flat.sequences) > 0 and len(some) > 12
 
 
 @pytest.fixture
@@ -373,7 +380,7 @@ def test_data_sets_of_both_kinds_are_read(data: Path, tmp_path: Path, offline: A
     offline.DatasetDict({"train": saved}).save_to_disk(str(tmp_path / "splits"))
     texts = []
     for found in (open_dataset(data), open_dataset(tmp_path / "saved"), open_dataset(tmp_path / "splits"), saved):
-        made = list(read_rows(dataset_rows(found, name="d"), POLICY, Reading(kind="text")))
+        made = list(read_rows(read_dataset_rows(found, name="d"), POLICY, ReadingConfig(kind="text")))
         assert [parts.trajectory for parts in made] == [f"d:{number}" for number in range(5)]
         texts.append([text(parts) for parts in made])
     assert texts[0] == texts[1] == texts[2] == texts[3] and texts[0][4] == f"document 4{END}"
@@ -389,7 +396,7 @@ def test_data_sets_that_cannot_be_read(data: Path, tmp_path: Path, offline: Any)
         open_dataset(tmp_path / "empty")
     (data / "train.jsonl").write_text('{"text": "a"}\n{"text": ', encoding="utf-8")
     with pytest.raises(SampleInvalid, match="'d' cannot be read"):
-        list(dataset_rows(open_dataset(data), name="d"))
+        list(read_dataset_rows(open_dataset(data), name="d"))
 
 
 def test_without_datasets_the_extra_is_named(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -407,14 +414,16 @@ def test_digests_tell_what_tokens_depend_on(tmp_path: Path) -> None:
     assert file_digest(path) != first and file_digest(tmp_path) == file_digest(path)
     other = byte_policy(context=200, begin=True)
     seen = {
-        source_digest(first, POLICY, Reading()),
-        source_digest(first, other, Reading()),
-        source_digest(first, POLICY, Reading(kind="text")),
-        source_digest(first, POLICY, Reading(context=100)),
-        source_digest(first, small_policy(), Reading()),
-        source_digest(file_digest(path), POLICY, Reading()),
+        source_digest(first, POLICY, ReadingConfig()),
+        source_digest(first, other, ReadingConfig()),
+        source_digest(first, POLICY, ReadingConfig(kind="text")),
+        source_digest(first, POLICY, ReadingConfig(context=100)),
+        source_digest(first, small_policy(), ReadingConfig()),
+        source_digest(file_digest(path), POLICY, ReadingConfig()),
     }
     assert len(seen) == 6
-    assert source_digest(first, POLICY, Reading()) == source_digest(first, byte_policy(context=200), Reading())
+    assert source_digest(first, POLICY, ReadingConfig()) == source_digest(
+        first, byte_policy(context=200), ReadingConfig()
+    )
     assert vocabulary_digest(POLICY.tokenizer) == vocabulary_digest(byte_policy().tokenizer)
     assert vocabulary_digest(POLICY.tokenizer) != vocabulary_digest(small_policy().tokenizer)

@@ -9,7 +9,7 @@ import torch
 
 from evolvent.errors import BatchMismatch
 from evolvent.learn import losses
-from evolvent.learn.objectives import Outputs, span_labels
+from evolvent.learn.objectives import Outputs, span_labels_objective
 from evolvent.learn.packing import Batch
 
 
@@ -24,11 +24,11 @@ def test_worked_by_hand() -> None:
     words = torch.tensor([[log(3.0), 0.0], [0.0, log(3.0)], [5.0, 5.0]])  # p(good) = 3/4, 1/4, 1/2
     soft = [-log(0.75), -(0.5 * log(0.25) + 0.5 * log(0.75)), log(2.0)]
     labels, weights = [1.0, 0.5, 0.3], [1.0, 2.0, 1.0]
-    total, count = span_labels().loss(Outputs(teacher=words), batch(labels, weights))
+    total, count = span_labels_objective().loss(Outputs(teacher=words), batch(labels, weights))
     assert float(total) == pytest.approx(soft[0] + 2 * soft[1] + soft[2], rel=1e-6) and count == 3
-    hard, _ = span_labels(soft=False).loss(Outputs(teacher=words), batch(labels, weights))
+    hard, _ = span_labels_objective(soft=False).loss(Outputs(teacher=words), batch(labels, weights))
     assert float(hard) == pytest.approx(-log(0.75) - 2 * log(0.25) + log(2.0), rel=1e-6)
-    none, _ = span_labels(soft=False).loss(Outputs(teacher=words[:1]), batch([0.0], [1.0]))
+    none, _ = span_labels_objective(soft=False).loss(Outputs(teacher=words[:1]), batch([0.0], [1.0]))
     assert float(none) == pytest.approx(-log(0.25), rel=1e-6)
 
 
@@ -46,12 +46,12 @@ def test_only_the_difference_counts_and_the_gradient_is_the_error() -> None:
 
 
 def test_the_count_is_of_the_batch_and_what_is_missing_is_said() -> None:
-    objective = span_labels()
+    objective = span_labels_objective()
     assert objective.count(batch([0.5, 1.0], [1.0, 3.0])) == 2
     assert (
         objective.needs == ("teacher",)
         and "soft" in repr(objective)
-        and repr(objective) != repr(span_labels(soft=False))
+        and repr(objective) != repr(span_labels_objective(soft=False))
     )
     with pytest.raises(BatchMismatch, match="two label words"):
         objective.loss(Outputs(teacher=torch.zeros(1, 3)), batch([0.5], [1.0]))

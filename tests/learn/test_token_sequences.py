@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 from small_training import small_policy
 
 from evolvent.errors import BatchMismatch, VocabularyMismatch
-from evolvent.learn.token_sequences import Parts, check_parts, flatten
-from evolvent.models.tiny import vocabulary_of
+from evolvent.learn.token_sequences import TokenSequence, check_sequences, flatten
+from evolvent.models.tiny import read_vocabulary
 from evolvent.trajectory import Generation, Score, Step, Task, Trajectory
 
 POLICY = small_policy(layers=1)
-DIALECT, VOCABULARY = POLICY.dialect, vocabulary_of(POLICY.tokenizer)
+DIALECT, VOCABULARY = POLICY.dialect, read_vocabulary(POLICY.tokenizer)
 BOS, EOS, OBS, ACT = 1, 2, 4, 5
 TASK = Task("small", "1", {"number": 1})
 
@@ -31,9 +31,9 @@ def trajectory(*steps: Step, **more: object) -> Trajectory:
     return Trajectory("t", TASK, steps, **more)  # type: ignore[arg-type]
 
 
-def flat(*trajectories: Trajectory, **more: object) -> list[Parts]:
+def flat(*trajectories: Trajectory, **more: object) -> list[TokenSequence]:
     options = {"instructions": lambda task: "", "context": 64, **more}
-    return flatten(trajectories, DIALECT, **options).parts  # type: ignore[arg-type]
+    return flatten(trajectories, DIALECT, **options).sequences  # type: ignore[arg-type]
 
 
 def test_text_golden() -> None:
@@ -124,7 +124,7 @@ def test_thoughts_are_rendered_where_asked() -> None:
 def test_too_long_is_refused_and_listed() -> None:
     long, short = trajectory(*[Step("you see a door", "go north")] * 3), trajectory(Step("you", "go"))
     made = flatten([long, short], DIALECT, instructions=lambda task: "", context=10)
-    assert len(made.parts) == 1 and len(made.refused) == 1
+    assert len(made.sequences) == 1 and len(made.refused) == 1
     assert made.refused[0].where == "t" and "28 tokens" in made.refused[0].what
 
 
@@ -145,11 +145,11 @@ def test_without_steps_there_is_nothing() -> None:
 def test_check_parts_names_the_trajectory() -> None:
     (parts,) = flat(trajectory(Step("you", "go")))
     most = int(parts.ids.max())
-    check_parts([parts], vocabulary=most + 1, context=5)  # the last of its six tokens is never fed
+    check_sequences([parts], vocabulary=most + 1, context=5)  # the last of its six tokens is never fed
     with pytest.raises(BatchMismatch, match=r"'t' is longer.*got 5; expected at most 4 tokens"):
-        check_parts([parts], vocabulary=most + 1, context=4)
+        check_sequences([parts], vocabulary=most + 1, context=4)
     with pytest.raises(VocabularyMismatch, match=rf"'t' has a token id.*got {most}; expected 0 to {most - 1}"):
-        check_parts([parts], vocabulary=most, context=6)
+        check_sequences([parts], vocabulary=most, context=6)
 
 
 @settings(deadline=None, max_examples=60)

@@ -35,22 +35,22 @@ from evolvent.errors import (
 from evolvent.learn.arrays import BLOCK
 from evolvent.learn.learner import Learner
 from evolvent.learn.objectives import weighted_nll
-from evolvent.learn.rows import Reading, read_rows
-from evolvent.learn.sources import file_digest, json_lines, source_digest, vocabulary_digest
-from evolvent.learn.token_sequences import Parts
+from evolvent.learn.rows import ReadingConfig, read_rows
+from evolvent.learn.sources import file_digest, read_json_lines, source_digest, vocabulary_digest
+from evolvent.learn.token_sequences import TokenSequence
 from evolvent.learn.tokens import TokenFile, write_tokens
-from evolvent.learn.trees import branched
-from evolvent.learn.windows import Intake, text_parts
+from evolvent.learn.trees import add_branches
+from evolvent.learn.windows import Intake, text_sequence
 from evolvent.store.lock import WriterLock
 
 ARRAYS = [
     entry.name
-    for entry in fields(Parts)
+    for entry in fields(TokenSequence)
     if entry.name in ("ids", "written", "sampled", "logprobs", "step", "span", "weight")
 ]
 
 
-def check_equal(one: Parts, other: Parts) -> None:
+def check_equal(one: TokenSequence, other: TokenSequence) -> None:
     assert (one.trajectory, one.group, one.reward, one.unit, one.feed) == (
         other.trajectory,
         other.group,
@@ -64,9 +64,9 @@ def check_equal(one: Parts, other: Parts) -> None:
         assert a.dtype == b.dtype and a.shape == b.shape and np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
 
 
-def some(number: int, length: int, *, rng: np.random.Generator, columns: bool = True) -> Parts:
+def some(number: int, length: int, *, rng: np.random.Generator, columns: bool = True) -> TokenSequence:
     written = rng.random(length) < 0.5
-    return Parts(
+    return TokenSequence(
         f"trajectory {number} \ud800 é",
         rng.integers(0, 1 << 31, length).astype(np.int32),
         written,
@@ -95,7 +95,7 @@ def test_it_equals_the_list_it_came_from(
 ) -> None:
     rng = np.random.default_rng(seed)
     made = [some(number, length, rng=rng, columns=columns) for number, length in enumerate(lengths)]
-    made.append(text_parts("last", [1, 2, 3]))
+    made.append(text_sequence("last", [1, 2, 3]))
     made[-1] = replace(
         made[-1],
         columns={name: np.zeros((3, *column.shape[1:]), column.dtype) for name, column in made[0].columns.items()},
@@ -117,10 +117,10 @@ def test_it_equals_the_list_it_came_from(
     found.verify()
 
 
-def corpus(count: int, *, length: int = 400, rng: int = 0) -> Iterator[Parts]:
+def corpus(count: int, *, length: int = 400, rng: int = 0) -> Iterator[TokenSequence]:
     random = np.random.default_rng(rng)
     for number in range(count):
-        yield text_parts(f"d{number}", random.integers(0, 1 << 30, length).astype(np.int32))
+        yield text_sequence(f"d{number}", random.integers(0, 1 << 30, length).astype(np.int32))
 
 
 def test_what_is_equal_everywhere_takes_no_room(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_what_is_equal_everywhere_takes_no_room(tmp_path: Path) -> None:
 def test_the_files_do_not_depend_on_how_they_were_written(tmp_path: Path) -> None:
     """Arrays that begin with equal rows are filled up later; blocks end where they end."""
     rng = np.random.default_rng(0)
-    plain = [text_parts(f"d{number}", rng.integers(0, 9, 50_000)) for number in range(12)]
+    plain = [text_sequence(f"d{number}", rng.integers(0, 9, 50_000)) for number in range(12)]
     late = replace(plain[-1], logprobs=np.linspace(-1, 0, 50_000, dtype=np.float32))
     found = write_tokens(tmp_path / "c", [*plain[:-1], late])
     raw = np.fromfile(found.folder / "logprobs.bin", "<f4")
@@ -159,7 +159,7 @@ def test_the_files_do_not_depend_on_how_they_were_written(tmp_path: Path) -> Non
 
 def test_branches_have_no_place_in_it(tmp_path: Path) -> None:
     """They are refused, and not flattened to one text that nobody wrote."""
-    tree = branched(text_parts("one", [1, 2, 3]), [(1, [7, 8])], {})
+    tree = add_branches(text_sequence("one", [1, 2, 3]), [(1, [7, 8])], {})
     with pytest.raises(BatchMismatch, match="'one' has branches"):
         write_tokens(tmp_path / "tokens", [tree])
     assert not (tmp_path / "tokens").exists()
@@ -185,7 +185,7 @@ def test_memory_is_constant(tmp_path: Path) -> None:
 
 
 def test_the_same_source_is_not_done_twice(tmp_path: Path) -> None:
-    def never() -> Iterator[Parts]:
+    def never() -> Iterator[TokenSequence]:
         raise RuntimeError("read again")
         yield
 
@@ -212,7 +212,7 @@ def test_the_digest_is_of_the_content(tmp_path: Path) -> None:
 
 
 def test_a_source_that_fails_leaves_nothing(tmp_path: Path) -> None:
-    def failing() -> Iterator[Parts]:
+    def failing() -> Iterator[TokenSequence]:
         yield from corpus(20)
         raise ValueError("no more")
 
@@ -221,7 +221,7 @@ def test_a_source_that_fails_leaves_nothing(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [".c.lock"]
     with pytest.raises(NothingToLearn, match=r"got 0 sequences, 2 rows refused; r0: .*another form"):
         tally = Intake()
-        rows = read_rows([("r0", 1), ("r1", 2)], byte_policy(), Reading(), intake=tally)
+        rows = read_rows([("r0", 1), ("r1", 2)], byte_policy(), ReadingConfig(), intake=tally)
         write_tokens(tmp_path / "c", rows, intake=tally)
     other = replace(next(corpus(1)), columns={"x": np.zeros(400, np.float32)})
     with pytest.raises(BatchMismatch, match=r"'d0' has other columns than those before it; got \['x'\]"):
@@ -242,13 +242,13 @@ import os, resource, signal, sys
 from pathlib import Path
 from evolvent.errors import NoSpace
 from evolvent.learn.tokens import write_tokens
-from evolvent.learn.windows import text_parts
+from evolvent.learn.windows import text_sequence
 
 def corpus(die):
     for number in range(3000):
         if number == die:
             os.kill(os.getpid(), signal.SIGKILL)
-        yield text_parts(str(number), range(number, number + 400))
+        yield text_sequence(str(number), range(number, number + 400))
 
 folder, die, limit = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 if limit:
@@ -366,19 +366,23 @@ def test_training_on_it_equals_training_on_the_list(tmp_path: Path) -> None:
         parts: Any = small_parts(policy)
         if stored:
             parts = write_tokens(tmp_path / "c", parts)
-        losses.append(Learner(policy, weighted_nll, small_config(updates=5), seed=1).fit(parts).losses)
+        losses.append(Learner(policy, weighted_nll, small_config(max_steps=5), seed=1).fit(parts).losses)
     assert losses[0] == losses[1] and len(losses[0]) == 5
 
 
 def test_from_json_lines_to_tokens_and_not_again(tmp_path: Path) -> None:
-    policy, reading, path = byte_policy(), Reading(kind="text", too_long="split", context=64), tmp_path / "a.jsonl"
+    policy, reading, path = (
+        byte_policy(),
+        ReadingConfig(kind="text", overlong="split", context=64),
+        tmp_path / "a.jsonl",
+    )
     rows = [{"text": "word " * number} for number in range(1, 40)]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows) + "{\n", encoding="utf-8")
     asked = []
     for _ in range(2):
         tally = Intake()
         source = source_digest(file_digest(path), policy, reading)
-        parts = read_rows(json_lines(path, intake=tally), policy, reading, intake=tally)
+        parts = read_rows(read_json_lines(path, intake=tally), policy, reading, intake=tally)
         found = write_tokens(
             tmp_path / source[:16], parts, source=source, intake=tally, vocabulary=vocabulary_digest(policy.tokenizer)
         )

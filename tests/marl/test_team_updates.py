@@ -11,29 +11,29 @@ import torch
 from team_play import SPEC, play, rollout_of
 
 from evolvent.errors import NonFinite, ShapeMismatch
-from evolvent.marl.buffer import minibatches, team_buffer
-from evolvent.marl.credit import ValueNorm, team_credit
-from evolvent.marl.policy import TeamPolicy, rollout_actions, rollout_seen, shape_of
+from evolvent.marl.buffer import build_team_buffer, iterate_minibatches
+from evolvent.marl.credit import ValueNormalizer, estimate_team_advantages
+from evolvent.marl.policy import TeamPolicy, rollout_actions, rollout_tensors, team_shape
 from evolvent.marl.rollout import ArrayRollout
-from evolvent.marl.updates import TeamLearner, TeamUpdates, policy_term, value_term
-from evolvent.models.team_actions import Seen
+from evolvent.marl.updates import TeamLearner, TeamUpdateConfig, team_policy_loss, team_value_loss
+from evolvent.models.team_actions import TeamInputs
 from evolvent.models.team_files import make_team
 from evolvent.trajectory import sample_rng
 from evolvent.worlds.teams.base import Continuous, Discrete, Multi, TeamSpec
 from evolvent.worlds.teams.games import GameWorld
 
 KINDS = ["mat", "mat_encoder", "mat_decoder", "mat_gru", "mat_dec", "mappo", "happo"]
-FEW = TeamUpdates(lr=1e-3, epochs=2, minibatches=3, clip=0.2)
+FEW = TeamUpdateConfig(lr=1e-3, epochs=2, minibatches=3, clip=0.2)
 
 
 def policy_of(kind: str = "mat", spec: TeamSpec = SPEC, **settings) -> TeamPolicy:
-    return TeamPolicy(make_team(shape_of(spec, kind, width=16, **settings), seed=0), spec)
+    return TeamPolicy(make_team(team_shape(spec, kind, width=16, **settings), seed=0), spec)
 
 
 def told(rollout: ArrayRollout, policy: TeamPolicy) -> ArrayRollout:
     """The rollout as this policy would have sampled it: its own log-probabilities and values."""
     with torch.no_grad():
-        found = policy.model.evaluate(rollout_seen(rollout), rollout_actions(rollout))
+        found = policy.model.evaluate(rollout_tensors(rollout), rollout_actions(rollout))
     shape = rollout.logp.shape
     return replace(rollout, logp=found.logp.numpy().reshape(shape), value=found.values.numpy().reshape(shape))
 
@@ -51,21 +51,21 @@ def test_the_policys_term_by_hand():
     old = torch.zeros(2, 2)
     logp = torch.log(torch.tensor([[2.0, 0.5], [1.05, 3.0]]))
     advantage, weights = torch.tensor([[1.0, -1.0], [2.0, 5.0]]), torch.tensor([[1.0, 1.0], [1.0, 0.0]])
-    found, count = policy_term(logp, old, advantage, weights=weights, clip=0.1)
+    found, count = team_policy_loss(logp, old, advantage, weights=weights, clip_range=0.1)
     assert found.item() == pytest.approx(-(1.1 - 0.9 + 2.1), abs=1e-6) and count == 3
     unread = logp.clone()
     unread[1, 1] = torch.nan
-    assert policy_term(unread, old, advantage, weights=weights, clip=0.1)[0] == found
+    assert team_policy_loss(unread, old, advantage, weights=weights, clip_range=0.1)[0] == found
 
 
 def test_the_values_term_by_hand():
     """Errors 1, 12 (linear beyond 10), and one whose value moved too far towards its return: the clipped one counts."""
     values, returns = torch.tensor([[2.0, 13.0, 0.9, 7.0]]), torch.tensor([[1.0, 1.0, 1.0, 0.0]])
     old, weights = torch.tensor([[2.0, 13.0, 0.0, 0.0]]), torch.tensor([[1.0, 1.0, 1.0, 0.0]])
-    settings = TeamUpdates(clip=0.2)
-    found, count = value_term(values, returns, old, weights=weights, settings=settings)
+    settings = TeamUpdateConfig(clip=0.2)
+    found, count = team_value_loss(values, returns, old, weights=weights, settings=settings)
     assert found.item() == pytest.approx(0.5 + 10 * (12 - 5) + 0.5 * 0.8**2, abs=1e-5) and count == 3
-    free, _ = value_term(
+    free, _ = team_value_loss(
         values, returns, old, weights=weights, settings=settings.model_copy(update={"clip_values": False})
     )
     assert free.item() == pytest.approx(0.5 + 70 + 0.5 * 0.1**2, abs=1e-5)
@@ -76,12 +76,16 @@ def test_at_the_first_step_the_gradient_is_reinforces(kind):
     policy = policy_of(kind)
     rollout = told(example(), policy)
     last = policy.values(rollout.last)
-    credit = team_credit(rollout, last=last, final=policy.values(rollout.final), gamma=0.9, lam=0.9)
-    buffer = team_buffer(rollout, credit, norm=ValueNorm())
+    credit = estimate_team_advantages(
+        rollout, last_values=last, final_values=policy.values(rollout.final), gamma=0.9, gae_lambda=0.9
+    )
+    buffer = build_team_buffer(rollout, credit, norm=ValueNormalizer())
     assert float(buffer.advantage.mean()) == pytest.approx(0.0, abs=1e-6)
     assert float(buffer.advantage.std(correction=0)) == pytest.approx(1.0, abs=1e-5)
-    judged = policy.model.evaluate(buffer.seen, buffer.actions)
-    ours, count = policy_term(judged.logp, buffer.old, buffer.advantage, weights=buffer.acted, clip=0.2)
+    judged = policy.model.evaluate(buffer.observations, buffer.actions)
+    ours, count = team_policy_loss(
+        judged.logp, buffer.old_logprobs, buffer.advantage, weights=buffer.policy_mask, clip_range=0.2
+    )
     plain = -(buffer.advantage * judged.logp).sum()
     weights = [p for p in policy.model.parameters() if p.requires_grad]
     for one, two in zip(
@@ -96,7 +100,9 @@ def test_at_the_first_step_the_gradient_is_reinforces(kind):
 # ------------------------------------------------------------------ switches
 
 
-def changed(settings: TeamUpdates, *, alive=None, kind: str = "mat", rollout: ArrayRollout | None = None, **policy):
+def changed(
+    settings: TeamUpdateConfig, *, alive=None, kind: str = "mat", rollout: ArrayRollout | None = None, **policy
+):
     """All weights after one update, and what was measured."""
     learner = TeamLearner(policy_of(kind, **policy), settings, seed=0)
     given = told(rollout or example(alive=alive), learner.policy)
@@ -135,13 +141,15 @@ def test_every_setting_changes_what_it_names(switch):
 
 def test_masks_are_on_at_first_and_leave_the_dead_out():
     """The published switches turned off what they name; here each is on, and off it looks at the dead."""
-    assert TeamUpdates().mask_policy and TeamUpdates().mask_values
+    assert TeamUpdateConfig().mask_policy and TeamUpdateConfig().mask_values
     policy = policy_of()
     rollout = told(example(alive=ALIVE), policy)
-    credit = team_credit(rollout, last=np.zeros((2, 2)), final=np.zeros((1, 2)), gamma=0.9, lam=0.9)
-    for name, weights in (("mask_policy", "acted"), ("mask_values", "valued")):
+    credit = estimate_team_advantages(
+        rollout, last_values=np.zeros((2, 2)), final_values=np.zeros((1, 2)), gamma=0.9, gae_lambda=0.9
+    )
+    for name, weights in (("mask_policy", "policy_mask"), ("mask_values", "value_mask")):
         for on in (True, False):
-            buffer = team_buffer(rollout, credit, norm=ValueNorm(), **{name: on})
+            buffer = build_team_buffer(rollout, credit, norm=ValueNormalizer(), **{name: on})
             found = getattr(buffer, weights).numpy().reshape(ALIVE.shape) > 0
             assert (found == ALIVE).all() if on else found.all()
 
@@ -169,9 +177,11 @@ def test_lost_episodes_are_left_out():
     lost[:3, 0] = True
     broken = replace(whole, lost=lost, reward=np.where(lost, np.nan, whole.reward))
     policy = policy_of()
-    credit = team_credit(broken, last=np.zeros((2, 2)), final=np.zeros((1, 2)), gamma=0.9, lam=0.9)
-    buffer = team_buffer(broken, credit, norm=ValueNorm())
-    taken = torch.cat([batch.seen.observation for batch in minibatches(buffer, 3, 0)])
+    credit = estimate_team_advantages(
+        broken, last_values=np.zeros((2, 2)), final_values=np.zeros((1, 2)), gamma=0.9, gae_lambda=0.9
+    )
+    buffer = build_team_buffer(broken, credit, norm=ValueNormalizer())
+    taken = torch.cat([batch.observations.observation for batch in iterate_minibatches(buffer, 3, 0)])
     kept = torch.from_numpy(broken.observation).flatten(0, 1)[[1, 3, 5, 6, 7, 8, 9, 10, 11]]
     assert sorted(taken.flatten(1).tolist()) == sorted(kept.flatten(1).tolist())
     learner = TeamLearner(policy, FEW, seed=0)
@@ -180,16 +190,18 @@ def test_lost_episodes_are_left_out():
 
 def test_a_pass_takes_every_decision_once():
     policy, rollout = policy_of(), example()
-    credit = team_credit(rollout, last=np.zeros((2, 2)), final=np.zeros((1, 2)), gamma=0.9, lam=0.9)
-    buffer = team_buffer(rollout, credit, norm=ValueNorm())
-    one, two = ([batch.old for batch in minibatches(buffer, 3, 0, epoch)] for epoch in (0, 1))
+    credit = estimate_team_advantages(
+        rollout, last_values=np.zeros((2, 2)), final_values=np.zeros((1, 2)), gamma=0.9, gae_lambda=0.9
+    )
+    buffer = build_team_buffer(rollout, credit, norm=ValueNormalizer())
+    one, two = ([batch.old_logprobs for batch in iterate_minibatches(buffer, 3, 0, epoch)] for epoch in (0, 1))
     assert [len(x) for x in one] == [4, 4, 4]
-    assert sorted(torch.cat(one).tolist()) == sorted(torch.cat(two).tolist()) == sorted(buffer.old.tolist())
+    assert sorted(torch.cat(one).tolist()) == sorted(torch.cat(two).tolist()) == sorted(buffer.old_logprobs.tolist())
     assert not torch.equal(torch.cat(one), torch.cat(two))
-    assert len(list(minibatches(buffer, 40, 0))) == 12
-    for batch in minibatches(buffer, 3, 0):  # what belongs together stays together
-        at = [buffer.old.tolist().index(row) for row in batch.old.tolist()]
-        for a, b in zip(batch[2:], buffer.rows(torch.tensor(at))[2:], strict=True):
+    assert len(list(iterate_minibatches(buffer, 40, 0))) == 12
+    for batch in iterate_minibatches(buffer, 3, 0):  # what belongs together stays together
+        at = [buffer.old_logprobs.tolist().index(row) for row in batch.old_logprobs.tolist()]
+        for a, b in zip(batch[2:], buffer.select_rows(torch.tensor(at))[2:], strict=True):
             assert torch.equal(a, b)
     assert policy.spec == rollout.spec
 
@@ -215,12 +227,20 @@ def test_happo_goes_one_by_one_with_the_product_of_ratios():
     rollout = told(example(), learner.policy)
     plain = make_team(learner.model.shape, seed=0)
     policy = TeamPolicy(plain, SPEC)
-    credit = team_credit(
-        rollout, last=policy.values(rollout.last), final=policy.values(rollout.final), gamma=0.99, lam=0.95
+    credit = estimate_team_advantages(
+        rollout,
+        last_values=policy.values(rollout.last),
+        final_values=policy.values(rollout.final),
+        gamma=0.99,
+        gae_lambda=0.95,
     )
     advantage = credit.advantage.reshape(-1, 2)
     advantage = torch.from_numpy((advantage - advantage.mean()) / advantage.std()).float()
-    old, seen, actions = torch.from_numpy(rollout.logp).reshape(-1, 2), rollout_seen(rollout), rollout_actions(rollout)
+    old, seen, actions = (
+        torch.from_numpy(rollout.logp).reshape(-1, 2),
+        rollout_tensors(rollout),
+        rollout_actions(rollout),
+    )
     factor = torch.ones(12)
     order = sample_rng("team-order", 3, 0).permutation(2)
     for agent in order:
@@ -245,10 +265,12 @@ def test_what_the_dead_did_is_no_factor_for_the_others(mask):
     alive[1, :, 0] = alive[4, 1, 1] = False
     learner = TeamLearner(policy_of("happo"), FEW.model_copy(update={"mask_policy": mask}), seed=0)
     rollout = example(alive=alive)
-    credit = team_credit(rollout, last=np.zeros((2, 2)), final=np.zeros((1, 2)), gamma=0.9, lam=0.9)
-    buffer = team_buffer(rollout, credit, norm=ValueNorm(), mask_policy=mask)
+    credit = estimate_team_advantages(
+        rollout, last_values=np.zeros((2, 2)), final_values=np.zeros((1, 2)), gamma=0.9, gae_lambda=0.9
+    )
+    buffer = build_team_buffer(rollout, credit, norm=ValueNormalizer(), mask_policy=mask)
     for agent in range(2):
-        ratio = learner._ratio(learner.model, buffer, agent)[:, 0].numpy()
+        ratio = learner._compute_ratio(learner.model, buffer, agent)[:, 0].numpy()
         assert np.array_equal(ratio != 1.0, alive[..., agent].reshape(-1))
 
 
@@ -312,7 +334,7 @@ def joint(policy: TeamPolicy, view, agents: int, actions: int) -> tuple[torch.Te
     """All joint actions of the first row, and their probabilities."""
     every = torch.tensor(list(product(range(actions), repeat=agents)))[..., None]
     with torch.no_grad():
-        wide = Seen(torch.from_numpy(view.observation[:1]).expand(len(every), -1, -1))
+        wide = TeamInputs(torch.from_numpy(view.observation[:1]).expand(len(every), -1, -1))
         return every[..., 0], policy.model.evaluate(wide, every).logp.sum(1).exp().double()
 
 
@@ -327,7 +349,7 @@ def test_no_update_makes_a_team_worse(kind, credit):
     now = batch.reset(np.arange(128))
     settings = {"share": True} if kind == "mat_dec" else {}
     policy = policy_of(kind, batch.spec, prefix_values=credit == "part", **settings)
-    updates = TeamUpdates(lr=5e-3, epochs=4, minibatches=1, clip=0.1, entropy=0.0, credit=credit)
+    updates = TeamUpdateConfig(lr=5e-3, epochs=4, minibatches=1, clip=0.1, entropy=0.0, credit=credit)
     learner = TeamLearner(policy, updates, seed=0)
     pays = []
     for _ in range(25):

@@ -56,9 +56,9 @@ def test_like_words_are_near():
 
 
 def test_names():
-    assert HashedNgrams.of_id(HashedNgrams(128, 4).id) == HashedNgrams(128, 4)
+    assert HashedNgrams.from_id(HashedNgrams(128, 4).id) == HashedNgrams(128, 4)
     with pytest.raises(ConfigError):
-        HashedNgrams.of_id("sentence/x/y")
+        HashedNgrams.from_id("sentence/x/y")
     with pytest.raises(ConfigError):
         HashedNgrams(4)
 

@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evolvent.errors import BatchMismatch, ConfigError, HashMismatch, MissingExtra, NonFinite
-from evolvent.memory.index import FlatIndex, unit_rows
+from evolvent.memory.index import FlatIndex, normalize_rows
 
 
 def brute(rows, query, k, *, order, allowed=None):
     """Everything scored in float64 and sorted."""
-    scores = (rows.astype(np.float64) * unit_rows([query])[0].astype(np.float64)).sum(axis=1)
+    scores = (rows.astype(np.float64) * normalize_rows([query])[0].astype(np.float64)).sum(axis=1)
     places = np.lexsort((order, -scores))
     return [(int(p), float(scores[p])) for p in places if allowed is None or allowed[p]][:k]
 
@@ -29,7 +29,7 @@ def answers(found):
 @given(seed=st.integers(0, 10**6), n=st.integers(1, 900), k=st.integers(1, 12), same=st.floats(0, 1))
 def test_flat_is_the_sorted_whole(seed, n, k, same):
     rng = np.random.default_rng(seed)
-    rows = unit_rows(rng.standard_normal((n, 16)))
+    rows = normalize_rows(rng.standard_normal((n, 16)))
     rows[rng.random(n) < same] = rows[0]  # ties, in any place of any block
     queries = np.concatenate([rows[rng.integers(0, n, 3)], rng.standard_normal((2, 16))]).astype(np.float32)
     order = rng.permutation(n)
@@ -42,7 +42,7 @@ def test_flat_is_the_sorted_whole(seed, n, k, same):
 
 def test_blocks_and_batches_change_nothing(monkeypatch):
     rng = np.random.default_rng(0)
-    rows = unit_rows(np.repeat(rng.standard_normal((700, 24)), 13, axis=0)[:9000])
+    rows = normalize_rows(np.repeat(rng.standard_normal((700, 24)), 13, axis=0)[:9000])
     queries = rng.standard_normal((600, 24))
     order = rng.permutation(len(rows))
     whole = FlatIndex([rows], order=order).search(queries, 5)
@@ -56,7 +56,7 @@ def test_blocks_and_batches_change_nothing(monkeypatch):
 def test_torch_gives_the_same():
     pytest.importorskip("torch")
     rng = np.random.default_rng(1)
-    rows = unit_rows(rng.standard_normal((3000, 32)))
+    rows = normalize_rows(rng.standard_normal((3000, 32)))
     rows[1000:1500] = rows[7]
     queries = rows[rng.integers(0, 3000, 20)]
     for allowed in (None, rng.random(3000) < 0.5, rng.random(3000) < 0.05):
@@ -67,21 +67,21 @@ def test_torch_gives_the_same():
 
 def test_extending_keeps_what_was_and_few_segments(tmp_path):
     rng = np.random.default_rng(2)
-    rows = unit_rows(rng.standard_normal((400, 8)))
+    rows = normalize_rows(rng.standard_normal((400, 8)))
     np.save(tmp_path / "rows.npy", rows[:100])
     index = FlatIndex([np.load(tmp_path / "rows.npy", mmap_mode="r")])
     first = index.search(rows[:3], 2)
     for at in range(100, 400, 3):
-        index = index.extended(rows[at : at + 3], np.arange(min(at + 3, 400)))
+        index = index.extend(rows[at : at + 3], np.arange(min(at + 3, 400)))
     assert len(index.segments) <= 16 and isinstance(index.segments[0], np.memmap)
     assert np.array_equal(index.vectors(), rows)
-    assert np.array_equal(index.rows(np.array([399, 0, 101])), rows[[399, 0, 101]])
+    assert np.array_equal(index.take_rows(np.array([399, 0, 101])), rows[[399, 0, 101]])
     assert np.array_equal(first.rows[:, 0], np.arange(3))
     assert answers(index.search(rows[:9], 3)) == answers(FlatIndex([rows]).search(rows[:9], 3))
 
 
 def test_bad_input():
-    index = FlatIndex([unit_rows(np.eye(3))])
+    index = FlatIndex([normalize_rows(np.eye(3))])
     with pytest.raises(ConfigError, match="k = 0"):
         index.search(np.eye(3), 0)
     with pytest.raises(NonFinite, match="row 1"):
@@ -93,8 +93,8 @@ def test_bad_input():
     with pytest.raises(BatchMismatch):
         FlatIndex([np.eye(3)])  # float64
     with pytest.raises(BatchMismatch):
-        FlatIndex([unit_rows(np.eye(3))], order=np.arange(2))
-    assert np.array_equal(unit_rows([[0, 0], [3, 4]]), np.float32([[0, 0], [0.6, 0.8]]))
+        FlatIndex([normalize_rows(np.eye(3))], order=np.arange(2))
+    assert np.array_equal(normalize_rows([[0, 0], [3, 4]]), np.float32([[0, 0], [0.6, 0.8]]))
 
 
 def graph_or_skip(*args, **options):
@@ -108,10 +108,10 @@ def graph_or_skip(*args, **options):
 
 def test_the_graph_finds_most_with_exact_scores(tmp_path):
     rng = np.random.default_rng(3)
-    rows = unit_rows(rng.standard_normal((3000, 16)))
-    queries = unit_rows(rows[:200] + 0.1 * rng.standard_normal((200, 16)))
+    rows = normalize_rows(rng.standard_normal((3000, 16)))
+    queries = normalize_rows(rows[:200] + 0.1 * rng.standard_normal((200, 16)))
     exact = FlatIndex([rows])
-    graph = graph_or_skip(FlatIndex([rows[:2000]])).extended(rows[2000:], np.arange(3000))
+    graph = graph_or_skip(FlatIndex([rows[:2000]])).extend(rows[2000:], np.arange(3000))
     for allowed in (None, np.arange(3000) % 2 == 0, np.arange(3000) < 40):
         wanted, got = (answers(index.search(queries, 5, allowed=allowed)) for index in (exact, graph))
         shared = [len(set(a) & set(b)) for a, b in zip(wanted, got, strict=True)]
@@ -124,9 +124,9 @@ def test_the_graph_finds_most_with_exact_scores(tmp_path):
 
 
 def test_two_extensions_of_one_graph_do_not_meet():
-    rows = unit_rows(np.random.default_rng(4).standard_normal((900, 8)))
+    rows = normalize_rows(np.random.default_rng(4).standard_normal((900, 8)))
     first = graph_or_skip(FlatIndex([rows[:300]]))
-    sides = [first.extended(rows[at : at + 300], np.arange(600)) for at in (300, 600)]
+    sides = [first.extend(rows[at : at + 300], np.arange(600)) for at in (300, 600)]
     for side, own in zip(sides, (rows[300:600], rows[600:]), strict=True):
         exact = FlatIndex([np.concatenate([rows[:300], own])])
         wanted, got = (answers(index.search(own, 1)) for index in (exact, side))
@@ -140,4 +140,4 @@ def test_the_graph_says_what_is_missing(monkeypatch):
 
     monkeypatch.setitem(sys.modules, "usearch.index", None)
     with pytest.raises(MissingExtra, match="embed"):
-        UsearchIndex(FlatIndex([unit_rows(np.eye(3))]))
+        UsearchIndex(FlatIndex([normalize_rows(np.eye(3))]))

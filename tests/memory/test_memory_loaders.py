@@ -45,7 +45,7 @@ def test_good_files_and_bad(tmp_path):
     assert one.steps[1].thought == "Take it." and one.final_observation == "You pick up the keychain 1."
     assert json.loads(one.meta["stale"]) == {"act": "go to shelf 1", "thought": "stale"}
     memory = StepMemory.from_trajectories(found.trajectories)
-    assert len(memory) == 4 and memory.demonstration("trad/0_1").task == "put some keychain on sofa."
+    assert len(memory) == 4 and memory.get_demonstration("trad/0_1").task == "put some keychain on sofa."
     assert memory.query(["stale"], 9, distinct=False)[0][0].record.thought != "stale"
 
 

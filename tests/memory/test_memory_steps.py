@@ -19,7 +19,7 @@ from evolvent.errors import (
     StoreUnavailable,
     UnknownSchema,
 )
-from evolvent.memory.encoders import HashedNgrams, Named
+from evolvent.memory.encoders import HashedNgrams, NamedEncoder
 from evolvent.memory.steps import METADATA, THOUGHT, Key, StepMemory
 from evolvent.store.store import Store
 from evolvent.trajectory import Score, Step, Task, Trajectory
@@ -66,12 +66,12 @@ def ranking(memory, key, text):
     """Every step that a key finds, sorted by the definition: cosine, then trajectory id, then step."""
     every = [
         (one, step, cut)
-        for name in memory.ids
-        for one in [memory.demonstration(name)]
-        for step, cut in zip(one.steps, key.texts(one), strict=True)
+        for name in memory.trajectory_ids
+        for one in [memory.get_demonstration(name)]
+        for step, cut in zip(one.steps, key.step_texts(one), strict=True)
         if cut
     ]
-    asked = memory.encoder([key.cut(text)]).astype(np.float64)[0]
+    asked = memory.encoder([key.extract(text)]).astype(np.float64)[0]
     vectors = memory.encoder([cut for _, _, cut in every]).astype(np.float64)
     scores = (vectors * asked).sum(axis=1)
     order = sorted(range(len(every)), key=lambda at: (-scores[at], every[at][1].trajectory_id, every[at][1].step))
@@ -99,19 +99,19 @@ def test_query_is_the_sorted_whole_and_distinct_a_filter_of_it(key):
 
 def test_filters_are_filters_of_the_ranking():
     memory = StepMemory.from_trajectories(episodes(), HashedNgrams(64))
-    kinds = {name: memory.demonstration(name).kind for name in memory.ids}
+    kinds = {name: memory.get_demonstration(name).kind for name in memory.trajectory_ids}
     whole = ranking(memory, THOUGHT, TEXTS[3])
     asked = TEXTS[3:4]
     heat = [row for row in whole if kinds[row[0]] == "heat"]
-    assert told(memory.query(asked, 99, where={"kind": "heat"}, distinct=False)[0]) == heat
+    assert told(memory.query(asked, 99, filters={"kind": "heat"}, distinct=False)[0]) == heat
     two = [row for row in whole if kinds[row[0]] != "heat"]
-    assert told(memory.query(asked, 99, where={"kind": ["cool", "put"]}, distinct=False)[0]) == two
+    assert told(memory.query(asked, 99, filters={"kind": ["cool", "put"]}, distinct=False)[0]) == two
     out = {"run/03", episodes()[7].task.id}
     left = [row for row in whole if row[0] not in ("run/03", "run/07")]
-    assert told(memory.query(asked, 99, without=out, distinct=False)[0]) == left, "trajectories and tasks"
-    both = memory.query(asked, 99, where={"kind": "cool"}, without={"run/01"})[0]
+    assert told(memory.query(asked, 99, excluded_ids=out, distinct=False)[0]) == left, "trajectories and tasks"
+    both = memory.query(asked, 99, filters={"kind": "cool"}, excluded_ids={"run/01"})[0]
     assert {hit.record.trajectory_id for hit in both} == {n for n, kind in kinds.items() if kind == "cool"} - {"run/01"}
-    assert memory.query(asked, 3, where={"kind": "slice"}) == [[]]
+    assert memory.query(asked, 3, filters={"kind": "slice"}) == [[]]
 
 
 def test_a_hit_holds_the_step():
@@ -121,9 +121,9 @@ def test_a_hit_holds_the_step():
     assert (record.trajectory_id, record.step, record.kind, record.task) == ("run/01", 1, "cool", "cool the egg.")
     assert record.action == "take egg 1" and record.key == record.thought == "Next, I need to take the egg 1."
     assert hits[0].score == pytest.approx(1)
-    (hits,) = memory.query(["A room 5. Your task is to: put the mug."], 1, by=METADATA)
+    (hits,) = memory.query(["A room 5. Your task is to: put the mug."], 1, lookup_key=METADATA)
     assert (hits[0].record.trajectory_id, hits[0].record.step) == ("run/05", 0)
-    whole = memory.demonstration("run/05")
+    whole = memory.get_demonstration("run/05")
     assert [step.action for step in whole.steps] == ["go to shelf 1", "take mug 1", "put mug 1"]
     assert whole.final_observation == "Done."
 
@@ -131,9 +131,13 @@ def test_a_hit_holds_the_step():
 def test_missing_thoughts_are_counted_and_still_shown():
     memory = StepMemory(Counting(), [THOUGHT, METADATA])
     added = memory.add(episodes())
-    assert (added.episodes, added.steps, added.known) == (24, 72, 0)
-    assert added.skipped == {"thought/full": 6} and memory.found_by() == 66 and memory.found_by(METADATA) == 24
-    assert len(memory.demonstration("run/00").steps) == 3
+    assert (added.episodes, added.steps, added.num_known) == (24, 72, 0)
+    assert (
+        added.skipped == {"thought/full": 6}
+        and memory.count_retrievable() == 66
+        and memory.count_retrievable(METADATA) == 24
+    )
+    assert len(memory.get_demonstration("run/00").steps) == 3
     assert added.embedded == len({s.thought for t in episodes() for s in t.steps if s.thought}) + 24
 
 
@@ -142,7 +146,7 @@ def test_nothing_is_embedded_twice():
     memory = StepMemory.from_trajectories(episodes(20), encoder)
     before = encoder.texts
     added = memory.add(episodes(24))
-    assert (added.episodes, added.known) == (4, 20)
+    assert (added.episodes, added.num_known) == (4, 20)
     assert encoder.texts == before + added.embedded <= before + 12
     asked = encoder.texts
     memory.query(TEXTS, 3)
@@ -181,7 +185,7 @@ def test_saved_and_loaded_it_answers_alike(tmp_path):
     assert encoder.texts == before + 1, "the probe, nothing else"
     assert loaded.digest == memory.digest and loaded.keys == memory.keys
     for key in memory.keys:
-        assert loaded.query(TEXTS, 5, by=key) == memory.query(TEXTS, 5, by=key)
+        assert loaded.query(TEXTS, 5, lookup_key=key) == memory.query(TEXTS, 5, lookup_key=key)
     more = episodes(30)
     loaded.add(more)
     memory.add(more)
@@ -202,7 +206,7 @@ def test_a_memory_of_another_encoder(tmp_path):
     with pytest.raises(HashMismatch, match=r"hashed-ngrams-1/32/0 \(32 numbers\).*hashed-ngrams-1/64/0 \(64 numbers\)"):
         StepMemory.load(tmp_path, HashedNgrams(32))
     with pytest.raises(HashMismatch, match="cosine"):
-        StepMemory.load(tmp_path, Named(HashedNgrams(64).id, HashedNgrams(64, 1)))
+        StepMemory.load(tmp_path, NamedEncoder(HashedNgrams(64).id, HashedNgrams(64, 1)))
     StepMemory.from_trajectories(episodes(), Counting()).save(tmp_path)
     with pytest.raises(ConfigError, match="counting"):
         StepMemory.load(tmp_path)
@@ -245,14 +249,14 @@ def test_bad_input():
         empty.query(["x"], 1)
     memory = StepMemory.from_trajectories(episodes(), HashedNgrams(64))
     with pytest.raises(ConfigError) as raised:
-        memory.query(["x"], 0, where={"knid": "heat"})
+        memory.query(["x"], 0, filters={"knid": "heat"})
     assert len(raised.value.problems) == 2 and "kind" in str(raised.value)
     with pytest.raises(ConfigError, match="metadata"):
-        memory.query(["x"], 1, by=METADATA)
+        memory.query(["x"], 1, lookup_key=METADATA)
     with pytest.raises(ConfigError, match="one text"):
         memory.query("one text", 1)
     with pytest.raises(ConfigError, match="run/99"):
-        memory.demonstration("run/99")
+        memory.get_demonstration("run/99")
     with pytest.raises(ConfigError, match="no name"):
         StepMemory(lambda texts: np.ones((len(texts), 2)))
     with pytest.raises(ConfigError):
@@ -269,7 +273,7 @@ def test_what_fails_changes_nothing():
         made[[("pan" in text) for text in texts]] = np.nan
         return made
 
-    memory = StepMemory.from_trajectories([t for t in episodes() if t.id < "run/03"], Named("broken", broken))
+    memory = StepMemory.from_trajectories([t for t in episodes() if t.id < "run/03"], NamedEncoder("broken", broken))
     before = memory.digest, memory.query(TEXTS[:1], 9)
     with pytest.raises(NonFinite, match=r"row 0, the text 'I need to find a pan"):
         memory.add([episodes()[3]])
@@ -278,8 +282,8 @@ def test_what_fails_changes_nothing():
         memory.add([Trajectory("run/00", other.task, other.steps, "Something else.")])
     assert (memory.digest, memory.query(TEXTS[:1], 9)) == before
     with pytest.raises(BatchMismatch, match="short"):
-        StepMemory(Named("short", lambda texts: np.ones((len(texts) + 1, 4))))
-    ragged = StepMemory(Named("ragged", lambda texts: [[1.0] * (1 + at % 2) for at, _ in enumerate(texts)]))
+        StepMemory(NamedEncoder("short", lambda texts: np.ones((len(texts) + 1, 4))))
+    ragged = StepMemory(NamedEncoder("ragged", lambda texts: [[1.0] * (1 + at % 2) for at, _ in enumerate(texts)]))
     with pytest.raises(BatchMismatch, match="ragged"):
         ragged.add(episodes())
     assert len(ragged) == 0
@@ -292,10 +296,10 @@ def test_strange_texts_are_kept_as_they_are(tmp_path):
     memory = StepMemory.from_trajectories([*episodes(3), odd])
     memory.save(tmp_path)
     loaded = StepMemory.load(tmp_path)
-    assert loaded.demonstration("odd").steps[0].thought == said
-    assert loaded.demonstration("odd").steps[0].observation == "seen \ufffd"
+    assert loaded.get_demonstration("odd").steps[0].thought == said
+    assert loaded.get_demonstration("odd").steps[0].observation == "seen \ufffd"
     assert loaded.query([said], 1)[0][0].record.trajectory_id == "odd"
-    assert loaded.add([odd]).known == 1
+    assert loaded.add([odd]).num_known == 1
 
 
 def test_a_store_is_taken_as_it_is(tmp_path):

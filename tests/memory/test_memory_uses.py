@@ -7,7 +7,7 @@ import json
 from evolvent.curate.greedy import greedy_map
 from evolvent.memory.encoders import HashedNgrams
 from evolvent.memory.steps import Key, StepMemory
-from evolvent.methods.agentevol import AgentEvol, keep
+from evolvent.methods.agentevol import AgentEvolConfig, select_successes
 from evolvent.trajectory import Score, Step, Task, Trajectory
 
 
@@ -23,7 +23,7 @@ def test_only_new_experience_is_kept():
 
     def novel(tried, config):
         fresh = []
-        for one in keep(tried, config):
+        for one in select_successes(tried, config):
             nearest = memory.query([str(step.observation) for step in one.steps], 1)
             if min(hits[0].score for hits in nearest) < 0.95:
                 memory.add([one])
@@ -36,7 +36,7 @@ def test_only_new_experience_is_kept():
         played("again", ["the blue cellar"]),
         played("lost", ["a green garden"], success=False),
     ]
-    assert [one.id for one in novel(tried, AgentEvol())] == ["new"]
+    assert [one.id for one in novel(tried, AgentEvolConfig())] == ["new"]
 
 
 def test_a_varied_subset_of_texts():

@@ -10,8 +10,8 @@ import evolvent as ev
 from evolvent.learn.config import TrainConfig
 from evolvent.learn.objectives import weighted_nll
 from evolvent.models.policy import Policy
-from evolvent.scale.initial import policy_for
-from evolvent.scale.local_backend import LocalVerbs, Panel
+from evolvent.scale.initial import make_policy
+from evolvent.scale.local_backend import EvaluationPanel, LocalBackend
 from evolvent.trajectory import Start, sample_rng
 from evolvent.worlds.base import Play, TextWorld
 
@@ -21,7 +21,7 @@ WORDS = ("red", "green", "blue", "grey")
 class Spell(TextWorld):
     """Say both words that are shown, with a semicolon between."""
 
-    name, horizon, blocking = "spell", 1, False
+    name, horizon, run_in_thread = "spell", 1, False
 
     def specs(self) -> Iterable[Mapping[str, Any]]:
         return [{"words": [a, b], "copy": n} for a in WORDS for b in WORDS for n in range(4)]
@@ -48,10 +48,10 @@ class Hidden(Spell):
         return env
 
 
-def verbs_of(world: ev.World, **more: Any) -> LocalVerbs:
-    train = TrainConfig(lr=3e-3, weight_decay=0.0, warmup_updates=2, batch_tokens=1024, epochs=4)
-    panel = Panel(limit=8, examples=1)
-    return LocalVerbs({world.name: world}, more.pop("train", train), panel, slots=64, max_tokens=8, **more)
+def verbs_of(world: ev.World, **more: Any) -> LocalBackend:
+    train = TrainConfig(lr=3e-3, weight_decay=0.0, warmup_steps=2, batch_tokens=1024, epochs=4)
+    panel = EvaluationPanel(limit=8, examples=1)
+    return LocalBackend({world.name: world}, more.pop("train", train), panel, slots=64, max_tokens=8, **more)
 
 
 def run_of(folder: Path, world: ev.World, **more: Any) -> ev.Run[Policy]:
@@ -74,6 +74,6 @@ def babbling(folder: Path, world: ev.World, *, right: float = 0.4, tokens: int =
     plain = Spell()
     starts = [Start(task, n) for task in tasks_of(plain) for n in range(2)]
     shown = list(ev.collect({"spell": plain}, starts, ev.Script(said), engine=None))
-    train = TrainConfig(lr=5e-3, warmup_updates=5, batch_tokens=512)
+    train = TrainConfig(lr=5e-3, warmup_steps=5, batch_tokens=512)
     with run_of(folder, plain, train=train) as run:
-        return run.fit(policy_for([plain], seed=1, context=48), shown, weighted_nll, tokens=tokens)
+        return run.fit(make_policy([plain], seed=1, context=48), shown, weighted_nll, tokens=tokens)

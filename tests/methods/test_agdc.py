@@ -13,12 +13,12 @@ import torch
 
 pytest.importorskip("stable_baselines3")
 
-from evolvent.belief.comparison import planner, play
+from evolvent.belief.comparison import make_chooser, play_episodes
 from evolvent.belief.seeking import SourceSearch
 from evolvent.belief.stopping import StdBelow, TraceBelow
 from evolvent.config import resolve
 from evolvent.errors import ConfigError, CorruptRecord, ShapeMismatch
-from evolvent.methods.agdc import AGDC, agdc, detector_of, load_seeker, save_seeker, world_of
+from evolvent.methods.agdc import AGDCConfig, agdc, build_detector, build_world, load_seeker, save_seeker
 from evolvent.trajectory import Start
 from evolvent.worlds.plume.world import PlumeWorld
 
@@ -35,7 +35,7 @@ def features():
 
 @pytest.mark.parametrize(("algorithm", "moves"), KINDS)
 def test_what_is_learned_is_kept_without_pickles(tmp_path: Path, algorithm, moves):
-    config = AGDC(algorithm=algorithm, moves=moves, **SMALL)
+    config = AGDCConfig(algorithm=algorithm, moves=moves, **SMALL)
     state = (random.getstate(), np.random.get_state()[1].copy(), torch.get_rng_state())
     learned = agdc(config, TASKS)
     assert learned.model.num_timesteps >= 256 and learned.config == config
@@ -44,7 +44,7 @@ def test_what_is_learned_is_kept_without_pickles(tmp_path: Path, algorithm, move
     read = load_seeker(tmp_path / "policy")
     assert read.config == config
     search = features()
-    search.preset = world_of(config).preset
+    search.preset = build_world(config).preset
     np.testing.assert_array_equal(read(search), learned(search))
     assert random.getstate() == state[0] and (np.random.get_state()[1] == state[1]).all()
     assert torch.equal(torch.get_rng_state(), state[2])
@@ -53,24 +53,26 @@ def test_what_is_learned_is_kept_without_pickles(tmp_path: Path, algorithm, move
 def test_the_same_seed_learns_the_same_and_another_another():
     weights = []
     for seed in (0, 0, 1):
-        learned = agdc(AGDC(algorithm="ppo", seed=seed, **SMALL), TASKS)
+        learned = agdc(AGDCConfig(algorithm="ppo", seed=seed, **SMALL), TASKS)
         weights.append(torch.cat([value.flatten() for value in learned.model.policy.state_dict().values()]))
     assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], weights[2])
 
 
 def test_the_control_runs_to_its_horizon_and_is_stopped_when_it_is_evaluated():
     with_it, without = (
-        agdc(AGDC(algorithm="ppo", arm=arm, **{**SMALL, "budget": 512, "zeta": 6.0}), TASKS)
+        agdc(AGDCConfig(algorithm="ppo", arm=arm, **{**SMALL, "budget": 512, "zeta": 6.0}), TASKS)
         for arm in ("agdc", "without")
     )
     assert without.model.num_timesteps == with_it.model.num_timesteps, "the same budget"
     assert without.finished and not any(one.ceased for one in without.finished)
-    assert {one.steps for one in without.finished} == {100} and {one.paid for one in without.finished} == {-100.0}
+    assert {one.steps for one in without.finished} == {100} and {one.total_reward for one in without.finished} == {
+        -100.0
+    }
     assert {one.task for one in without.finished} <= {task.id for task in TASKS}
     assert any(one.ceased for one in with_it.finished)
-    played = play(
+    played = play_episodes(
         without,
-        world_of(without.config),
+        build_world(without.config),
         [Start(task) for task in TASKS],
         name="without",
         detector=StdBelow(1e9),
@@ -82,21 +84,25 @@ def test_the_control_runs_to_its_horizon_and_is_stopped_when_it_is_evaluated():
 @pytest.mark.long
 def test_what_is_learned_finds_sources_that_it_never_saw():
     """40,000 steps are a sixth of the default budget, and find half of them; a random walk finds next to nothing."""
-    config = AGDC(budget=40_000, n_particles=200)
-    world, learned = world_of(config), agdc(config)
+    config = AGDCConfig(budget=40_000, n_particles=200)
+    world, learned = build_world(config), agdc(config)
     starts = [Start(task) for task in world.tasks("dev", "seen")[:48]]
     found, lost = (
-        play(choose, world, starts, name=name, detector=detector_of(config), particles=500).table.right_stop
-        for name, choose in (("learned", learned), ("random", planner("random")))
+        play_episodes(choose, world, starts, name=name, detector=build_detector(config), particles=500).table.right_stop
+        for name, choose in (("learned", learned), ("random", make_chooser("random")))
     )
     assert found >= 20 > 10 >= lost
 
 
 def test_settings():
-    assert detector_of(AGDC()) == StdBelow(1.0) and detector_of(AGDC(detector="trace:.5")) == TraceBelow(0.5)
-    assert detector_of(AGDC(world="plume/75", moves="four")) == StdBelow(5.0), "the preset's zeta"
-    assert world_of(AGDC(algorithm="sac", moves="heading")).preset.moves == "heading"
-    assert resolve(AGDC, overrides=["--algorithm", "ppo", "--budget", "1000"]) == AGDC(algorithm="ppo", budget=1000)
+    assert build_detector(AGDCConfig()) == StdBelow(1.0) and build_detector(
+        AGDCConfig(detector="trace:.5")
+    ) == TraceBelow(0.5)
+    assert build_detector(AGDCConfig(world="plume/75", moves="four")) == StdBelow(5.0), "the preset's zeta"
+    assert build_world(AGDCConfig(algorithm="sac", moves="heading")).preset.moves == "heading"
+    assert resolve(AGDCConfig, overrides=["--algorithm", "ppo", "--budget", "1000"]) == AGDCConfig(
+        algorithm="ppo", budget=1000
+    )
 
 
 @pytest.mark.parametrize(
@@ -113,13 +119,13 @@ def test_settings():
 )
 def test_mistakes_are_found_at_construction(wrong, said):
     with pytest.raises(ConfigError, match=said):
-        AGDC(**wrong)
+        AGDCConfig(**wrong)
 
 
 def test_folders_that_do_not_fit(tmp_path: Path):
     with pytest.raises(ConfigError, match=r"agdc\.json"):
         load_seeker(tmp_path)
-    learned = agdc(AGDC(algorithm="ppo", **SMALL), TASKS)
+    learned = agdc(AGDCConfig(algorithm="ppo", **SMALL), TASKS)
     save_seeker(learned, tmp_path)
     settings = tmp_path / "agdc.json"
     settings.write_text(json.dumps({**json.loads(settings.read_text(encoding="utf-8")), "width": 9}), encoding="utf-8")

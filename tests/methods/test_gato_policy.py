@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from evolvent.errors import BatchMismatch, ConfigError, Incomplete, SampleInvalid
-from evolvent.methods.gato import Gato, array_task, gato, load_generalist, save_generalist, text_task
+from evolvent.methods.gato import GatoConfig, build_array_task, build_text_task, gato, load_generalist, save_generalist
 from evolvent.models.gato_model import GatoModel, GatoShape
-from evolvent.rollout.arrays import play
+from evolvent.rollout.arrays import play_arrays
 from evolvent.store.episodes import Episodes
 from evolvent.worlds.stitching import Stitching, StitchingEnv, demonstrations
 from tests.sequence_support import Chain, chain_episodes
@@ -57,21 +57,24 @@ class Half:
 
 def test_one_policy_for_texts_choices_and_numbers(tmp_path):
     maze = Stitching()
-    best = demonstrations(maze, whole=True)
-    best = best.chosen(np.flatnonzero((best.returns == 10) & (best.action[best.starts] == 2)))
+    best = demonstrations(maze, include_best=True)
+    best = best.select(np.flatnonzero((best.returns == 10) & (best.action[best.starts] == 2)))
     ones = chain_episodes()
     tasks = {
-        "maze": array_task(best),
-        "half": array_task(halves()),
-        "talk": text_task(LESSONS),
-        "chain": array_task(ones.chosen([3])),
+        "maze": build_array_task(best),
+        "half": build_array_task(halves()),
+        "talk": build_text_task(LESSONS),
+        "chain": build_array_task(ones.select([3])),
     }
-    found = gato(Gato(**{**SMALL, "train": {**SMALL["train"], "updates": 250}}), tasks)
+    found = gato(GatoConfig(**{**SMALL, "train": {**SMALL["train"], "updates": 250}}), tasks)
     assert (
-        play(found.actor("maze"), lambda: StitchingEnv(maze), episodes=1, horizon=12, actions=4, seed=0).returns == 10
+        play_arrays(
+            found.build_actor("maze"), lambda: StitchingEnv(maze), episodes=1, horizon=12, num_actions=4, seed=0
+        ).returns
+        == 10
     )
-    assert play(found.actor("chain"), Chain, episodes=1, horizon=2, actions=2, seed=0).returns == 2
-    near = play(found.actor("half"), Half, episodes=20, horizon=1, actions=0, dim=1, seed=0).returns
+    assert play_arrays(found.build_actor("chain"), Chain, episodes=1, horizon=2, num_actions=2, seed=0).returns == 2
+    near = play_arrays(found.build_actor("half"), Half, episodes=20, horizon=1, num_actions=0, dim=1, seed=0).returns
     assert near.mean() > -0.1
     for episode in LESSONS:
         for at, (seen, done) in enumerate(episode):
@@ -81,7 +84,7 @@ def test_one_policy_for_texts_choices_and_numbers(tmp_path):
     assert again.reply("talk", [], "see a") == "say b" and again.tasks == found.tasks
     assert again.model.shape == found.model.shape
     with pytest.raises(ConfigError):
-        found.actor("talk")
+        found.build_actor("talk")
     path = tmp_path / "sequence.json"
     told = json.loads(path.read_text())
     for extra in ({}, {"tasks": {"talk": ["song", 0]}, "context": 2}, {"tasks": {"talk": "text"}, "context": 2}):
@@ -89,19 +92,19 @@ def test_one_policy_for_texts_choices_and_numbers(tmp_path):
         with pytest.raises(Incomplete):
             load_generalist(tmp_path)
     with pytest.raises(ConfigError, match="maze"):
-        found.actor("maz")
-    assert isinstance(found.reply("talk", [], "a text unlike any: Zürich", most=4), str)
+        found.build_actor("maz")
+    assert isinstance(found.reply("talk", [], "a text unlike any: Zürich", max_bytes=4), str)
 
 
 def test_what_is_learned_is_what_is_done():
     """Observed numbers are not foretold: changing what follows the last action changes no loss."""
-    task = array_task(chain_episodes())
+    task = build_array_task(chain_episodes())
     step = task.episodes[0][0]
     assert step.learned.tolist() == [False, False, False, True]
     assert task.size == 2 and len(task.episodes) == 4 and dataclasses.astuple(task)[1] == "choice"
-    for none in ({}, {"talk": text_task([])}, {"talk": text_task(LESSONS), "chain": text_task([[]])}):
+    for none in ({}, {"talk": build_text_task([])}, {"talk": build_text_task(LESSONS), "chain": build_text_task([[]])}):
         with pytest.raises(ConfigError, match="imitate"):
-            gato(Gato(**SMALL), none)
+            gato(GatoConfig(**SMALL), none)
 
 
 def test_the_model_reads_what_is_before():
@@ -112,20 +115,25 @@ def test_the_model_reads_what_is_before():
         model.rows(np.array([4]))
     assert model.nearest(np.array([9, 32003, 32900]), low=32000).tolist() == [9, 32000, 32010]
     tokens, place = np.array([[3, 5], [9, 9]]), np.array([[0, 1]] * 2)
-    made = model.written(tokens, place, allowed=np.array([5, 9]), most=2)
+    made = model.generate(tokens, place, allowed=np.array([5, 9]), max_tokens=2)
     assert made.shape == (2, 2) and set(made.ravel()) <= {5, 9}
     rows = torch.from_numpy(model.rows(tokens))
     one = model(rows, torch.from_numpy(place))[:, -1, 1:3].argmax(-1)
     assert made[:, 0].tolist() == [(5, 9)[int(at)] for at in one]
     padded = torch.cat([torch.zeros(2, 1, dtype=torch.long), rows], 1)
     seen, later = torch.tensor([[False, True, True]] * 2), torch.tensor([[0, 0, 1]] * 2)
-    torch.testing.assert_close(model(padded, later, seen=seen)[:, 1:], model(rows, torch.from_numpy(place)))
+    torch.testing.assert_close(model(padded, later, attention_mask=seen)[:, 1:], model(rows, torch.from_numpy(place)))
 
 
 def test_observations_of_another_world_are_refused(tmp_path):
-    config = Gato(**{**SMALL, "train": {"updates": 1, "batch": 2}})
-    save_generalist(gato(config, {"chain": array_task(chain_episodes()), "half": array_task(halves())}), tmp_path)
+    config = GatoConfig(**{**SMALL, "train": {"updates": 1, "batch": 2}})
+    save_generalist(
+        gato(config, {"chain": build_array_task(chain_episodes()), "half": build_array_task(halves())}), tmp_path
+    )
     policy = load_generalist(tmp_path)
-    assert play(policy.actor("half"), Half, episodes=1, horizon=1, actions=0, dim=1, seed=0).dim == 1
+    assert (
+        play_arrays(policy.build_actor("half"), Half, episodes=1, horizon=1, num_actions=0, dim=1, seed=0).action_dim
+        == 1
+    )
     with pytest.raises(BatchMismatch, match="another size than chain"):
-        play(policy.actor("chain"), Half, episodes=1, horizon=1, actions=2, seed=0)
+        play_arrays(policy.build_actor("chain"), Half, episodes=1, horizon=1, num_actions=2, seed=0)

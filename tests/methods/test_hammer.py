@@ -4,14 +4,14 @@ from collections import Counter
 
 import pytest
 
-from evolvent.bench.calls import Answered, answer, judged, masked_panel, robustness
+from evolvent.bench.calls import CallAnswer, answer_samples, grade_answer, mask_panel, measure_robustness
 from evolvent.curate.masking import MaskSpec
 from evolvent.engine.local import LocalEngine
 from evolvent.errors import ConfigError, NothingToLearn
-from evolvent.grade.calls import Verdict
-from evolvent.learn.taught import taught
+from evolvent.grade.calls import CallGrade
+from evolvent.learn.taught import build_demonstration
 from evolvent.messages import Call, CallSample, Message, Tool
-from evolvent.methods.hammer import PLAIN, Hammer, hammer, lessons
+from evolvent.methods.hammer import PLAIN, HammerConfig, build_demonstrations, hammer
 from evolvent.models.policy import tiny_policy
 from evolvent.models.toolprompt import Compact
 from tests.methods.spelling import Spell, run_of
@@ -69,8 +69,8 @@ def policy():
 
 
 def test_what_is_learned(policy):
-    config = Hammer(copies=2, ratio=1.0, style="snake", words=PIECES)
-    found = list(lessons(SAMPLES[:6], config, Compact(), dialect=policy.dialect, seed=3))
+    config = HammerConfig(copies=2, ratio=1.0, style="snake", words=PIECES)
+    found = list(build_demonstrations(SAMPLES[:6], config, Compact(), dialect=policy.dialect, seed=3))
     assert Counter(part.trajectory.partition("~")[0] for part in found) == {one.id: 2 for one in SAMPLES[:6]}
     texts = [policy.dialect.text(part.ids[part.written].tolist()) for part in found]
     assert not any("get" in text for text in texts), "all are masked"
@@ -85,17 +85,19 @@ def test_what_is_learned(policy):
         for end in ("~0", "~1")
     ]
     assert all(by_copy[0][name] != by_copy[1][name] for name in by_copy[0]), "each copy is masked anew"
-    plain = list(lessons(SAMPLES[:6], Hammer(copies=1, **PLAIN), Compact(), dialect=policy.dialect, seed=3))
+    plain = list(
+        build_demonstrations(SAMPLES[:6], HammerConfig(copies=1, **PLAIN), Compact(), dialect=policy.dialect, seed=3)
+    )
     assert all("get" in policy.dialect.text(part.ids[part.written].tolist()) for part in plain)
 
 
 def test_taught_is_what_is_read_and_what_is_written():
-    part = taught("t", [5, 6], [7, 8], weight=0.5)
+    part = build_demonstration("t", [5, 6], [7, 8], weight=0.5)
     assert part.ids.tolist() == [5, 6, 7, 8] and part.written.tolist() == [False, False, True, True]
     assert part.weight.tolist() == [0, 0, 0.5, 0.5] and part.span.tolist() == [-1, -1, 0, 0] and part.feed == 3
-    assert taught("t", [], [7, 8]).weight.tolist() == [0, 1]
+    assert build_demonstration("t", [], [7, 8]).weight.tolist() == [0, 1]
     with pytest.raises(NothingToLearn, match="writes nothing"):
-        taught("t", [5], [])
+        build_demonstration("t", [5], [])
 
 
 @pytest.fixture(scope="module")
@@ -104,20 +106,22 @@ def learned(policy, tmp_path_factory):
     found = {}
     for name, more in (("plain", PLAIN), ("masked", MASKED)):
         with run_of(tmp_path_factory.mktemp(name), Spell()) as run:
-            config = Hammer(**{"copies": 60, "tokens": 24_000, **more})
+            config = HammerConfig(**{"copies": 60, "tokens": 24_000, **more})
             found[name] = hammer(policy, SAMPLES, config=config, run=run, prompt=Compact(), dialect=policy.dialect)
     return found
 
 
 def test_who_saw_other_names_reads_descriptions(learned):
     """On the names of training both are right; on names that nobody saw the plain one writes those it knows."""
-    renamed = list(masked_panel(SAMPLES, MaskSpec(1.0, **ONE), seed=77))
+    renamed = list(mask_panel(SAMPLES, MaskSpec(1.0, **ONE), seed=77))
     drops = {}
     for name, policy in learned.items():
         engine = LocalEngine(policy)
-        sides = [answer(side, Compact(), policy.dialect, engine=engine, max_tokens=24) for side in (SAMPLES, renamed)]
-        assert sum(one.verdict.valid for one in sides[0]) >= 28, name
-        drops[name] = robustness(*sides)
+        sides = [
+            answer_samples(side, Compact(), policy.dialect, engine=engine, max_tokens=24) for side in (SAMPLES, renamed)
+        ]
+        assert sum(one.grade.valid for one in sides[0]) >= 28, name
+        drops[name] = measure_robustness(*sides)
     assert drops["masked"].mean < drops["plain"].mean - 0.2
     assert drops["plain"].low > 0
 
@@ -125,19 +129,19 @@ def test_who_saw_other_names_reads_descriptions(learned):
 def test_nothing_fits(policy, tmp_path):
     with run_of(tmp_path / "run", Spell()) as run:
         with pytest.raises(NothingToLearn, match="no sample"):
-            hammer(policy, [], config=Hammer(), run=run, prompt=Compact(), dialect=policy.dialect)
+            hammer(policy, [], config=HammerConfig(), run=run, prompt=Compact(), dialect=policy.dialect)
         with pytest.raises(ConfigError, match="one id"):
-            hammer(policy, [SAMPLES[0]] * 2, config=Hammer(), run=run, prompt=Compact(), dialect=policy.dialect)
+            hammer(policy, [SAMPLES[0]] * 2, config=HammerConfig(), run=run, prompt=Compact(), dialect=policy.dialect)
 
 
 def test_verdicts_of_texts():
     one = SAMPLES[0]
     right = Compact().render(one).target
-    assert judged(right, one, Compact())[1].valid
+    assert grade_answer(right, one, Compact())[1].valid
     for text, kind in (("nonsense (", "unreadable"), ("[]", "")):
-        calls, verdict = judged(text, one, Compact())
+        calls, verdict = grade_answer(text, one, Compact())
         assert not verdict.valid and (not kind or verdict.kind == kind) and (calls is None) == bool(kind)
     nothing = CallSample("n", one.messages, one.tools[1:], ())
-    assert judged("[]", nothing, Compact())[1].valid and not judged("hm (", nothing, Compact())[1].valid
+    assert grade_answer("[]", nothing, Compact())[1].valid and not grade_answer("hm (", nothing, Compact())[1].valid
     with pytest.raises(ConfigError, match="not the same samples"):
-        robustness([], [Answered(one, right, one.calls, Verdict(True), 1)])
+        measure_robustness([], [CallAnswer(one, right, one.calls, CallGrade(True), 1)])

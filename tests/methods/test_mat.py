@@ -8,8 +8,8 @@ import torch
 
 from evolvent.config import resolve
 from evolvent.errors import ConfigError, ShapeMismatch
-from evolvent.marl.updates import TeamUpdates
-from evolvent.methods.mat import MAT, PRESETS, mat
+from evolvent.marl.updates import TeamUpdateConfig
+from evolvent.methods.mat import PRESETS, MATConfig, mat
 from evolvent.models.team_files import save_team
 from evolvent.rollout.teams import TeamCollector, play_episodes
 from evolvent.trajectory import Task
@@ -18,8 +18,8 @@ from evolvent.worlds.teams.parallel import ParallelRow
 from evolvent.worlds.teams.rows import LocalRows, RowTeam
 from tests.team_support import Counting
 
-FAST = TeamUpdates(lr=2e-3, epochs=5, minibatches=2, clip=0.2, entropy=0.01)
-SMALL = MAT(width=32, rows=64, steps=2, decisions=64 * 2 * 4, update=FAST.model_copy(update={"epochs": 1}))
+FAST = TeamUpdateConfig(lr=2e-3, epochs=5, minibatches=2, clip=0.2, entropy=0.01)
+SMALL = MATConfig(width=32, rows=64, steps=2, decisions=64 * 2 * 4, update=FAST.model_copy(update={"epochs": 1}))
 
 
 def batch_of(game: str, agents: int, rows: int = 64, *, rounds: int = 1):
@@ -59,8 +59,8 @@ def test_episodes_that_cannot_be_played_again_begin_anew(tmp_path):
             host=LocalRows(lambda task: ParallelRow(Restless(ends=5), horizon=9)),
         )
 
-    config = MAT(
-        width=16, rows=2, steps=3, decisions=2 * 3 * 3, keep_every=1, update=TeamUpdates(epochs=1, minibatches=1)
+    config = MATConfig(
+        width=16, rows=2, steps=3, decisions=2 * 3 * 3, keep_every=1, update=TeamUpdateConfig(epochs=1, minibatches=1)
     )
 
     def stop(row):
@@ -68,14 +68,14 @@ def test_episodes_that_cannot_be_played_again_begin_anew(tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        mat(config, batch(), folder=tmp_path, told=stop)
+        mat(config, batch(), folder=tmp_path, on_row=stop)
     assert [row["decisions"] for row in mat(config, batch(), folder=tmp_path).history] == [6, 12, 18]
 
 
 @pytest.mark.long
 def test_an_order_lets_agents_keep_apart():
     """Agents that see the same and decide at once can at best draw lots; one after the other they need not."""
-    config = MAT(width=32, rows=64, steps=2, decisions=64 * 2 * 35, update=FAST)
+    config = MATConfig(width=32, rows=64, steps=2, decisions=64 * 2 * 35, update=FAST)
     found = {}
     for kind in ("mat", "mappo"):
         batch = batch_of("distinct", 3)
@@ -98,9 +98,11 @@ def test_taken_up_again_it_ends_the_same(tmp_path, kind):
             raise Stopped
 
     with pytest.raises(Stopped):
-        mat(config, batch_of("team", 3, rounds=4), folder=tmp_path, told=stop)
+        mat(config, batch_of("team", 3, rounds=4), folder=tmp_path, on_row=stop)
     torch.manual_seed(7)
-    again = mat(config, batch_of("team", 3, rounds=4), folder=tmp_path, told=lambda row: seen.append(row["decisions"]))
+    again = mat(
+        config, batch_of("team", 3, rounds=4), folder=tmp_path, on_row=lambda row: seen.append(row["decisions"])
+    )
     assert seen == [192, 384, 576, 576, 768], "the third was stopped before it was kept"
     assert torch.equal(weights(whole), weights(again)) and whole.history == again.history
     assert mat(config, batch_of("team", 3, rounds=4), folder=tmp_path).history == whole.history
@@ -131,7 +133,7 @@ def test_a_training_is_of_one_team(tmp_path):
             host=LocalRows(lambda task: ParallelRow(Counting(ends=5), horizon=horizon)),
         )
 
-    config = MAT(width=16, rows=2, steps=3, decisions=6, update=TeamUpdates(epochs=1, minibatches=1))
+    config = MATConfig(width=16, rows=2, steps=3, decisions=6, update=TeamUpdateConfig(epochs=1, minibatches=1))
     mat(config, batch(9), folder=tmp_path)
     with pytest.raises(ConfigError, match=r"other settings.*horizon=9.*horizon=7"):
         mat(config, batch(7), folder=tmp_path)
@@ -187,13 +189,13 @@ def test_spaces_that_do_not_fit(tmp_path):
 
 def test_what_contradicts_itself():
     with pytest.raises(ConfigError) as error:
-        MAT(heads=3, kind="mappo", update=TeamUpdates(credit="part", minibatches=5000))
+        MATConfig(heads=3, kind="mappo", update=TeamUpdateConfig(credit="part", minibatches=5000))
     assert len(error.value.problems) == 3
 
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets(name):
-    config = resolve(MAT, preset=PRESETS[name])
+    config = resolve(MATConfig, preset=PRESETS[name])
     table = {
         "smac": (5e-4, 15, 0.05, 32),
         "mamujoco": (5e-5, 10, 0.05, 40),
@@ -205,7 +207,9 @@ def test_presets(name):
 
 @pytest.mark.long
 def test_credit_by_parts_learns_too():
-    config = MAT(width=32, rows=64, steps=2, decisions=64 * 2 * 25, update=FAST.model_copy(update={"credit": "part"}))
+    config = MATConfig(
+        width=32, rows=64, steps=2, decisions=64 * 2 * 25, update=FAST.model_copy(update={"credit": "part"})
+    )
     batch = batch_of("team", 3)
     assert pay(mat(config, batch), batch) > 4.5
 

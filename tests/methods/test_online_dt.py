@@ -7,8 +7,8 @@ import pytest
 
 from evolvent.errors import ConfigError
 from evolvent.methods.decision_transformer import load_conditioned, save_conditioned
-from evolvent.methods.online_dt import OnlineDT, online_dt
-from evolvent.rollout.arrays import play
+from evolvent.methods.online_dt import OnlineDTConfig, online_dt
+from evolvent.rollout.arrays import play_arrays
 from evolvent.store.episodes import Episodes
 from tests.sequence_support import chain_episodes, ragged
 
@@ -43,15 +43,15 @@ class Bandit:
 
 
 def earned(policy, target: float, *, greedy: bool = True, episodes: int = 1) -> np.ndarray:
-    return play(
-        policy.actor(target, greedy=greedy), Bandit, episodes=episodes, horizon=1, actions=0, dim=1, seed=0
+    return play_arrays(
+        policy.build_actor(target, greedy=greedy), Bandit, episodes=episodes, horizon=1, num_actions=0, dim=1, seed=0
     ).returns
 
 
 @pytest.mark.long
 def test_the_entropy_stays_at_its_floor(tmp_path):
     """The data determine the action, so that likelihood alone would let the entropy fall for ever."""
-    config = OnlineDT(**SMALL, temperature_lr=0.01, train={**TRAIN, "updates": 700, "lr": 1e-3})
+    config = OnlineDTConfig(**SMALL, temperature_lr=0.01, train={**TRAIN, "updates": 700, "lr": 1e-3})
     found = online_dt(config, bandit(0, low=-0.8, high=0.8))
     assert np.mean(found.entropy[-200:]) == pytest.approx(-1.0, rel=0.05)
     assert min(found.entropy) < -1.05 or found.temperature != pytest.approx(0.1), "the bound was felt"
@@ -65,7 +65,7 @@ def test_the_entropy_stays_at_its_floor(tmp_path):
 
 def test_playing_teaches_beyond_the_data():
     data = bandit(1, low=-0.8, high=0.2)
-    config = OnlineDT(
+    config = OnlineDTConfig(
         **SMALL,
         temperature_lr=0.05,
         target=0.9,
@@ -77,21 +77,21 @@ def test_playing_teaches_beyond_the_data():
     )
 
     def explore(actor, number):
-        return play(actor, Bandit, episodes=4, horizon=1, actions=0, dim=1, seed=100 + number)
+        return play_arrays(actor, Bandit, episodes=4, horizon=1, num_actions=0, dim=1, seed=100 + number)
 
     found = online_dt(config, data, explore=explore)
-    assert len(found.played) == 100
+    assert len(found.online_returns) == 100
     best = float(data.returns.max())
     assert earned(found.policy, 0.9)[0] > best + 0.2
     again = online_dt(config.model_copy(update={"rounds": 0}), data)
-    assert np.mean(found.played[-20:]) > best and again.played == ()
+    assert np.mean(found.online_returns[-20:]) > best and again.online_returns == ()
 
 
 def test_what_it_cannot_learn_from_is_refused():
     with pytest.raises(ConfigError, match="numbers"):
-        online_dt(OnlineDT(**SMALL), chain_episodes())
+        online_dt(OnlineDTConfig(**SMALL), chain_episodes())
     with pytest.raises(ConfigError, match="explore"):
-        online_dt(OnlineDT(**SMALL, rounds=1), ragged(3))
+        online_dt(OnlineDTConfig(**SMALL, rounds=1), ragged(3))
 
 
 def test_the_worst_of_the_data_are_the_first_to_go(monkeypatch):
@@ -106,14 +106,14 @@ def test_the_worst_of_the_data_are_the_first_to_go(monkeypatch):
         began(self, episodes, **more)
 
     monkeypatch.setattr(windows.WindowSource, "__init__", noted)
-    data = bandit(0, low=-1, high=1).chosen(range(5))
+    data = bandit(0, low=-1, high=1).select(range(5))
     data = type(data)(
         **{**{name: getattr(data, name) for name in data.__slots__}, "reward": np.array([0.3, -0.5, 0.9, 0.1, 0.6])}
     )
 
     def explore(actor, number):
-        return data.chosen([1])
+        return data.select([1])
 
-    config = OnlineDT(**SMALL, rounds=2, updates=1, replay=3, train={**TRAIN, "updates": 1, "batch": 2})
+    config = OnlineDTConfig(**SMALL, rounds=2, updates=1, replay=3, train={**TRAIN, "updates": 1, "batch": 2})
     online_dt(config, data, explore=explore)
     assert seen == [[0.3, 0.6, 0.9], [0.6, 0.9, -0.5], [0.9, -0.5, -0.5]]

@@ -10,24 +10,31 @@ import pytest
 import torch
 
 import evolvent as ev
-from evolvent.engine.driver import drive
+from evolvent.engine.driver import run_jobs
 from evolvent.engine.local import LocalEngine
 from evolvent.errors import BatchMismatch
 from evolvent.learn.token_sequences import flatten
-from evolvent.methods.openr import PUBLISHED, OpenR, openr, preset
+from evolvent.methods.openr import PUBLISHED, OpenRConfig, build_preset, openr
 from evolvent.models.policy import Policy
 from evolvent.reward.endings import Ending
-from evolvent.reward.labelling import Labelling
-from evolvent.reward.offline import sibling_pairs
-from evolvent.reward.paying import process_rewards, span_credit
+from evolvent.reward.labelling import LabellingConfig
+from evolvent.reward.offline import build_sibling_pairs
+from evolvent.reward.paying import add_process_rewards, span_credit
 from evolvent.reward.process import SpanScorer, default_tags
-from evolvent.reward.scoring import advantage_parts, cut, siblings_of, solutions_in, span_scores, spans_of
+from evolvent.reward.scoring import (
+    build_advantage_rows,
+    collect_solutions,
+    group_siblings,
+    make_span_splitter,
+    mark_spans,
+    score_spans,
+)
 from evolvent.reward.solutions import Solution
-from evolvent.rl.advantages import buffer_normalized
+from evolvent.rl.advantages import normalize_over_buffer
 from evolvent.rl.presets import GRPO, OPENR_APPO, OPENR_TPPO
-from evolvent.rl.rollout_batch import flat
-from evolvent.rl.scored_rollout import Seen
-from evolvent.rl.trainer import Practice
+from evolvent.rl.rollout_batch import build_rollout_batch
+from evolvent.rl.scored_rollout import ScoredRollout
+from evolvent.rl.trainer import PolicyTrainer
 from evolvent.run import Run
 from evolvent.search.settings import SearchConfig
 from evolvent.trajectory import Generation, Score, Step, Task, Trajectory
@@ -35,13 +42,13 @@ from tests.methods.spelling import Hidden, Spell, babbling, run_of, tasks_of
 from tests.rl.acting import Echo, quick, talking
 from tests.rl.acting import run_of as acting_run
 
-LABELLING = Labelling(kind="shepherd", count=4, max_tokens=8)
+LABELLING = LabellingConfig(kind="shepherd", count=4, max_tokens=8)
 GUIDED = SearchConfig(method="beam", score="process", width=3, paths=2, depth=4, max_tokens=8, span_tokens=4)
 
 
 def small(**more):
-    practice = more.pop("practice", quick(iterations=2, tasks=6, samples=4))
-    return OpenR(**{"samples": 4, "labelling": LABELLING, "search": GUIDED, "practice": practice, **more})
+    practice = more.pop("practice", quick(iterations=2, tasks_per_iteration=6, group_size=4))
+    return OpenRConfig(**{"samples": 4, "labelling": LABELLING, "search": GUIDED, "practice": practice, **more})
 
 
 @pytest.fixture(scope="module")
@@ -70,10 +77,10 @@ def after(*tokens: int):
     return lambda ids: [at + 1 for at, token in enumerate(ids) if token in tokens or at == len(ids) - 1]
 
 
-def seen_of(played: list[Trajectory], policy: Policy) -> Seen:
-    chains = flatten(played, policy.dialect, instructions=lambda task: "", context=64, stops=True).parts
-    found, report = flat(played, chains)
-    return Seen(played, chains, found, report, {}, tuple(played[number] for number in report.taken))
+def seen_of(played: list[Trajectory], policy: Policy) -> ScoredRollout:
+    chains = flatten(played, policy.dialect, instructions=lambda task: "", context=64, stops=True).sequences
+    found, report = build_rollout_batch(played, chains)
+    return ScoredRollout(played, chains, found, report, {}, tuple(played[number] for number in report.episode_index))
 
 
 # ------------------------------------------------------------------ process rewards by hand
@@ -84,37 +91,39 @@ SCORES = {"a": np.array([0.5, 0.75, 0.25]), "b": np.array([0.1])}
 
 
 def test_spans_are_noted_where_credit_looks_for_them(babbler) -> None:
-    first, second = (cut(one, after(7)) for one in TWO)
+    first, second = (mark_spans(one, after(7)) for one in TWO)
     assert first.steps[0].generations[0].spans == (4, 7, 8) and second.steps[0].generations[0].spans == (5,)
     seen = seen_of([first, second], babbler)
-    assert seen.flat.span.tolist() == [0, 0, 1, 1, 1, 2, 3, 3]
+    assert seen.batch.span.tolist() == [0, 0, 1, 1, 1, 2, 3, 3]
     read = replace(TWO[0].steps[0].generations[0], sampled=np.roll(TWO[0].steps[0].generations[0].sampled, 1))
     odd = replace(TWO[0], steps=(replace(TWO[0].steps[0], generations=(read,)),))
-    assert cut(odd, after(7)) == odd, "what is no prompt with a response behind it stays"
+    assert mark_spans(odd, after(7)) == odd, "what is no prompt with a response behind it stays"
 
 
 def test_each_spans_score_is_paid_on_its_last_part(babbler) -> None:
-    seen = seen_of([cut(one, after(7)) for one in TWO], babbler)
-    assert seen.flat.reward.tolist() == [0, 0, 0, 0, 0, 1, 0, 0], "what the world paid stays: here all of it"
-    paid = process_rewards(seen, SCORES)
-    assert paid.flat.reward.tolist() == pytest.approx([0, 0.5, 0, 0, 0.75, 1.25, 0, 0.1])
-    gain = process_rewards(seen, SCORES, gain=True).flat.reward
+    seen = seen_of([mark_spans(one, after(7)) for one in TWO], babbler)
+    assert seen.batch.reward.tolist() == [0, 0, 0, 0, 0, 1, 0, 0], "what the world paid stays: here all of it"
+    paid = add_process_rewards(seen, SCORES)
+    assert paid.batch.reward.tolist() == pytest.approx([0, 0.5, 0, 0, 0.75, 1.25, 0, 0.1])
+    gain = add_process_rewards(seen, SCORES, gain=True).batch.reward
     assert gain.tolist() == pytest.approx([0, 0.5, 0, 0, 0.25, 0.5, 0, 0.1])
     assert gain[:6].sum() == pytest.approx(1.25), "the last score and the outcome, however many spans there are"
-    assert seen.flat.reward.sum() == 1, "the handed-in record stays"
+    assert seen.batch.reward.sum() == 1, "the handed-in record stays"
     with pytest.raises(BatchMismatch, match="a score for each span"):
-        process_rewards(seen, {"a": SCORES["a"]})
+        add_process_rewards(seen, {"a": SCORES["a"]})
     with pytest.raises(BatchMismatch, match="'a'"):
-        process_rewards(seen, {**SCORES, "a": np.array([0.5, 0.5])})
+        add_process_rewards(seen, {**SCORES, "a": np.array([0.5, 0.5])})
 
 
 def test_spans_are_compared_over_the_whole_buffer(babbler) -> None:
-    seen = seen_of([replace(cut(one, after(7)), steps=_unpaid(cut(one, after(7)))) for one in TWO], babbler)
-    found = span_credit(process_rewards(seen, SCORES).flat)
+    seen = seen_of(
+        [replace(mark_spans(one, after(7)), steps=_unpaid(mark_spans(one, after(7)))) for one in TWO], babbler
+    )
+    found = span_credit(add_process_rewards(seen, SCORES).batch)
     each = (np.array([0.5, 0.75, 0.25, 0.1]) - 0.4) / np.std([0.5, 0.75, 0.25, 0.1])
     assert found.advantage == pytest.approx(each[[0, 0, 1, 1, 1, 2, 3, 3]])
     assert found.returns.tolist() == pytest.approx([0.5, 0.5, 0.75, 0.75, 0.75, 0.25, 0.1, 0.1])
-    assert buffer_normalized([0.5, 0.75, 0.25, 0.1]) == pytest.approx(each)
+    assert normalize_over_buffer([0.5, 0.75, 0.25, 0.1]) == pytest.approx(each)
 
 
 def _unpaid(one: Trajectory) -> tuple[Step, ...]:
@@ -128,10 +137,10 @@ def test_scores_are_those_of_the_search_at_the_same_places(babbler) -> None:
         "b": Solution((1, 2), ((8,),)),
         "long": Solution((1, 2), ((8,) * 20, (9,) * 25)),
     }
-    found = span_scores(babbler, solutions, tags)
+    found = score_spans(babbler, solutions, tags)
     assert set(found) == {"a", "b"}, "no room for a tag behind 47 of 48 tokens"
     asked = [Ending(None, one.ids, one.ends) for one in list(solutions.values())[:2]]
-    (done,) = drive([SpanScorer(tags).scores(asked)], LocalEngine(babbler), slots=1)
+    (done,) = run_jobs([SpanScorer(tags).scores(asked)], LocalEngine(babbler), slots=1)
     for mine, theirs in zip(found.values(), done.value, strict=True):
         assert mine == pytest.approx(theirs, abs=1e-5)
     assert len({round(float(score), 5) for own in found.values() for score in own}) == 4
@@ -151,23 +160,23 @@ JUDGED = {"a": np.array([0.6, 0.9]), "b": np.array([0.6, 0.1]), "c": np.array([0
 
 
 def test_siblings_are_what_was_written_after_one_prefix() -> None:
-    first, second = siblings_of(SOLUTIONS, JUDGED)
+    first, second = group_siblings(SOLUTIONS, JUDGED)
     assert (first.prompt, first.prefix, first.spans, first.values) == ((1,), (), ((5,), (9,)), (0.6, 0.2))
     assert (second.prefix, second.spans, second.values) == ((5,), ((6, 7), (8,)), (0.9, 0.1))
-    chosen = sibling_pairs([first, second])
+    chosen = build_sibling_pairs([first, second])
     assert [part.ids.tolist() for part in chosen] == [[1, 5], [1, 9], [1, 5, 6, 7], [1, 5, 8]]
 
 
 def test_spans_are_weighted_by_what_they_gain() -> None:
     tasks = {"a": "t", "b": "t", "c": "t", "other": "u", "unscored": "t"}
-    parts = advantage_parts(SOLUTIONS, JUDGED, tasks, beta=0.5)
+    parts = build_advantage_rows(SOLUTIONS, JUDGED, tasks, beta=0.5)
     before = (0.6 + 0.6 + 0.2) / 3
     assert [part.ids.tolist() for part in parts] == [[1, 5, 6, 7], [1, 5, 8], [1, 9], [2, 5]]
     weights = [np.exp(np.array(gain) / 0.5) for gain in ([0.6 - before, 0.3], [0.6 - before, -0.5], [0.2 - before])]
     assert parts[0].weight == pytest.approx([0, weights[0][0], weights[0][1], weights[0][1]])
     assert parts[1].weight == pytest.approx([0, *weights[1]]) and parts[2].weight == pytest.approx([0, *weights[2]])
     assert parts[3].weight.tolist() == [0, 1], "alone in its task: nothing is known to compare it with"
-    assert advantage_parts(SOLUTIONS, JUDGED, tasks, beta=0.01)[0].weight.max() == pytest.approx(20.0), "capped"
+    assert build_advantage_rows(SOLUTIONS, JUDGED, tasks, beta=0.01)[0].weight.max() == pytest.approx(20.0), "capped"
 
 
 # ------------------------------------------------------------------ all of it
@@ -206,8 +215,8 @@ def test_every_way_of_learning(tmp_path, babbler, online, offline) -> None:
         best = learned[1][0]
         assert best and all(one.success for one in best) and len({one.task.id for one in best}) == len(best)
         right = [one for one in found.values() if "-collect-" in one.id and one.success]
-        spans = spans_of(babbler, LABELLING.separators, max_tokens=8)
-        scores = span_scores(prm, solutions_in(right, spans), default_tags(prm.tokenizer))
+        spans = make_span_splitter(babbler, LABELLING.separators, max_tokens=8)
+        scores = score_spans(prm, collect_solutions(right, spans), default_tags(prm.tokenizer))
         for one in best:
             rivals = [scores[other.id].min() for other in right if other.task.id == one.task.id]
             assert scores[one.id].min() == pytest.approx(max(rivals), abs=1e-6), "that of the best weakest span"
@@ -221,30 +230,32 @@ def test_every_way_of_learning(tmp_path, babbler, online, offline) -> None:
 def test_online_learning_is_paid_by_the_judge_alone(tmp_path, babbler, monkeypatch) -> None:
     """The world pays nothing in training; with an outcome to be paid too, such episodes are not scored."""
     world, tasks = Spell(), tasks_of(Spell(), 10)
-    looks: list[tuple[Seen, Policy]] = []
-    improve = Practice.improve
+    looks: list[tuple[ScoredRollout, Policy]] = []
+    improve = PolicyTrainer.update
 
     def noted(self, seen, credit, **more):
         looks.append((seen, self.policy))
         improve(self, seen, credit, **more)
 
-    monkeypatch.setattr(Practice, "improve", noted)
+    monkeypatch.setattr(PolicyTrainer, "update", noted)
     with run_of(tmp_path / "told", world) as run:
         _, prm = openr(babbler, tasks, config=small(), run=run)
-    spans = spans_of(babbler, LABELLING.separators, max_tokens=8)
+    spans = make_span_splitter(babbler, LABELLING.separators, max_tokens=8)
     for seen, _ in looks:
-        assert {one.score.unit for one in seen.played} <= {0.0, 1.0} and len(seen.episodes) == len(seen.played)
-        scores = span_scores(prm, solutions_in(seen.played, spans), default_tags(prm.tokenizer))
-        ends = np.flatnonzero(np.append(np.diff(seen.flat.span), 1))
+        assert {one.score.unit for one in seen.trajectories} <= {0.0, 1.0} and len(seen.episodes) == len(
+            seen.trajectories
+        )
+        scores = score_spans(prm, collect_solutions(seen.trajectories, spans), default_tags(prm.tokenizer))
+        ends = np.flatnonzero(np.append(np.diff(seen.batch.span), 1))
         paid = np.concatenate([scores[one.id] for one in seen.episodes])
-        assert seen.flat.reward[ends] == pytest.approx(paid, abs=1e-6)
-        assert np.count_nonzero(seen.flat.reward) == len(paid) and len(paid) > len(seen.episodes)
+        assert seen.batch.reward[ends] == pytest.approx(paid, abs=1e-6)
+        assert np.count_nonzero(seen.batch.reward) == len(paid) and len(paid) > len(seen.episodes)
     looks.clear()
     with run_of(tmp_path / "both", world) as run:
         openr(babbler, tasks, config=small(reward="gain", outcome=2.0), run=run)
     for seen, _ in looks:
-        scores = span_scores(prm, solutions_in(seen.played, spans), default_tags(prm.tokenizer))
-        per_episode = np.bincount(seen.flat.episode_of_part, weights=seen.flat.reward)
+        scores = score_spans(prm, collect_solutions(seen.trajectories, spans), default_tags(prm.tokenizer))
+        per_episode = np.bincount(seen.batch.episode_of_token, weights=seen.batch.reward)
         wanted = [scores[one.id][-1] + 2.0 * one.score.unit for one in seen.episodes]
         assert per_episode == pytest.approx(wanted, abs=1e-5)
 
@@ -252,7 +263,7 @@ def test_online_learning_is_paid_by_the_judge_alone(tmp_path, babbler, monkeypat
 def test_labels_come_from_the_samples_of_each_task(tmp_path, babbler) -> None:
     world, tasks = Spell(), tasks_of(Spell(), 4)
     for kind in ("shepherd", "omega"):
-        labelling = Labelling(kind=kind, count=8, rollouts=48, searches=4, max_tokens=8)
+        labelling = LabellingConfig(kind=kind, count=8, rollouts=48, searches=4, max_tokens=8)
         with run_of(tmp_path / kind, world) as run:
             asked = []
             label = run.label
@@ -268,20 +279,20 @@ def test_labels_come_from_the_samples_of_each_task(tmp_path, babbler) -> None:
 
 def test_a_stopped_run_ends_as_if_it_had_not_been(tmp_path, babbler, monkeypatch) -> None:
     world, tasks = Spell(), tasks_of(Spell(), 6)
-    config = small(offline="awr", practice=quick(iterations=3, tasks=4, samples=2, critic="own"))
+    config = small(offline="awr", practice=quick(iterations=3, tasks_per_iteration=4, group_size=2, critic="own"))
 
     def learn(folder):
         with run_of(folder, world) as run:
             return openr(babbler, tasks, config=config, run=run)
 
-    whole, improve = learn(tmp_path / "whole"), Practice.improve
+    whole, improve = learn(tmp_path / "whole"), PolicyTrainer.update
 
     def stops(self, seen, credit, **more):
         if self.iteration == 2:
             raise KeyboardInterrupt
         improve(self, seen, credit, **more)
 
-    monkeypatch.setattr(Practice, "improve", stops)
+    monkeypatch.setattr(PolicyTrainer, "update", stops)
     with pytest.raises(KeyboardInterrupt):
         learn(tmp_path / "cut")
     monkeypatch.undo()
@@ -295,11 +306,11 @@ def test_a_stopped_run_ends_as_if_it_had_not_been(tmp_path, babbler, monkeypatch
 
 
 def test_the_settings_of_the_paper() -> None:
-    config = OpenR(**PUBLISHED)
-    assert preset(config) == OPENR_APPO and config.labelling.count == 16 and config.search.rule == "vote"
-    assert preset(OpenR(online="tppo")) == OPENR_TPPO and preset(OpenR(online="grpo")) == GRPO
-    own = preset(OpenR(practice=quick(critic="own", temperature=0.7)))
-    assert own.loss.value is None and own.loss.temperature == 0.7
+    config = OpenRConfig(**PUBLISHED)
+    assert build_preset(config) == OPENR_APPO and config.labelling.count == 16 and config.search.rule == "vote"
+    assert build_preset(OpenRConfig(online="tppo")) == OPENR_TPPO and build_preset(OpenRConfig(online="grpo")) == GRPO
+    own = build_preset(OpenRConfig(practice=quick(critic="own", temperature=0.7)))
+    assert own.loss.value_loss is None and own.loss.temperature == 0.7
 
 
 @pytest.mark.parametrize(
@@ -313,7 +324,7 @@ def test_the_settings_of_the_paper() -> None:
 )
 def test_a_judge_is_asked_where_it_was_trained(search, what) -> None:
     with pytest.raises(ValueError, match=what):
-        OpenR(search=search)
+        OpenRConfig(search=search)
 
 
 def test_refusals(tmp_path, babbler) -> None:

@@ -8,8 +8,8 @@ from evolvent.curate.features import answer_features
 from evolvent.curate.select import unit_features
 from evolvent.curate.selectors import random_choice
 from evolvent.errors import ConfigError, NothingToLearn
-from evolvent.learn.taught import taught
-from evolvent.methods.p3 import FULL, NO_DIFFICULTY, NO_DIVERSITY, NO_PACE, P3, choose, p3
+from evolvent.learn.taught import build_demonstration
+from evolvent.methods.p3 import FULL, NO_DIFFICULTY, NO_DIVERSITY, NO_PACE, P3Config, p3, select_samples
 from evolvent.run import Run
 from tests.methods.spelling import WORDS, Spell, babbling, run_of
 
@@ -26,8 +26,10 @@ def pool(policy):
     for first in WORDS:
         for second in WORDS:
             prompt = dialect.open("", f"say {first} {second}")
-            made.append(taught(f"known/{first}/{second}", prompt, dialect.action(f"{first} ; {second}")))
-            made.append(taught(f"odd/{first}/{second}", prompt, dialect.action(f"; ; {second} say {first} ;")))
+            made.append(build_demonstration(f"known/{first}/{second}", prompt, dialect.action(f"{first} ; {second}")))
+            made.append(
+                build_demonstration(f"odd/{first}/{second}", prompt, dialect.action(f"; ; {second} say {first} ;"))
+            )
     return made
 
 
@@ -45,19 +47,19 @@ def noting(folder):
 
 
 def test_the_easier_half_comes_first(policy, pool):
-    config = P3(rounds=2, count=100)
-    first, last = (choose(policy, pool, config, number=number, seed=0) for number in (1, 2))
+    config = P3Config(rounds=2, count=100)
+    first, last = (select_samples(policy, pool, config, number=number, seed=0) for number in (1, 2))
     scores = mean_logprob_score(answer_logprobs(policy, pool))
     assert np.array_equal(first.scores, scores)
-    assert first.let_in == 16 and last.let_in == 32
+    assert first.num_admitted == 16 and last.num_admitted == 32
     easiest = set(np.argsort(-scores)[:16])
-    assert set(first.places.tolist()) == easiest
-    assert all(pool[place].trajectory.startswith("known") for place in first.places)
-    assert len(set(last.places.tolist())) == 32
+    assert set(first.positions.tolist()) == easiest
+    assert all(pool[place].trajectory.startswith("known") for place in first.positions)
+    assert len(set(last.positions.tolist())) == 32
 
 
 def test_diversity_is_the_greedy_map_of_what_was_let_in(policy, pool):
-    found = choose(policy, pool, P3(rounds=2, count=3), number=1, seed=0)
+    found = select_samples(policy, pool, P3Config(rounds=2, count=3), number=1, seed=0)
     inside = np.flatnonzero(found.scores >= np.percentile(found.scores, 50))
     features = np.asarray(unit_features(answer_features(policy, [pool[int(place)] for place in inside])), np.float64)
     chosen = []
@@ -65,40 +67,41 @@ def test_diversity_is_the_greedy_map_of_what_was_let_in(policy, pool):
         rest = [place for place in range(len(inside)) if place not in chosen]
         best = [np.linalg.slogdet(features[[*chosen, place]] @ features[[*chosen, place]].T)[1] for place in rest]
         chosen.append(rest[int(np.argmax(np.round(best, 9)))])
-    assert found.places.tolist() == inside[chosen].tolist()
+    assert found.positions.tolist() == inside[chosen].tolist()
 
 
 @pytest.mark.parametrize(("ablation", "let_in"), [(NO_DIFFICULTY, 32), (NO_PACE, 32), (NO_DIVERSITY, 16), (FULL, 32)])
 def test_parts_can_be_left_out(policy, pool, ablation, let_in):
-    found = choose(policy, pool, P3(rounds=2, count=5, **ablation), number=1, seed=0)
-    assert found.let_in == let_in and len(set(found.places.tolist())) == 5
+    found = select_samples(policy, pool, P3Config(rounds=2, count=5, **ablation), number=1, seed=0)
+    assert found.num_admitted == let_in and len(set(found.positions.tolist())) == 5
     if ablation in (NO_DIVERSITY, FULL):
-        other = choose(policy, pool, P3(rounds=2, count=5, **ablation), number=1, seed=1)
-        assert found.places.tolist() != other.places.tolist(), "drawn, not chosen"
+        other = select_samples(policy, pool, P3Config(rounds=2, count=5, **ablation), number=1, seed=1)
+        assert found.positions.tolist() != other.positions.tolist(), "drawn, not chosen"
 
 
 def test_quality_prefers_the_easy(policy, pool):
     plain, easy = (
-        choose(policy, pool, P3(rounds=1, count=8, quality=quality), number=1, seed=0) for quality in (False, True)
+        select_samples(policy, pool, P3Config(rounds=1, count=8, quality=quality), number=1, seed=0)
+        for quality in (False, True)
     )
-    assert easy.scores[easy.places].mean() > plain.scores[plain.places].mean()
+    assert easy.scores[easy.positions].mean() > plain.scores[plain.positions].mean()
 
 
 def test_within_samples_some_spans_lose_their_weight(policy):
     dialect = policy.dialect
     prompt = dialect.open("", "say red blue")
     target = dialect.action("red ; blue ; red ; blue")
-    part = taught("lines", prompt, target)
+    part = build_demonstration("lines", prompt, target)
     spans = np.where(part.written, np.minimum(np.cumsum(part.written) // 3, 2), -1).astype(np.int32)
     object.__setattr__(part, "span", spans)
-    config = P3(rounds=1, count=1, within=0.5, diverse=False)
-    (found,) = choose(policy, [part, part], config, number=1, seed=0).parts
+    config = P3Config(rounds=1, count=1, within=0.5, diverse=False)
+    (found,) = select_samples(policy, [part, part], config, number=1, seed=0).sequences
     own = [set(found.weight[spans == number].tolist()) for number in range(3)]
     assert sorted(map(tuple, own)) == [(0.0,), (1.0,), (1.0,)], "two of three spans, whole"
 
 
 def test_every_round_measures_anew_and_a_run_goes_on(policy, pool, tmp_path):
-    config = P3(rounds=2, count=6, tokens=200)
+    config = P3Config(rounds=2, count=6, tokens=200)
     with noting(tmp_path / "run") as run:
         learned = p3(policy, pool, config=config, run=run, select=random_choice)
         names = run.learned
@@ -109,33 +112,37 @@ def test_every_round_measures_anew_and_a_run_goes_on(policy, pool, tmp_path):
         rows = [row for row in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines() if '"finished"' in row]
     assert len(rows) == len(set(rows))
     with run_of(tmp_path / "dpp", Spell()) as run:
-        other = choose(learned, pool, config, number=2, seed=run.seed)
-    before = choose(policy, pool, config, number=2, seed=run.seed)
+        other = select_samples(learned, pool, config, number=2, seed=run.seed)
+    before = select_samples(policy, pool, config, number=2, seed=run.seed)
     assert not np.array_equal(other.scores, before.scores), "the policy of the round says what is easy"
 
 
 def test_without_diversity_quality_and_other_selectors_still_count(policy, pool):
-    easy = choose(policy, pool, P3(rounds=1, count=4, diverse=False, quality=True), number=1, seed=0)
-    assert set(easy.places.tolist()) == set(np.argsort(-easy.scores)[:4].tolist())
+    easy = select_samples(policy, pool, P3Config(rounds=1, count=4, diverse=False, quality=True), number=1, seed=0)
+    assert set(easy.positions.tolist()) == set(np.argsort(-easy.scores)[:4].tolist())
     asked = []
 
     def first(features, quality, k, *, rng):
         asked.append(features.shape)
         return random_choice(features, quality, k, rng=rng)
 
-    choose(policy, pool, P3(rounds=1, count=4, diverse=False), number=1, seed=0, select=first)
+    select_samples(policy, pool, P3Config(rounds=1, count=4, diverse=False), number=1, seed=0, select=first)
     assert asked == [(32, 1)]
 
 
 def test_samples_that_are_alike_do_not_stop_a_round(policy, pool):
-    found = choose(policy, [pool[0], pool[0], pool[1]], P3(rounds=3, count=2), number=1, seed=0)
-    assert found.let_in == 2 and len(found.places) == 2
-    assert choose(policy, pool[:1], P3(rounds=1, count=1, within=0.5), number=1, seed=0).parts[0].weight.any()
+    found = select_samples(policy, [pool[0], pool[0], pool[1]], P3Config(rounds=3, count=2), number=1, seed=0)
+    assert found.num_admitted == 2 and len(found.positions) == 2
+    assert (
+        select_samples(policy, pool[:1], P3Config(rounds=1, count=1, within=0.5), number=1, seed=0)
+        .sequences[0]
+        .weight.any()
+    )
 
 
 def test_what_cannot_be_chosen(policy, pool, tmp_path):
     with run_of(tmp_path / "run", Spell()) as run, pytest.raises(NothingToLearn, match="empty pool"):
-        p3(policy, [], config=P3(), run=run)
+        p3(policy, [], config=P3Config(), run=run)
     with pytest.raises(ConfigError, match="1 to 5"):
-        choose(policy, pool, P3(), number=6, seed=0)
-    assert len(choose(policy, pool[:1], P3(rounds=1), number=1, seed=0).parts) == 1
+        select_samples(policy, pool, P3Config(), number=6, seed=0)
+    assert len(select_samples(policy, pool[:1], P3Config(rounds=1), number=1, seed=0).sequences) == 1

@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from evolvent.errors import Incomplete, SampleInvalid
-from evolvent.methods.q_transformer import QTransformer, load_autoregressive, q_transformer, save_autoregressive
-from evolvent.models.q_sequence import QSequence, QShape, action_bins, bin_middles
-from evolvent.offline.losses import unseen_to_floor
-from evolvent.offline.q_targets import learned_steps, q_targets
-from evolvent.offline.windows import Standard, WindowSource
-from evolvent.rollout.arrays import play
+from evolvent.methods.q_transformer import QTransformerConfig, load_q_transformer, q_transformer, save_q_transformer
+from evolvent.models.q_sequence import QSequence, QShape, bin_actions, bin_middles
+from evolvent.offline.losses import conservative_loss
+from evolvent.offline.q_targets import mark_learned_steps, window_q_targets
+from evolvent.offline.windows import ObservationScaler, WindowSource
+from evolvent.rollout.arrays import play_arrays
 from evolvent.store.episodes import Episodes
-from evolvent.worlds.stitching import Stitching, StitchingEnv, demonstrations, reachable
+from evolvent.worlds.stitching import Stitching, StitchingEnv, compute_reachable, demonstrations
 from tests.sequence_support import ragged
 
 # two states, actions of two parts: (reward, next state), None: the end
@@ -50,13 +50,15 @@ def two_states() -> Episodes:
 
 def test_the_backup_has_the_optimal_values():
     """Value iteration on a table, by the targets that the network is trained on."""
-    read = WindowSource(two_states(), context=2, standard=Standard.plain(2), gamma=0.5, ahead=True).at(np.arange(8))
-    state, bins = read.observation.argmax(-1), torch.from_numpy(action_bins(read.action.numpy(), bins=2))
-    assert learned_steps(read).tolist() == [[True, False]] * 8
+    read = WindowSource(
+        two_states(), context=2, standard=ObservationScaler.identity(2), gamma=0.5, ahead=True
+    ).windows_from(np.arange(8))
+    state, bins = read.observation.argmax(-1), torch.from_numpy(bin_actions(read.action.numpy(), bins=2))
+    assert mark_learned_steps(read).tolist() == [[True, False]] * 8
     first, second = torch.zeros(2, 2), torch.zeros(2, 2, 2)
     for _ in range(60):
         value = torch.stack([first.amax(-1)[state], second.amax(-1)[state, bins[..., 0]]], -1)
-        found = q_targets(value, read, gamma=0.5)[:, 0]
+        found = window_q_targets(value, read, gamma=0.5)[:, 0]
         first[state[:, 0], bins[:, 0, 0]] = found[:, 0]
         second[state[:, 0], bins[:, 0, 0], bins[:, 0, 1]] = found[:, 1]
     torch.testing.assert_close(first, FIRST)
@@ -65,9 +67,11 @@ def test_the_backup_has_the_optimal_values():
 
 def test_targets_by_hand():
     data = ragged(2, 3, dim=2, terminated=[True, False])
-    read = WindowSource(data, context=3, standard=Standard.plain(3), gamma=0.5, ahead=True).at([0, 2, 4])
+    read = WindowSource(data, context=3, standard=ObservationScaler.identity(3), gamma=0.5, ahead=True).windows_from(
+        [0, 2, 4]
+    )
     value = torch.arange(18.0).view(3, 3, 2)
-    found = q_targets(value, read, gamma=0.5, monte_carlo=False)
+    found = window_q_targets(value, read, gamma=0.5, monte_carlo=False)
     r = data.reward
     expected = torch.zeros(3, 3, 2)
     expected[0, 0] = torch.tensor([1.0, r[0] + 0.5 * 2])  # the next dimension; the next step's first
@@ -76,13 +80,13 @@ def test_targets_by_hand():
     expected[1, 1] = torch.tensor([9.0, r[3] + 0.5 * 10])  # the window ends, the episode goes on
     expected[2, 1] = torch.tensor([15.0, r[4] + 0.5 * 16])  # cut: its final observation has a value
     torch.testing.assert_close(found, expected)
-    bounded = q_targets(value - 100, read, gamma=0.5)
+    bounded = window_q_targets(value - 100, read, gamma=0.5)
     torch.testing.assert_close(bounded[0, 0], torch.full((2,), float(r[0] + 0.5 * r[1])))
 
 
 def test_unseen_bins_by_hand():
     q = torch.tensor([[1.0, 2.0, 5.0], [9.0, 9.0, 9.0]])
-    total, count = unseen_to_floor(q, torch.tensor([1, 0]), torch.tensor([True, False]), floor=1.0)
+    total, count = conservative_loss(q, torch.tensor([1, 0]), torch.tensor([True, False]), floor=1.0)
     assert float(total) == pytest.approx((0 + 16) / 2 / 2) and int(count) == 1
 
 
@@ -102,11 +106,11 @@ def test_a_value_depends_on_the_dimensions_before_it_alone():
     again = net(observation, torch.stack([torch.full_like(best, -1), best], 1))
     assert torch.equal(again[:, 1].argmax(-1), best), "each the best given those before"
     middles = bin_middles(np.arange(4), bins=4)
-    assert middles.tolist() == [-0.75, -0.25, 0.25, 0.75] and action_bins(middles, bins=4).tolist() == [0, 1, 2, 3]
+    assert middles.tolist() == [-0.75, -0.25, 0.25, 0.75] and bin_actions(middles, bins=4).tolist() == [0, 1, 2, 3]
 
 
 def test_the_network_learns_the_optimal_values(tmp_path):
-    config = QTransformer(
+    config = QTransformerConfig(
         bins=2,
         gamma=0.5,
         conservative=0.0,
@@ -117,14 +121,14 @@ def test_the_network_learns_the_optimal_values(tmp_path):
         train={"updates": 250, "lr": 1e-2, "batch": 32, "warmup": 0, "grad_norm": 10.0},
     )
     policy = q_transformer(config, two_states())
-    eye, standard = np.eye(2), policy.standard
+    eye, standard = np.eye(2), policy.scaler
     observation = torch.from_numpy(standard(eye))[:, None]
     for part in (0, 1):
         q = policy.model(observation, torch.tensor([[[part, -1]]] * 2))[:, 0]
         torch.testing.assert_close(q[:, 0], FIRST, atol=0.15, rtol=0)
         torch.testing.assert_close(q[:, 1], SECOND[:, part], atol=0.15, rtol=0)
-    save_autoregressive(policy, tmp_path)
-    again = load_autoregressive(tmp_path)
+    save_q_transformer(policy, tmp_path)
+    again = load_q_transformer(tmp_path)
     torch.testing.assert_close(
         again.model(observation, torch.zeros(2, 1, 2, dtype=torch.long)),
         policy.model(observation, torch.zeros(2, 1, 2, dtype=torch.long)),
@@ -134,7 +138,7 @@ def test_the_network_learns_the_optimal_values(tmp_path):
 def test_pieces_are_put_together():
     maze = Stitching()
     data = demonstrations(maze)
-    config = QTransformer(
+    config = QTransformerConfig(
         gamma=0.9,
         scale=10.0,
         polyak=0.2,
@@ -145,8 +149,8 @@ def test_pieces_are_put_together():
         train={"updates": 250, "lr": 1e-2, "batch": 32, "warmup": 0, "grad_norm": 10.0},
     )
     policy = q_transformer(config, data)
-    found = play(policy.actor(), lambda: StitchingEnv(maze), episodes=1, horizon=12, actions=4, seed=0)
-    limit = reachable(maze, data)
+    found = play_arrays(policy.build_actor(), lambda: StitchingEnv(maze), episodes=1, horizon=12, num_actions=4, seed=0)
+    limit = compute_reachable(maze, data)
     assert found.returns[0] == limit.stitched > limit.conditioned
 
 
@@ -173,7 +177,7 @@ def steps_of_a_world():
 def test_values_are_bootstrapped_as_they_are_learned():
     """What follows is valued with as many steps in sight as are learned with, and a cut is no end that pays 0."""
     data, optimal = steps_of_a_world()
-    config = QTransformer(
+    config = QTransformerConfig(
         gamma=0.8,
         conservative=0.0,
         floor=-20.0,
@@ -184,7 +188,7 @@ def test_values_are_bootstrapped_as_they_are_learned():
         train={"updates": 300, "lr": 1e-2, "batch": 32, "warmup": 0, "grad_norm": 10.0},
     )
     policy = q_transformer(config, data)
-    observation = torch.from_numpy(policy.standard(np.eye(6)))[:, None]
+    observation = torch.from_numpy(policy.scaler(np.eye(6)))[:, None]
     q = policy.model(observation, torch.full((6, 1, 1), -1))[:, 0, 0].detach().numpy()
     np.testing.assert_allclose(q, optimal, atol=0.4)
     assert policy.model.shape.context == config.context
@@ -202,11 +206,15 @@ def test_what_was_cut_off_counts_as_the_least_return():
         lengths=np.array([2]),
         terminated=np.zeros(1, np.bool_),
     )
-    read = WindowSource(data, context=2, standard=Standard.plain(1), gamma=0.5, cut=-2.0, ahead=True).at([0, 1])
+    read = WindowSource(
+        data, context=2, standard=ObservationScaler.identity(1), gamma=0.5, cut_return=-2.0, ahead=True
+    ).windows_from([0, 1])
     assert read.to_go[0].tolist() == [-2.0, -2.0] and read.to_go[1].tolist() == [-2.0, 0.0]
-    found = q_targets(torch.full((2, 2, 1), -2.0), read, gamma=0.5)
+    found = window_q_targets(torch.full((2, 2, 1), -2.0), read, gamma=0.5)
     assert found[:, 0, 0].tolist() == [-2.0, -2.0]
-    ended = WindowSource(two_states(), context=2, standard=Standard.plain(2), cut=-9.0, ahead=True).at([3])
+    ended = WindowSource(
+        two_states(), context=2, standard=ObservationScaler.identity(2), cut_return=-9.0, ahead=True
+    ).windows_from([3])
     assert float(ended.to_go[0, 0]) == 2.0, "an end pays nothing more"
 
 
@@ -214,7 +222,7 @@ def test_all_actions_are_looked_at_before_the_first_update():
     data = ragged(50)
     data.action[49, 1] = 1.5
     with pytest.raises(SampleInvalid, match="outside its bins"):
-        q_transformer(QTransformer(train={"updates": 1, "batch": 1}), data)
+        q_transformer(QTransformerConfig(train={"updates": 1, "batch": 1}), data)
 
 
 @pytest.mark.parametrize(
@@ -227,12 +235,12 @@ def test_all_actions_are_looked_at_before_the_first_update():
     ],
 )
 def test_a_folder_that_does_not_say_enough(tmp_path, extra, match):
-    policy = q_transformer(QTransformer(bins=2, width=8, heads=1, layers=1, train={"updates": 1}), two_states())
-    save_autoregressive(policy, tmp_path)
+    policy = q_transformer(QTransformerConfig(bins=2, width=8, heads=1, layers=1, train={"updates": 1}), two_states())
+    save_q_transformer(policy, tmp_path)
     path = tmp_path / "sequence.json"
     row = json.loads(path.read_text())
     row["extra"] = {name: value for name, value in {**row["extra"], **extra}.items() if value is not ...}
     path.write_text(json.dumps(row))
     with pytest.raises(Incomplete) as caught:
-        load_autoregressive(tmp_path)
+        load_q_transformer(tmp_path)
     assert match in str(caught.value.value)

@@ -12,11 +12,11 @@ import evolvent as ev
 from evolvent.errors import VocabularyMismatch
 from evolvent.learn.config import TrainConfig
 from evolvent.learn.objectives import weighted_nll
-from evolvent.methods.r3 import R3, partial_credit, preset, r3
-from evolvent.rl.critic import critic
+from evolvent.methods.r3 import R3Config, build_preset, outcome_rewards, r3
+from evolvent.rl.critic import critic_objective
 from evolvent.rl.objective import ValueLoss
 from evolvent.rl.presets import R3 as PUBLISHED
-from evolvent.rl.trainer import Practice, Setup
+from evolvent.rl.trainer import PolicyTrainer, RLSpec
 from evolvent.run import StageKey
 from evolvent.trajectory import Branch, Generation, Score, Start, Step, Task, Trajectory
 from evolvent.worlds.base import _PlayEnv
@@ -33,7 +33,7 @@ class Shown(Echo):
 class Recite(ev.TextWorld):
     """One action: the three words that are shown. A wrong action of words is an answer, an empty one is none."""
 
-    name, horizon, blocking, reward_range = "recite", 1, False, (0.0, 1.0)
+    name, horizon, run_in_thread, reward_range = "recite", 1, False, (0.0, 1.0)
 
     def specs(self):
         return [{"words": f"{a} {b} {c}"} for a in WORDS for b in WORDS for c in WORDS]
@@ -62,7 +62,7 @@ def tasks(world, count=None):
 
 
 def taught(world, count=None):
-    return ev.demonstrations([world], tasks(world, count))
+    return ev.collect_demonstrations([world], tasks(world, count))
 
 
 def same(first, second):
@@ -89,10 +89,10 @@ def test_the_outcome_is_paid_on_the_last_action(success, ended_by, info, paid):
     steps = (Step("o", "a", 5.0), Step("o", "b", 7.0), Step("o", "c", 9.0, info=info))
     unit = None if success is None else float(success)
     one = Trajectory("t", Task("toy", "1", {}), steps, ended_by=ended_by, score=Score(unit, unit, success))
-    assert partial_credit(one, wrong=0.2) == [0.0, 0.0, paid]
+    assert outcome_rewards(one, wrong_reward=0.2) == [0.0, 0.0, paid]
     inside = replace(one, steps=steps[2:], branch=Branch("p", 2, 1))
-    assert partial_credit(inside, wrong=0.2) == [paid], "alike for all starts"
-    assert partial_credit(replace(one, steps=()), wrong=0.2) == []
+    assert outcome_rewards(inside, wrong_reward=0.2) == [paid], "alike for all starts"
+    assert outcome_rewards(replace(one, steps=()), wrong_reward=0.2) == []
 
 
 class Cut(Endless):
@@ -110,20 +110,20 @@ class Cut(Endless):
 def test_an_episode_that_the_horizon_cut_is_worth_its_outcome(tmp_path, monkeypatch):
     """And not what its last observation would be worth besides: with gamma 1 such values would grow without end."""
     world, seen = Cut(), []
-    whole = Practice.improve
+    whole = PolicyTrainer.update
 
     def improve(self, told, credit, **more):
         seen.append((told, credit))
         return whole(self, told, credit, **more)
 
-    monkeypatch.setattr(Practice, "improve", improve)
-    config = R3(kind="outcome", kl=0.0, lam=1.0, practice=quick(iterations=3))
+    monkeypatch.setattr(PolicyTrainer, "update", improve)
+    config = R3Config(kind="outcome", kl=0.0, gae_lambda=1.0, practice=quick(iterations=3))
     with run_of(tmp_path, world) as run:
         r3(small(world), tasks(world), [], config=config, run=run)
     for told, credit in seen:
         assert all(one.truncated for one in told.episodes)
-        paid = np.asarray([partial_credit(one, wrong=config.partial)[-1] for one in told.episodes])
-        assert np.allclose(credit.returns, paid[told.flat.episode_of_part])
+        paid = np.asarray([outcome_rewards(one, wrong_reward=config.partial)[-1] for one in told.episodes])
+        assert np.allclose(credit.returns, paid[told.batch.episode_of_token])
 
 
 def test_what_the_world_says_of_an_answer_is_kept_with_the_step():
@@ -135,12 +135,17 @@ def test_what_the_world_says_of_an_answer_is_kept_with_the_step():
 
 
 def test_the_settings_of_the_paper():
-    assert preset(R3()) == PUBLISHED
-    own = preset(R3(practice=quick(critic="own", temperature=0.7), kl=0.3, clip=0.1))
-    assert (own.loss.value, own.loss.temperature, own.credit.kl, own.loss.surrogate.high) == (None, 0.7, 0.3, 0.1)
-    assert R3().practice.epochs == 2 and R3().practice.samples == 1
+    assert build_preset(R3Config()) == PUBLISHED
+    own = build_preset(R3Config(practice=quick(critic="own", temperature=0.7), kl=0.3, clip_range=0.1))
+    assert (own.loss.value_loss, own.loss.temperature, own.estimator.kl_coef, own.loss.surrogate.high) == (
+        None,
+        0.7,
+        0.3,
+        0.1,
+    )
+    assert R3Config().practice.ppo_epochs == 2 and R3Config().practice.group_size == 1
     with pytest.raises(ValueError, match=r"practice.overlap"):
-        R3(practice=quick(overlap=True))
+        R3Config(practice=quick(prefetch_rollouts=True))
 
 
 # ------------------------------------------------------------------ what is learned
@@ -148,11 +153,11 @@ def test_the_settings_of_the_paper():
 
 def seen_from(folder, world, starts, demonstrations, **config):
     """An iteration's look at episodes that begin at these starts, and the practice."""
-    setup = Setup("r3", quick(**config), PUBLISHED.objective, critic(ValueLoss(clip=0.2)), reference=True)
-    with run_of(folder, world) as run, run.practise(small(world), setup) as practice:
-        next(practice.rounds())
-        played = practice.play(starts, parents={one.id: one for one in demonstrations})
-        return practice.look(played, rewards=partial(partial_credit, wrong=0.2)), practice
+    setup = RLSpec("r3", quick(**config), PUBLISHED.objective, critic_objective(ValueLoss(clip=0.2)), reference=True)
+    with run_of(folder, world) as run, run.train_rl(small(world), setup) as practice:
+        next(practice.iterations())
+        played = practice.rollout(starts, parents={one.id: one for one in demonstrations})
+        return practice.score(played, rewards=partial(outcome_rewards, wrong_reward=0.2)), practice
 
 
 def test_given_tokens_have_no_weight_no_credit_and_no_gradient(tmp_path):
@@ -161,13 +166,13 @@ def test_given_tokens_have_no_weight_no_credit_and_no_gradient(tmp_path):
     (demonstration,) = taught(world, 1)
     start = Start(demonstration.task, 0, Branch(demonstration.id, 0, 2))
     seen, practice = seen_from(tmp_path, world, [start], [demonstration])
-    (chain,), (one,) = seen.chains, seen.played
+    (chain,), (one,) = seen.sequences, seen.trajectories
     first = one.steps[0].generations[0]
     given = int(np.flatnonzero(first.sampled)[0])
     prompt = len(practice.policy.dialect.open("", str(demonstration.steps[0].observation)))
     assert given == prompt + 2, "two tokens of the demonstration are read"
-    assert seen.flat.place.tolist() == list(range(given, len(chain))), "parts are what was sampled"
-    credit = seen.credit(PUBLISHED.credit)
+    assert seen.batch.position.tolist() == list(range(given, len(chain))), "parts are what was sampled"
+    credit = seen.estimate_advantages(PUBLISHED.estimator)
     assert len(credit.advantage) == len(chain) - given
     gradients = []
 
@@ -175,7 +180,7 @@ def test_given_tokens_have_no_weight_no_credit_and_no_gradient(tmp_path):
         output.register_hook(lambda gradient: gradients.append(gradient.clone()))
 
     hook = practice.learner.policy.model.model.norm.register_forward_hook(keep)
-    practice.improve(seen, replace(credit, advantage=credit.advantage + 0.5))
+    practice.update(seen, replace(credit, advantage=credit.advantage + 0.5))
     hook.remove()
     # The last layer's state at a place is read by the prediction of the next token and by its value alone.
     size = gradients[0].reshape(-1, gradients[0].shape[-1]).abs().sum(-1)
@@ -185,27 +190,27 @@ def test_given_tokens_have_no_weight_no_credit_and_no_gradient(tmp_path):
 
 def test_without_states_on_the_way_it_is_outcome_ppo_bit_for_bit(tmp_path):
     world = Shown()
-    demonstrations, practised = taught(world), quick(iterations=3, epochs=2)
+    demonstrations, practised = taught(world), quick(iterations=3, ppo_epochs=2)
 
     def ppo(run):
-        reward = partial(partial_credit, wrong=0.2)
-        setup = Setup("outcome", practised, PUBLISHED.objective, critic(ValueLoss(clip=0.2)), reference=True)
-        with run.practise(small(world), setup) as practice:
-            for _ in practice.rounds():
-                seen = practice.look(practice.play(practice.starts(tasks(world))), rewards=reward)
-                practice.improve(seen, seen.credit(PUBLISHED.credit))
+        reward = partial(outcome_rewards, wrong_reward=0.2)
+        setup = RLSpec("outcome", practised, PUBLISHED.objective, critic_objective(ValueLoss(clip=0.2)), reference=True)
+        with run.train_rl(small(world), setup) as practice:
+            for _ in practice.iterations():
+                seen = practice.score(practice.rollout(practice.next_starts(tasks(world))), rewards=reward)
+                practice.update(seen, seen.estimate_advantages(PUBLISHED.estimator))
         return practice.policy
 
     learned = {}
-    configs = {"none": R3(stages=0, practice=practised), "outcome": R3(kind="outcome", practice=practised)}
-    configs |= {"whole": R3(whole=1.0, practice=practised), "mixed": R3(practice=practised)}
+    configs = {"none": R3Config(stages=0, practice=practised), "outcome": R3Config(kind="outcome", practice=practised)}
+    configs |= {"whole": R3Config(whole=1.0, practice=practised), "mixed": R3Config(practice=practised)}
     for name, config in configs.items():
         with run_of(tmp_path / name, world) as run:
             # The seed of a stage depends on its settings; what is compared here is the rest.
-            run._key = lambda verb, *arguments, **more: StageKey(verb, verb)
+            run._compute_key = lambda verb, *arguments, **more: StageKey(verb, verb)
             learned[name] = r3(small(world), tasks(world), demonstrations, config=config, run=run)
     with run_of(tmp_path / "ppo", world) as run:
-        run._key = lambda verb, *arguments, **more: StageKey(verb, verb)
+        run._compute_key = lambda verb, *arguments, **more: StageKey(verb, verb)
         reference = ppo(run)
     assert (
         same(learned["none"], reference) and same(learned["outcome"], reference) and same(learned["whole"], reference)
@@ -216,7 +221,7 @@ def test_without_states_on_the_way_it_is_outcome_ppo_bit_for_bit(tmp_path):
 @pytest.mark.parametrize("kind", ["mixed", "staged", "adaptive"])
 def test_beginnings_are_those_of_the_curriculum_and_are_counted(tmp_path, kind):
     world = Shown()
-    config = R3(kind=kind, stages=3, practice=quick(iterations=4, tasks=8, samples=2))
+    config = R3Config(kind=kind, stages=3, practice=quick(iterations=4, tasks_per_iteration=8, group_size=2))
     with run_of(tmp_path, world) as run:
         r3(small(world), tasks(world), taught(world), config=config, run=run)
         run.evaluate(small(world), 4)
@@ -259,7 +264,7 @@ def test_demonstrations_of_another_tokenizer_are_refused(tmp_path):
         for one in taught(world, 4)
     ]
     with run_of(tmp_path, world) as run, pytest.raises(VocabularyMismatch, match="written with another tokenizer"):
-        r3(small(world), tasks(world, 4), shown, config=R3(practice=quick()), run=run)
+        r3(small(world), tasks(world, 4), shown, config=R3Config(practice=quick()), run=run)
 
 
 def test_a_curriculum_needs_demonstrations_of_its_tasks(tmp_path):
@@ -269,27 +274,27 @@ def test_a_curriculum_needs_demonstrations_of_its_tasks(tmp_path):
     with run_of(tmp_path, world) as run:
         for given in ([], failed, every[3:]):
             with pytest.raises(ev.ConfigError, match="demonstrate these tasks"):
-                r3(small(world), tasks(world, 3), given, config=R3(practice=quick(iterations=1)), run=run)
-        r3(small(world), tasks(world, 3), [], config=R3(kind="outcome", practice=quick(iterations=1)), run=run)
+                r3(small(world), tasks(world, 3), given, config=R3Config(practice=quick(iterations=1)), run=run)
+        r3(small(world), tasks(world, 3), [], config=R3Config(kind="outcome", practice=quick(iterations=1)), run=run)
 
 
 def test_an_adaptive_practice_that_was_stopped_ends_as_if_it_had_not_been(tmp_path, monkeypatch):
     world = Recite()
-    config = R3(kind="adaptive", practice=quick(iterations=6, tasks=12, samples=2, save_every=2))
+    config = R3Config(kind="adaptive", practice=quick(iterations=6, tasks_per_iteration=12, group_size=2, save_every=2))
     demonstrations = taught(world)
 
     def learn(folder):
         with run_of(folder, world) as run:
             return r3(small(world), tasks(world), demonstrations, config=config, run=run)
 
-    whole, improve = learn(tmp_path / "whole"), Practice.improve
+    whole, improve = learn(tmp_path / "whole"), PolicyTrainer.update
 
     def stops(self, seen, credit, **more):
         if self.iteration == 4:
             raise KeyboardInterrupt
         improve(self, seen, credit, **more)
 
-    monkeypatch.setattr(Practice, "improve", stops)
+    monkeypatch.setattr(PolicyTrainer, "update", stops)
     with pytest.raises(KeyboardInterrupt):
         learn(tmp_path / "cut")
     monkeypatch.undo()
@@ -300,9 +305,15 @@ def test_an_adaptive_practice_that_was_stopped_ends_as_if_it_had_not_been(tmp_pa
 @pytest.mark.long
 def test_after_a_little_imitation_it_learns_the_rest(tmp_path):
     world, demonstrations = Recite(), taught(Recite())
-    slow = TrainConfig(lr=7e-4, weight_decay=0.0, warmup_updates=0, final_lr=1.0, batch_tokens=2048)
-    config = R3(stages=3, partial=0.0, kl=0.01, value=0.5, practice=quick(iterations=60, tasks=24, save_every=60))
-    with run_of(tmp_path, world, practising=slow) as run:
+    slow = TrainConfig(lr=7e-4, weight_decay=0.0, warmup_steps=0, final_lr_ratio=1.0, batch_tokens=2048)
+    config = R3Config(
+        stages=3,
+        partial=0.0,
+        kl=0.01,
+        value_coef=0.5,
+        practice=quick(iterations=60, tasks_per_iteration=24, save_every=60),
+    )
+    with run_of(tmp_path, world, rl_train=slow) as run:
         base = run.fit(small(world), demonstrations, weighted_nll, tokens=2500)
         learned = r3(base, tasks(world), demonstrations, config=config, run=run)
         before, after = (run.evaluate(policy, n, split="train")[0].mean for n, policy in ((0, base), (99, learned)))

@@ -11,19 +11,19 @@ import pytest
 from evolvent.errors import ConfigError, NonFinite, SampleInvalid
 from evolvent.learn.learner import TrainConfig
 from evolvent.methods.return_text import (
-    Asked,
     ReturnBins,
-    ReturnText,
-    asking,
+    ReturnConditionedWorld,
+    ReturnTextConfig,
+    add_return_lines,
+    condition_worlds,
     return_text,
     returns_to_go,
-    with_returns,
 )
 from evolvent.models.policy import tiny_policy
 from evolvent.run import Run
-from evolvent.scale.local_backend import LocalVerbs
+from evolvent.scale.local_backend import LocalBackend
 from evolvent.trajectory import Score, Start, Step, Task, Trajectory
-from evolvent.worlds.base import Forkable, score_won
+from evolvent.worlds.base import Forkable, score_if_won
 from evolvent.worlds.check import check_env
 from evolvent.worlds.grammar import Plain
 from tests.rl.acting import WORDS, Echo
@@ -35,7 +35,7 @@ class Doors:
     """Two steps at two doors: left pays nothing, right pays 1."""
 
     name, version, instructions, grammar = "doors", "1", "choose", Plain()
-    horizon, reward_range, tiers, blocking = 2, (0.0, 1.0), ("seen",), False
+    horizon, reward_range, tiers, run_in_thread = 2, (0.0, 1.0), ("seen",), False
 
     def tasks(self, split, tier):
         return [TASK]
@@ -44,7 +44,7 @@ class Doors:
         return DoorsEnv()
 
     def score(self, rewards, info):
-        return score_won(rewards)
+        return score_if_won(rewards)
 
     def expert(self, task):
         return ("right", "right")
@@ -80,23 +80,28 @@ EVERY = [
 
 
 def test_bins_by_hand():
-    bins = ReturnBins.of([0.0, 0.0, 1.0, 1.0, 2.0, 3.0], bins=3)
+    bins = ReturnBins.from_returns([0.0, 0.0, 1.0, 1.0, 2.0, 3.0], bins=3)
     assert bins.borders == (1.0, 2.0)
     assert [bins(value) for value in (-5, 0, 0.99, 1, 1.99, 2, 99)] == [0, 0, 0, 1, 1, 2, 2]
-    assert bins.told("door one", 1.5) == "return 1\ndoor one" and bins.words == ("return", "0", "1", "2")
-    assert ReturnBins.of([4.0, 4.0], bins=5).borders == (), "equal numbers share a bin"
+    assert bins.format_observation("door one", 1.5) == "return 1\ndoor one" and bins.vocabulary == (
+        "return",
+        "0",
+        "1",
+        "2",
+    )
+    assert ReturnBins.from_returns([4.0, 4.0], bins=5).borders == (), "equal numbers share a bin"
     with pytest.raises(NonFinite):
         bins(math.nan)
     with pytest.raises(ConfigError):
         ReturnBins((2.0, 1.0))
     with pytest.raises(SampleInvalid):
-        ReturnBins.of([], bins=2)
+        ReturnBins.from_returns([], bins=2)
 
 
 def test_trajectories_are_told_what_was_earned_after():
     one = walked("left", "right")
     assert returns_to_go(one) == [1.0, 1.0] and returns_to_go(one, cost=0.25) == [0.5, 0.75]
-    (told,) = with_returns([one], ReturnBins((0.6,)), cost=0.25)
+    (told,) = add_return_lines([one], ReturnBins((0.6,)), cost=0.25)
     assert [step.observation for step in told.steps] == ["return 0\ndoor one", "return 1\ndoor two"]
     assert told.actions == one.actions and one.steps[0].observation == "door one"
     unscored = Trajectory("x", TASK, (Step("door one", "left", None),), "over")
@@ -105,21 +110,21 @@ def test_trajectories_are_told_what_was_earned_after():
 
 
 def test_a_world_that_asks():
-    env = Asked(Doors(), ReturnBins((0.6, 1.6)), returns=2.0, cost=0.25).make(TASK)
+    env = ReturnConditionedWorld(Doors(), ReturnBins((0.6, 1.6)), returns=2.0, cost=0.25).make(TASK)
     assert env.reset()[0] == "return 2\ndoor one"
     seen, reward, over, _, _ = env.step("right")
     assert (seen, reward, over) == ("return 1\ndoor two", 1.0, False), "2 - (1 - .25) = 1.25 is left"
     assert env.step("left")[0] == "return 1\nover" and env.reset()[0] == "return 2\ndoor one"
-    world = Asked(Doors(), ReturnBins((0.6,)), returns=2.0)
+    world = ReturnConditionedWorld(Doors(), ReturnBins((0.6,)), returns=2.0)
     assert world.name == "doors" and {"return", "0", "1", "door"} <= set(world.vocabulary())
     with pytest.raises(NonFinite):
-        Asked(Doors(), ReturnBins((0.6,)), returns=math.inf * 0)
+        ReturnConditionedWorld(Doors(), ReturnBins((0.6,)), returns=math.inf * 0)
 
 
 def test_a_world_that_asks_can_be_forked_where_the_world_can():
     """What is still asked for belongs to the moment: it comes back with it, in another Env too."""
-    assert not isinstance(Asked(Doors(), ReturnBins(()), returns=2.0).make(TASK), Forkable)
-    world = Asked(Echo(), ReturnBins((0.5, 1.5)), returns=2)
+    assert not isinstance(ReturnConditionedWorld(Doors(), ReturnBins(()), returns=2.0).make(TASK), Forkable)
+    world = ReturnConditionedWorld(Echo(), ReturnBins((0.5, 1.5)), returns=2)
     task = world.tasks("train", "seen")[0]
     env, other = world.make(task), world.make(task)
     assert check_env(partial(world.make, task), choose=lambda rng, info: rng.choice(WORDS), forkable=True) == []
@@ -140,12 +145,15 @@ def test_a_world_that_asks_can_be_forked_where_the_world_can():
 
 
 def test_who_asks_what():
-    config, world = ReturnText(bins=3), Doors()
-    assert asking({"doors": world}, EVERY, config)["doors"].make(TASK).reset()[0] == "return 2\ndoor one"
-    assert asking({"doors": world}, EVERY, config, returns=0.0)["doors"].make(TASK).reset()[0] == "return 0\ndoor one"
-    assert asking({"doors": world}, EVERY, ReturnText(conditioned=False)) == {"doors": world}
+    config, world = ReturnTextConfig(bins=3), Doors()
+    assert condition_worlds({"doors": world}, EVERY, config)["doors"].make(TASK).reset()[0] == "return 2\ndoor one"
+    assert (
+        condition_worlds({"doors": world}, EVERY, config, returns=0.0)["doors"].make(TASK).reset()[0]
+        == "return 0\ndoor one"
+    )
+    assert condition_worlds({"doors": world}, EVERY, ReturnTextConfig(conditioned=False)) == {"doors": world}
     with pytest.raises(ConfigError, match="nothing was recorded"):
-        asking({"doors": world, "other": world}, EVERY, config)
+        condition_worlds({"doors": world, "other": world}, EVERY, config)
     with pytest.raises(ConfigError, match="nothing to learn"):
         return_text(None, [], config=config, run=None)
 
@@ -154,7 +162,7 @@ def test_who_asks_what():
 def test_what_is_asked_is_earned(asked, tmp_path, taught):
     """All four ways are in the data, each as often: cloning cannot tell them apart, asking can."""
     config, policy = taught
-    verbs = LocalVerbs(asking({"doors": Doors()}, EVERY, config, returns=asked), slots=4, max_tokens=4)
+    verbs = LocalBackend(condition_worlds({"doors": Doors()}, EVERY, config, returns=asked), slots=4, max_tokens=4)
     with Run(tmp_path, verbs, settings=verbs.settings()) as run:
         (played,) = run.collect(policy, [Start(TASK)], temperature=0.0)
     assert sum(played.rewards) == asked
@@ -162,10 +170,10 @@ def test_what_is_asked_is_earned(asked, tmp_path, taught):
 
 @pytest.fixture(scope="module")
 def taught(tmp_path_factory):
-    config = ReturnText(bins=3, tokens=1500)
-    worlds = asking({"doors": Doors()}, EVERY, config)
+    config = ReturnTextConfig(bins=3, tokens=1500)
+    worlds = condition_worlds({"doors": Doors()}, EVERY, config)
     train = TrainConfig(lr=5e-3, betas=(0.9, 0.95), batch_tokens=128)
-    verbs = LocalVerbs(worlds, train=train, slots=4, max_tokens=4)
+    verbs = LocalBackend(worlds, train=train, slots=4, max_tokens=4)
     policy = tiny_policy(sorted(worlds["doors"].vocabulary()), context=64, seed=1)
     with Run(tmp_path_factory.mktemp("doors"), verbs, settings=verbs.settings()) as run:
         return config, return_text(policy, EVERY, config=config, run=run)
@@ -179,6 +187,6 @@ def test_returns_to_go_is_the_sum_of_what_follows():
 
 
 def test_the_order_of_a_sum_makes_no_bin():
-    bins = ReturnBins.of([0.1 + 0.2 + 0.3, 0.3 + 0.2 + 0.1, 1.0, 2.0, 3.0], bins=2)
-    assert ReturnBins.of([0.1 + 0.2 + 0.3, 0.3 + 0.2 + 0.1], bins=4).borders == ()
+    bins = ReturnBins.from_returns([0.1 + 0.2 + 0.3, 0.3 + 0.2 + 0.1, 1.0, 2.0, 3.0], bins=2)
+    assert ReturnBins.from_returns([0.1 + 0.2 + 0.3, 0.3 + 0.2 + 0.1], bins=4).borders == ()
     assert bins(bins.borders[0]) == bins(bins.borders[0] - 1e-15) == 1

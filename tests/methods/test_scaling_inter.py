@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from evolvent.methods.grpo import GRPOConfig, grpo
-from evolvent.methods.scaling_inter import ScalingInter, scaling_inter
+from evolvent.methods.scaling_inter import ScalingInterConfig, scaling_inter
 from evolvent.run import StageKey
 from tests.rl.acting import Echo, Endless, quick, run_of, small
 
@@ -17,8 +17,8 @@ def tasks(world):
 
 def test_episodes_are_as_long_as_their_phase_lets_them(tmp_path):
     world = Endless()
-    config = ScalingInter(
-        kind="reinforce_pp", kl=0.0, horizons=(1, 2, 4), every=2, practice=quick(iterations=7, tasks=3)
+    config = ScalingInterConfig(
+        kind="reinforce_pp", kl=0.0, horizons=(1, 2, 4), every=2, practice=quick(iterations=7, tasks_per_iteration=3)
     )
     with run_of(tmp_path, world) as run:
         scaling_inter(small(world), tasks(world), config=config, run=run)
@@ -31,7 +31,7 @@ def test_episodes_are_as_long_as_their_phase_lets_them(tmp_path):
 
 def test_it_is_measured_with_the_horizon_of_the_world(tmp_path):
     world = Echo()
-    config = ScalingInter(horizons=(1,), every=1, practice=quick(iterations=1))
+    config = ScalingInterConfig(horizons=(1,), every=1, practice=quick(iterations=1))
     with run_of(tmp_path, world) as run:
         scaling_inter(small(world), tasks(world), config=config, run=run)
         measured = [one for one in run.store.trajectories() if "evaluate" in one.id]
@@ -44,13 +44,13 @@ def test_one_phase_as_long_as_an_episode_is_grpo_bit_for_bit(tmp_path):
     for name in ("grpo", "scaled"):
         practice = quick(iterations=3)
         with run_of(tmp_path / name, world) as run:
-            run._key = lambda verb, *arguments, **more: StageKey(
+            run._compute_key = lambda verb, *arguments, **more: StageKey(
                 verb, verb
             )  # else the seed of the stage depends on its settings
             if name == "grpo":
                 learned.append(grpo(small(world), tasks(world), config=GRPOConfig(practice=practice), run=run))
             else:
-                config = ScalingInter(horizons=(2,), every=5, practice=practice)
+                config = ScalingInterConfig(horizons=(2,), every=5, practice=practice)
                 learned.append(scaling_inter(small(world), tasks(world), config=config, run=run))
     first, second = (policy.model.state_dict() for policy in learned)
     assert all(torch.equal(first[name], second[name]) for name in first)
@@ -58,7 +58,7 @@ def test_one_phase_as_long_as_an_episode_is_grpo_bit_for_bit(tmp_path):
 
 def test_settings_that_have_no_effect_or_fall_are_refused_together():
     with pytest.raises(ValueError, match=r"fall.*practice.horizon.*practice.overlap.*overlong"):
-        ScalingInter(horizons=(5, 3), overlong=4, practice=quick(horizon=3, overlap=True))
+        ScalingInterConfig(horizons=(5, 3), overlong=4, practice=quick(horizon=3, prefetch_rollouts=True))
     for horizons in ((), (0, 5)):
         with pytest.raises(ValueError, match="horizons"):
-            ScalingInter(horizons=horizons)
+            ScalingInterConfig(horizons=horizons)

@@ -9,10 +9,10 @@ import pytest
 import evolvent as ev
 from evolvent.agents.plain import Expert
 from evolvent.agents.prompts import prompts_digest
-from evolvent.agents.writers import Scripted, Written
+from evolvent.agents.writers import ScriptedWriter, WriterReply
 from evolvent.config import resolve
 from evolvent.errors import ConfigError, EndpointError
-from evolvent.memory.records import METADATA, THOUGHT, Key, demonstration
+from evolvent.memory.records import METADATA, THOUGHT, Key, make_demonstration
 from evolvent.memory.steps import StepMemory
 from evolvent.methods.trad import (
     ABLATIONS,
@@ -21,10 +21,10 @@ from evolvent.methods.trad import (
     SYNAPSE,
     TRAD,
     ZERO_SHOT,
-    Trad,
-    agent_for,
+    TradConfig,
+    build_agent,
     label_thoughts,
-    shots_of,
+    select_shots,
     trad,
 )
 from evolvent.worlds.household.world import HouseholdWorld
@@ -46,7 +46,9 @@ def shown():
 @pytest.fixture(scope="module")
 def memory(shown):
     keys = [THOUGHT, METADATA, Key("observation")]
-    return StepMemory.from_trajectories([demonstration(one, kind=one.task.kind.split()[0]) for one in shown], key=keys)
+    return StepMemory.from_trajectories(
+        [make_demonstration(one, kind=one.task.kind.split()[0]) for one in shown], key=keys
+    )
 
 
 class Follower:
@@ -56,7 +58,7 @@ class Follower:
     """
 
     def __init__(self, task):
-        self.known = {str(step.observation): step for step in WORLD.demonstration(task)}
+        self.known = {str(step.observation): step for step in WORLD.demonstrate(task)}
         self.prompts = []
 
     def __call__(self, prompt):
@@ -74,18 +76,18 @@ class Follower:
 
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_a_household_is_played_to_its_end(name, memory):
-    config = resolve(Trad, preset=SYSTEMS[name])
-    plans = {task: WORLD.demonstration(task) for task in WORLD.tasks("test", "seen")}
+    config = resolve(TradConfig, preset=SYSTEMS[name])
+    plans = {task: WORLD.demonstrate(task) for task in WORLD.tasks("test", "seen")}
     task = next(task for task, plan in plans.items() if len({str(one.observation) for one in plan}) == len(plan) > 6)
     follower = Follower(task)
-    (played,) = trad(Scripted(follower), [ev.Start(task)], config=config, worlds=WORLDS, memory=memory)
+    (played,) = trad(ScriptedWriter(follower), [ev.Start(task)], config=config, worlds=WORLDS, memory=memory)
     assert (played.error, played.success) == (None, True)
     assert [step.action for step in played.steps] == WORLD.expert(task)
-    assert [step.thought for step in played.steps] == [one.thought for one in WORLD.explained(task)]
+    assert [step.thought for step in played.steps] == [one.thought for one in WORLD.explain(task)]
     about = played.meta["trad"]
     assert (about["prompts"], about["memory"]) == (prompts_digest(), memory.digest)
-    assert Trad(**about["config"]) == config
-    kinds = {memory.demonstration(name).kind for step in played.steps for name, _ in step.info["shown"]["act"]}
+    assert TradConfig(**about["config"]) == config
+    kinds = {memory.get_demonstration(name).kind for step in played.steps for name, _ in step.info["shown"]["act"]}
     assert kinds == {task.kind.split()[0]}
 
 
@@ -97,7 +99,11 @@ def test_the_settings_differ_where_the_papers_do(memory):
         follower = Follower(task)
         list(
             trad(
-                Scripted(follower), [ev.Start(task)], config=resolve(Trad, preset=preset), worlds=WORLDS, memory=memory
+                ScriptedWriter(follower),
+                [ev.Start(task)],
+                config=resolve(TradConfig, preset=preset),
+                worlds=WORLDS,
+                memory=memory,
             )
         )
         before, _, own = follower.prompts[-1].user.rpartition(_OWN)
@@ -117,16 +123,16 @@ def test_the_settings_differ_where_the_papers_do(memory):
 
 
 def test_zero_shot_needs_no_memory():
-    agent = agent_for(Scripted(str), resolve(Trad, preset=ZERO_SHOT), memory=None)
+    agent = build_agent(ScriptedWriter(str), resolve(TradConfig, preset=ZERO_SHOT), memory=None)
     assert (agent.memory, list(agent.shots)) == (None, [])
     with pytest.raises(ConfigError, match="level"):
-        agent_for(Scripted(str), Trad(), memory=None)
+        build_agent(ScriptedWriter(str), TradConfig(), memory=None)
 
 
 def test_fixed_demonstrations_are_the_first_of_each_type(memory):
-    found = shots_of(memory, 2)
+    found = select_shots(memory, 2)
     of_type = {}
-    for one in map(memory.demonstration, memory.ids):
+    for one in map(memory.get_demonstration, memory.trajectory_ids):
         of_type.setdefault(one.kind, []).append(one.trajectory_id)
     assert {one.trajectory_id for one in found} == {name for names in of_type.values() for name in names[:3]}
 
@@ -147,7 +153,7 @@ def test_thoughts_are_written_with_the_action_known_and_nothing_later(shown):
         prompts.append(prompt.user)
         return f" because {len(prompts)}\n> act: x"
 
-    made = label_thoughts([given], Scripted(explain), worlds=WORLDS)
+    made = label_thoughts([given], ScriptedWriter(explain), worlds=WORLDS)
     (one,) = made.trajectories
     assert [step.thought for step in one.steps] == [f"because {n + 1}" for n in range(len(one.steps))]
     assert [step.action for step in one.steps] == [step.action for step in given.steps]
@@ -166,9 +172,9 @@ def test_thoughts_are_written_with_the_action_known_and_nothing_later(shown):
 def test_thoughts_that_are_there_stay_unless_asked_for(shown):
     half = bare(shown[0])
     half = replace(half, steps=(replace(half.steps[0], thought="mine"), *half.steps[1:]))
-    kept = label_thoughts([half], Scripted(lambda prompt: "new"), worlds=WORLDS)
+    kept = label_thoughts([half], ScriptedWriter(lambda prompt: "new"), worlds=WORLDS)
     assert [step.thought for step in kept.trajectories[0].steps] == ["mine", *["new"] * (len(half.steps) - 1)]
-    anew = label_thoughts([half], Scripted(lambda prompt: "new"), worlds=WORLDS, again=True)
+    anew = label_thoughts([half], ScriptedWriter(lambda prompt: "new"), worlds=WORLDS, overwrite=True)
     assert {step.thought for step in anew.trajectories[0].steps} == {"new"}
 
 
@@ -181,10 +187,10 @@ class Failing:
     def begin(self, seed):
         return self
 
-    def write(self, asked):
-        if self.text in asked.prompt.user:
+    def write(self, request):
+        if self.text in request.prompt.user:
             raise EndpointError("no answer", value=503)
-        return Written("  ")
+        return WriterReply("  ")
         yield ()
 
 
@@ -200,13 +206,13 @@ def test_a_failed_call_is_told_and_an_empty_thought_counted(shown):
 
 def test_an_episode_whose_model_fails_is_not_scored(memory):
     task = WORLD.tasks("test", "seen")[0]
-    (played,) = trad(Failing("Your task"), [ev.Start(task)], config=Trad(), worlds=WORLDS, memory=memory)
+    (played,) = trad(Failing("Your task"), [ev.Start(task)], config=TradConfig(), worlds=WORLDS, memory=memory)
     assert played.success is None
     assert "no answer" in str(played.error)
 
 
 def test_what_cannot_be_labelled(shown):
     with pytest.raises(ConfigError, match="2 trajectories of this id"):
-        label_thoughts([shown[0], shown[0]], Scripted(str), worlds=WORLDS)
+        label_thoughts([shown[0], shown[0]], ScriptedWriter(str), worlds=WORLDS)
     with pytest.raises(ConfigError, match="no such world"):
-        label_thoughts([shown[0]], Scripted(str), worlds={})
+        label_thoughts([shown[0]], ScriptedWriter(str), worlds={})

@@ -13,42 +13,42 @@ from hypothesis import strategies as st
 
 from evolvent.errors import BatchMismatch, ConfigError, Incomplete, SampleInvalid
 from evolvent.methods.trajectory_transformer import (
-    TrajectoryTransformer,
+    TrajectoryTransformerConfig,
     load_planner,
     save_planner,
     trajectory_transformer,
 )
 from evolvent.models.sequence_bins import QuantileBins
-from evolvent.models.trajectory_model import TrajectoryModel, TrajectoryShape, _nucleus
+from evolvent.models.trajectory_model import TrajectoryModel, TrajectoryShape, _sample_nucleus
 from evolvent.offline.transitions import TransitionSource
-from evolvent.rollout.arrays import play
-from evolvent.rollout.imagined import Imagined, beam_plan
-from evolvent.worlds.stitching import Stitching, StitchingEnv, demonstrations, reachable
+from evolvent.rollout.arrays import play_arrays
+from evolvent.rollout.imagined import ImaginedSteps, plan_by_beam
+from evolvent.worlds.stitching import Stitching, StitchingEnv, compute_reachable, demonstrations
 from tests.sequence_support import ragged
 
 
 def test_bins_hold_equally_many():
     data = np.stack([np.random.default_rng(0).normal(size=1000) ** 3, np.repeat([0.0, 1.0], [999, 1])], 1)
-    bins = QuantileBins.of(data, bins=10)
+    bins = QuantileBins.fit(data, bins=10)
     assert bins.counts == (10, 2), "a column with two values has two bins, however rare one is"
-    index = bins.encoded(data)
+    index = bins.encode(data)
     assert set(np.bincount(index[:, 0]).tolist()) == {100}
     for bin_ in range(10):
         assert bins.middles[0][bin_] == pytest.approx(data[index[:, 0] == bin_, 0].mean())
-    assert bins.decoded(index)[:, 1].tolist() == data[:, 1].tolist()
-    assert bins.encoded([[-1e9, 5.0], [1e9, -5.0]]).tolist() == [[0, 1], [9, 0]]
-    skewed = QuantileBins.of(np.repeat([0.0, 1, 2, 3, 4], [96, 1, 1, 1, 1])[:, None], bins=4)
+    assert bins.decode(index)[:, 1].tolist() == data[:, 1].tolist()
+    assert bins.encode([[-1e9, 5.0], [1e9, -5.0]]).tolist() == [[0, 1], [9, 0]]
+    skewed = QuantileBins.fit(np.repeat([0.0, 1, 2, 3, 4], [96, 1, 1, 1, 1])[:, None], bins=4)
     assert len(skewed.borders[0]) + 1 == len(skewed.middles[0])
     with pytest.raises(SampleInvalid):
-        bins.encoded([[np.nan, 0.0]])
+        bins.encode([[np.nan, 0.0]])
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(0, 11), min_size=1, max_size=40), st.integers(1, 8))
 def test_no_bin_is_empty(values, most):
     data = np.array(values, float)[:, None]
-    bins = QuantileBins.of(data, bins=most)
-    index = bins.encoded(data)[:, 0]
+    bins = QuantileBins.fit(data, bins=most)
+    index = bins.encode(data)[:, 0]
     assert set(index.tolist()) == set(range(bins.counts[0])) and bins.counts[0] <= most
     for bin_ in range(bins.counts[0]):
         assert bins.middles[0][bin_] == pytest.approx(data[index == bin_].mean())
@@ -57,8 +57,8 @@ def test_no_bin_is_empty(values, most):
 def test_transitions_by_hand():
     data = ragged(2, 1, observation=1, dim=1, terminated=[True, False])
     source = TransitionSource(data, context=3, bins=8, gamma=0.5, terminal=-100.0)
-    tokens, seen, learned = source.at(np.array([0, 2]))
-    rows = source.bins.decoded(tokens.view(2, 3, 5).numpy())
+    tokens, seen, learned = source.windows_from(np.array([0, 2]))
+    rows = source.bins.decode(tokens.view(2, 3, 5).numpy())
     r = data.reward
     expected = [
         [data.observation[0, 0], data.action[0, 0], r[0], r[1] - 100, 0],
@@ -90,16 +90,16 @@ def small(**changed) -> TrajectoryModel:
 def test_continuing_is_the_full_pass():
     model = small()
     tokens = torch.tensor([[3, 1, 4, 0, 2, 1, 0, 2], [0, 0, 1, 3, 0, 0, 2, 1]])
-    found = model.continued(tokens, torch.zeros(2, 1), kept=1e-9)
+    found = model.continue_transition(tokens, torch.zeros(2, 1), top_p=1e-9)
     assert found.shape == (2, 14) and torch.equal(found[:, :8], tokens)
     logits = model(found[:, :-1])
     assert torch.equal(logits[:, 7:].argmax(-1), found[:, 8:]), "nothing kept but the likeliest: greedy everywhere"
     assert torch.isinf(logits[:, 0, 3:]).all(), "column 1 has three bins"
     padded = torch.cat([torch.zeros(2, 6, dtype=torch.long), tokens], 1)
     seen = torch.tensor([[False] * 6 + [True] * 8] * 2)
-    torch.testing.assert_close(model(padded, seen=seen)[:, 6:], model(tokens), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(model(padded, attention_mask=seen)[:, 6:], model(tokens), atol=1e-5, rtol=1e-5)
     with pytest.raises(BatchMismatch, match="observation"):
-        model.continued(tokens[:, :7], torch.zeros(2, 1), kept=0.5)
+        model.continue_transition(tokens[:, :7], torch.zeros(2, 1), top_p=0.5)
     with pytest.raises(BatchMismatch, match="context"):
         model(torch.zeros(1, 19, dtype=torch.long))
     with pytest.raises(ConfigError):
@@ -109,12 +109,14 @@ def test_continuing_is_the_full_pass():
 def test_draws_come_from_the_likeliest():
     logits = torch.log(torch.tensor([[0.1, 0.5, 0.4]]))
     draws = torch.linspace(0, 0.999, 901)
-    kept = _nucleus(logits.expand(901, -1), draws, 0.6)
+    kept = _sample_nucleus(logits.expand(901, -1), draws, 0.6)
     share = np.bincount(kept.numpy(), minlength=3) / 901
     np.testing.assert_allclose(share, [0, 5 / 9, 4 / 9], atol=0.01)
-    assert set(_nucleus(logits.expand(901, -1), draws, 0.4).tolist()) == {1}
+    assert set(_sample_nucleus(logits.expand(901, -1), draws, 0.4).tolist()) == {1}
     none = torch.log(torch.tensor([[0.1, 0.5, 0.4, 0.0]]))
-    assert _nucleus(none, torch.tensor([1 - 1e-9], dtype=torch.float64).float(), 0.6).tolist() == [2], "rounded up to 1"
+    assert _sample_nucleus(none, torch.tensor([1 - 1e-9], dtype=torch.float64).float(), 0.6).tolist() == [2], (
+        "rounded up to 1"
+    )
 
 
 def test_a_wide_beam_finds_the_best_plan():
@@ -126,10 +128,10 @@ def test_a_wide_beam_finds_the_best_plan():
         after = np.concatenate([tokens, action], 1)
         done = after.shape[1] == 4
         reward = np.array([pay[tuple(row[1:])] if done else 0.0 for row in after])
-        return Imagined(after, action, reward, np.zeros(len(after)), np.full(len(after), done))
+        return ImaginedSteps(after, action, reward, np.zeros(len(after)), np.full(len(after), done))
 
     best = max(itertools.product((0, 1), repeat=3), key=lambda path: pay[path])
-    found = beam_plan(imagine, np.array([9]), columns=1, width=12, keep=64, horizon=5, gamma=0.5, seed=0)
+    found = plan_by_beam(imagine, np.array([9]), columns=1, width=12, keep=64, horizon=5, gamma=0.5, seed=0)
     assert tuple(found.tokens[1:].tolist()) == best and found.first == best[:1]
     assert found.earned == pytest.approx(0.25 * pay[best]) and found.steps == 3
 
@@ -149,12 +151,14 @@ SMALL = {
 def test_planning_puts_pieces_together(tmp_path):
     maze = Stitching()
     data = demonstrations(maze)
-    policy = trajectory_transformer(TrajectoryTransformer(**SMALL), data)
-    found = play(policy.actor(), lambda: StitchingEnv(maze), episodes=1, horizon=12, actions=4, seed=0)
-    limit = reachable(maze, data)
+    policy = trajectory_transformer(TrajectoryTransformerConfig(**SMALL), data)
+    found = play_arrays(policy.build_actor(), lambda: StitchingEnv(maze), episodes=1, horizon=12, num_actions=4, seed=0)
+    limit = compute_reachable(maze, data)
     assert found.returns[0] == limit.stitched > limit.conditioned
     save_planner(policy, tmp_path)
-    again = play(load_planner(tmp_path).actor(), lambda: StitchingEnv(maze), episodes=1, horizon=12, actions=4, seed=0)
+    again = play_arrays(
+        load_planner(tmp_path).build_actor(), lambda: StitchingEnv(maze), episodes=1, horizon=12, num_actions=4, seed=0
+    )
     assert again.digest == found.digest
     path = tmp_path / "sequence.json"
     told = json.loads(path.read_text())
@@ -166,12 +170,12 @@ def test_planning_puts_pieces_together(tmp_path):
 
 def test_choices_do_not_share_bins():
     with pytest.raises(ConfigError, match="share a bin"):
-        trajectory_transformer(TrajectoryTransformer(bins=3), demonstrations(Stitching()))
+        trajectory_transformer(TrajectoryTransformerConfig(bins=3), demonstrations(Stitching()))
 
 
 def test_memory_must_fit_the_context():
     with pytest.raises(ConfigError, match="memory"):
-        TrajectoryTransformer(context=4, planning={"memory": 4})
+        TrajectoryTransformerConfig(context=4, planning={"memory": 4})
 
 
 def test_plans_of_neighbouring_episodes_draw_apart(monkeypatch):
@@ -183,12 +187,12 @@ def test_plans_of_neighbouring_episodes_draw_apart(monkeypatch):
 
     def noted(*args, seed, **more):
         seeds.append(seed)
-        return beam_plan(*args, seed=seed, **more)
+        return plan_by_beam(*args, seed=seed, **more)
 
-    monkeypatch.setattr(imagined, "beam_plan", noted)
+    monkeypatch.setattr(imagined, "plan_by_beam", noted)
     data = ragged(4, 3, observation=2, dim=1)
     policy = trajectory_transformer(
-        TrajectoryTransformer(
+        TrajectoryTransformerConfig(
             context=2,
             bins=3,
             width=8,
@@ -200,7 +204,7 @@ def test_plans_of_neighbouring_episodes_draw_apart(monkeypatch):
         data,
     )
     for step in range(3):
-        policy.actor()(
+        policy.build_actor()(
             History(
                 observation=np.zeros((2, step + 1, 2), np.float32),
                 seed=np.array([5, 6]),

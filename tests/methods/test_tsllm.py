@@ -10,17 +10,17 @@ import pytest
 import torch
 
 import evolvent as ev
-from evolvent.curate.chosen import best_of_each, distinct
-from evolvent.engine.driver import drive
+from evolvent.curate.chosen import select_best_per_task, select_distinct
+from evolvent.engine.driver import run_jobs
 from evolvent.engine.local import LocalEngine
-from evolvent.learn.objectives import outcome, value
-from evolvent.learn.preferences import readout
-from evolvent.learn.token_sequences import Parts, flatten
-from evolvent.methods.tsllm import ALIGNMENT, GAME24, GSM8K, TSLLM, Scores, kept, tsllm
+from evolvent.learn.objectives import outcome, value_objective
+from evolvent.learn.preferences import append_readout
+from evolvent.learn.token_sequences import TokenSequence, flatten
+from evolvent.methods.tsllm import ALIGNMENT, GAME24, GSM8K, RewardModelScores, TSLLMConfig, select_best, tsllm
 from evolvent.models.heads import fresh_head
 from evolvent.models.policy import Policy
 from evolvent.reward.endings import Ending
-from evolvent.reward.scoring import episode_rewards, judge_objective, judge_parts, rescored, spans_of
+from evolvent.reward.scoring import build_judge_rows, judge_objective, make_span_splitter, replace_score, score_episodes
 from evolvent.reward.values import ValueScorer
 from evolvent.run import Run
 from evolvent.search.settings import SearchConfig
@@ -35,7 +35,7 @@ SMALL = SearchConfig(
 
 
 def small(**more):
-    return TSLLM(**{"rounds": 1, "samples": 4, "trajectories": 2, "temperature": 1.0, "search": SMALL, **more})
+    return TSLLMConfig(**{"rounds": 1, "samples": 4, "trajectories": 2, "temperature": 1.0, "search": SMALL, **more})
 
 
 @pytest.fixture(scope="module")
@@ -87,10 +87,10 @@ def test_each_text_is_kept_once_and_so_many_of_a_task() -> None:
         episode("e", [5], 1.0, task=1),
         episode("f", [8], 1.0, error=True),
     ]
-    assert [one.id for one in distinct(found)] == ["a", "c", "d", "e"]
-    assert [one.id for one in distinct(found, 2)] == ["a", "c", "e"]
+    assert [one.id for one in select_distinct(found)] == ["a", "c", "d", "e"]
+    assert [one.id for one in select_distinct(found, 2)] == ["a", "c", "e"]
     told = [replace(one, steps=(Step("o", text),)) for one, text in zip(found[:3], "xxy", strict=True)]
-    assert [one.id for one in distinct(told)] == ["a", "c"], "records without tokens are told by their actions"
+    assert [one.id for one in select_distinct(told)] == ["a", "c"], "records without tokens are told by their actions"
 
 
 def test_the_best_of_each_task_are_kept_none_below_the_threshold() -> None:
@@ -102,10 +102,10 @@ def test_the_best_of_each_task_are_kept_none_below_the_threshold() -> None:
         episode("e", [9], 0.1, task=1),
         episode("g", [6], 0.9),
     ]
-    assert [one.id for one in kept(found, TSLLM(threshold=0.0, per_task=2))] == ["b", "c", "e"]
-    assert [one.id for one in kept(found, TSLLM(threshold=0.15))] == ["b", "c", "a"]
-    assert kept(found, TSLLM()) == []
-    assert best_of_each(found, lambda one: float("nan")) == []
+    assert [one.id for one in select_best(found, TSLLMConfig(threshold=0.0, per_task=2))] == ["b", "c", "e"]
+    assert [one.id for one in select_best(found, TSLLMConfig(threshold=0.15))] == ["b", "c", "a"]
+    assert select_best(found, TSLLMConfig()) == []
+    assert select_best_per_task(found, lambda one: float("nan")) == []
 
 
 # ------------------------------------------------------------------ what is learned from what
@@ -114,7 +114,7 @@ def test_the_best_of_each_task_are_kept_none_below_the_threshold() -> None:
 def test_the_best_are_imitated_and_the_judge_learns_old_and_new(tmp_path, babbler) -> None:
     world, config = Spell(), small(rounds=2, per_task=1, samples=6, distinct=3)
     tasks = tasks_of(world, 12)
-    shown = ev.demonstrations([world], [])
+    shown = ev.collect_demonstrations([world], [])
     with noting(tmp_path, world) as run:
         tsllm(babbler, tasks, config=config, run=run, demonstrations=shown)
         learned, store = run.learned, list(run.store.trajectories())
@@ -136,7 +136,7 @@ def test_the_best_are_imitated_and_the_judge_learns_old_and_new(tmp_path, babble
         for part in judged:  # the outcome at the end of both spans, and nowhere else
             found = part.columns["returns"][part.weight != 0]
             ids = by_id[part.trajectory].steps[0].generations[0]
-            ends = spans_of(babbler, SMALL.separators, max_tokens=8)(ids.ids[ids.sampled].tolist())
+            ends = make_span_splitter(babbler, SMALL.separators, max_tokens=8)(ids.ids[ids.sampled].tolist())
             assert found.tolist() == [by_id[part.trajectory].score.unit] * len(ends)
             assert np.flatnonzero(part.weight).tolist() == [int((~ids.sampled).sum()) + end for end in ends]
     rows = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text(encoding="utf-8").splitlines()]
@@ -237,7 +237,7 @@ def test_a_judge_alone_guides_unless_the_ends_are_to_be_paid(tmp_path) -> None:
         for world in (Echo(), Inverted()):
             name = f"{terminal}-{type(world).__name__}"
             with acting_run(tmp_path / name, world) as run:
-                said[name] = [one.actions for one in run.search(policy, starts, how, judge=judge)]
+                said[name] = [one.actions for one in run.search(policy, starts, how, value_model=judge)]
     assert said["value-Echo"] == said["value-Inverted"], "what is earned on the way is no part of what it sees"
     assert said["reward-Echo"] != said["reward-Inverted"]
 
@@ -246,12 +246,12 @@ def test_the_rows_of_a_judge_follow_the_level_and_the_form(babbler) -> None:
     ids = babbler.tokenizer.convert_tokens_to_ids
     text = episode("x", [ids("red"), ids(";"), ids("blue")], 0.5)
     refused = [replace(text, steps=()), replace(text, score=Score()), episode("long", [ids("red")] * 60, 1.0)]
-    span = judge_parts([text, *refused], babbler, SMALL)
+    span = build_judge_rows([text, *refused], babbler, SMALL)
     assert [np.flatnonzero(part.weight).tolist() for part in span] == [[4, 5]]
-    token = judge_parts([text], babbler, SMALL.model_copy(update={"level": "token", "score": "outcome"}))
+    token = build_judge_rows([text], babbler, SMALL.model_copy(update={"level": "token", "score": "outcome"}))
     assert np.flatnonzero(token[0].weight).tolist() == [3, 4, 5]
     assert token[0].columns["outcome"][3:].tolist() == [0.5] * 3
-    assert repr(judge_objective(SMALL)) == repr(value())
+    assert repr(judge_objective(SMALL)) == repr(value_objective())
     assert judge_objective(SMALL.model_copy(update={"score": "outcome"})) is outcome
     with pytest.raises(ev.ConfigError, match="not learned from outcomes"):
         judge_objective(SMALL.model_copy(update={"score": "process"}))
@@ -260,7 +260,7 @@ def test_the_rows_of_a_judge_follow_the_level_and_the_form(babbler) -> None:
 # ------------------------------------------------------------------ a reward model in the world's place
 
 
-def compared(policy: Policy, *, likes: str, count: int = 40) -> list[Parts]:
+def compared(policy: Policy, *, likes: str, count: int = 40) -> list[TokenSequence]:
     """Read-outs of pairs: answers with a word against answers without it."""
     world, parts = Spell(), []
     for number in range(count):
@@ -268,7 +268,7 @@ def compared(policy: Policy, *, likes: str, count: int = 40) -> list[Parts]:
         for side, words in enumerate(((likes, b), (b if b != likes else "grey", "grey"))):
             one = Trajectory(f"pair/{number}/{side}", tasks_of(world)[0], (Step(f"say {a} {b}", " ; ".join(words)),))
             flat = flatten([one], policy.dialect, instructions=lambda task: "", context=policy.context)
-            parts.append(readout(flat.parts[0], token=min(policy.dialect.stop_ids)))
+            parts.append(append_readout(flat.sequences[0], token=min(policy.dialect.stop_ids)))
     return parts
 
 
@@ -282,22 +282,26 @@ def test_rewards_are_the_heads_output_behind_the_last_token(babbler) -> None:
         episode("c", [9], 0.0, error=True),
         episode("d", [8] * 60, 0.0),
     ]
-    rewards = episode_rewards(model, found)
+    rewards = score_episodes(model, found)
     paths = [tuple(one.steps[0].generations[0].ids.tolist()) for one in found[:2]]
     asked = [Ending(None, path, (len(path),)) for path in paths]
-    (done,) = drive([ValueScorer(head).scores(asked)], LocalEngine(model), slots=1)
+    (done,) = run_jobs([ValueScorer(head).scores(asked)], LocalEngine(model), slots=1)
     assert rewards[:2] == pytest.approx([score for (score,) in done.value], abs=1e-5)
     assert np.isnan(rewards[2:]).all(), "one that failed, and one that does not fit"
 
 
 def test_scores_are_normalised_over_the_first_samples_and_replace_all_that_was_paid(babbler) -> None:
-    scores = Scores(babbler, mean=2.0, deviation=0.5)
-    assert scores.unit(2.0) == 0.5 and scores.unit(2.5) == pytest.approx(1 / (1 + np.exp(-1)))
-    assert scores.unit(float("nan")) is None and scores.unit(-1e9) == pytest.approx(0.0) and scores.unit(1e9) == 1.0
+    scores = RewardModelScores(babbler, mean=2.0, deviation=0.5)
+    assert scores.unit_score(2.0) == 0.5 and scores.unit_score(2.5) == pytest.approx(1 / (1 + np.exp(-1)))
+    assert (
+        scores.unit_score(float("nan")) is None
+        and scores.unit_score(-1e9) == pytest.approx(0.0)
+        and scores.unit_score(1e9) == 1.0
+    )
     two = replace(episode("a", [5], 1.0), steps=(Step("o", "a", 0.7), Step("o", "b", 0.3)))
-    other = rescored(two, 0.25)
+    other = replace_score(two, 0.25)
     assert other.rewards == (0.0, 0.25) and other.score == Score(0.25, 0.25, None)
-    assert rescored(two, None).rewards == (None, None) and rescored(two, None).score == Score()
+    assert replace_score(two, None).rewards == (None, None) and replace_score(two, None).score == Score()
 
 
 def test_a_hidden_reward_is_never_learned_from(tmp_path, babbler) -> None:
@@ -336,7 +340,7 @@ def test_what_a_reward_model_likes_is_what_is_learned(tmp_path, babbler) -> None
 
 @pytest.mark.parametrize("preset", [GSM8K, GAME24, ALIGNMENT])
 def test_presets_are_settings(preset) -> None:
-    config = TSLLM(**preset)
+    config = TSLLMConfig(**preset)
     assert config.search.sampled and config.search.paths == 1 and config.distinct == 17
     assert (config.search.level == "token") == (config.reward == "model")
 
@@ -352,7 +356,7 @@ def test_presets_are_settings(preset) -> None:
 )
 def test_settings_that_contradict_each_other(settings, what) -> None:
     with pytest.raises(ValueError, match=what):
-        TSLLM(**settings)
+        TSLLMConfig(**settings)
 
 
 def test_what_is_measured_is_not_learned_from(tmp_path, babbler) -> None:

@@ -12,9 +12,9 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
-from evolvent.learn.checkpoint import Checkpointer, Saved
+from evolvent.learn.checkpoint import CheckpointContent, Checkpointer
 from evolvent.learn.parallel.mesh import Mesh
-from evolvent.learn.parallel.ranks import ranks_of
+from evolvent.learn.parallel.ranks import join_ranks
 from evolvent.models import pieces
 from evolvent.models.exchange import import_hf
 
@@ -92,12 +92,12 @@ def laid(family, tied, ranks):
 def imported(folder, family, tied):
     """{layout: (logits, names of wrong weights, whether embeddings and head are one, share of elements read)}."""
     found = {}
-    reads = pieces.Index.reads
+    reads = pieces.Index.plan_reads
     whole = AutoModelForCausalLM.from_pretrained(folder)
     theirs = dict(whole.named_parameters(remove_duplicate=False))
     total = sum(weight.numel() for weight in whole.parameters())
     for layout, mesh in MESHES.items():
-        with ranks_of(mesh) as ranks:
+        with join_ranks(mesh) as ranks:
             model = laid(family, tied, ranks)
             count = []
 
@@ -105,11 +105,11 @@ def imported(folder, family, tied):
                 count.append(region.numel)
                 return reads(index, name, region)
 
-            pieces.Index.reads = counted
+            pieces.Index.plan_reads = counted
             try:
                 import_hf(Path(folder), model)
             finally:
-                pieces.Index.reads = reads
+                pieces.Index.plan_reads = reads
             held = dict(model.named_parameters(remove_duplicate=False))
             wrong = [
                 name
@@ -124,17 +124,21 @@ def imported(folder, family, tied):
 
 def saved(folder, to, family, tied):
     """Save a model that FSDP2 and tensor parallelism have cut, and one of two stages of two shards."""
-    with ranks_of(Mesh(shard=2, tp=2)) as ranks:
+    with join_ranks(Mesh(shard=2, tp=2)) as ranks:
         model = laid(family, tied, ranks)
         import_hf(Path(folder), model)
-        Checkpointer(Path(to) / "sharded", ranks=ranks).save(1, Saved({"model": dict(model.named_parameters())}))
-    with ranks_of(Mesh(pp=2, shard=2)) as ranks:
+        Checkpointer(Path(to) / "sharded", ranks=ranks).save(
+            1, CheckpointContent({"model": dict(model.named_parameters())})
+        )
+    with join_ranks(Mesh(pp=2, shard=2)) as ranks:
         model = meta_model(family, tied=tied)
-        if ranks.at("pp") == 0:
+        if ranks.rank_along("pp") == 0:
             model.model.layers[1], model.model.norm, model.lm_head = torch.nn.Identity(), None, None
         else:
             model.model.layers[0], model.model.embed_tokens = torch.nn.Identity(), None
         fully_shard(model, mesh=ranks.devices["shard"])
         model.to_empty(device="cpu")
         import_hf(Path(folder), model)
-        Checkpointer(Path(to) / "stages", ranks=ranks).save(1, Saved({"model": dict(model.named_parameters())}))
+        Checkpointer(Path(to) / "stages", ranks=ranks).save(
+            1, CheckpointContent({"model": dict(model.named_parameters())})
+        )

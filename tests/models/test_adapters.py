@@ -26,7 +26,7 @@ from evolvent.models.adapters import (
     adapter_tensors,
     base_digest,
     kind_of,
-    merged,
+    merge_adapter,
     save_adapter,
     trainable,
     virtual_tokens,
@@ -35,7 +35,7 @@ from evolvent.models.dialects import dialect_for
 from evolvent.models.heads import ValueHead
 from evolvent.models.policy import Policy, load_policy
 from evolvent.models.tiny import word_tokenizer
-from evolvent.models.tuned import attach, bare
+from evolvent.models.tuned import attach_adapter, strip_adapter
 
 WORDS = [f"word{number}" for number in range(25)]
 SHAPE = {
@@ -183,7 +183,7 @@ def test_layers_that_store_their_weights_turned():
     for kind in ("lora", "ia3"):
         policy = adapt(policy_of(config), config_of(kind), seed=0)
         move(policy.model)
-        assert difference(logits(policy.model), logits(merged(policy).model)) < 1e-5
+        assert difference(logits(policy.model), logits(merge_adapter(policy).model)) < 1e-5
 
 
 # ---------------------------------------------------------------------- mistakes
@@ -224,8 +224,8 @@ def test_an_adapter_of_a_kind_that_is_not_understood():
 
 def test_no_adapter_is_the_policy_itself():
     policy = policy_of()
-    assert adapt(policy, AdapterConfig(), seed=0) is policy and merged(policy) is policy
-    assert bare(policy.model) is policy.model
+    assert adapt(policy, AdapterConfig(), seed=0) is policy and merge_adapter(policy) is policy
+    assert strip_adapter(policy.model) is policy.model
     with pytest.raises(ConfigError, match="no adapter to save"):
         save_adapter(policy.model, None)
 
@@ -271,9 +271,9 @@ def test_a_clone_learns_by_itself(kind):
 def test_merged_weights_do_the_same(kind, family):
     policy = tuned_policy(kind, family, targets=None if kind == "ia3" else ("all-linear",))
     before, own = logits(policy.model), adapter_tensors(policy.model)
-    plain = merged(policy)
+    plain = merge_adapter(policy)
     assert difference(before, logits(plain.model)) < 1e-5
-    assert type(plain.model) is type(bare(policy.model)) and kind_of(plain.model) is None
+    assert type(plain.model) is type(strip_adapter(policy.model)) and kind_of(plain.model) is None
     places = {weight.data_ptr() for weight in policy.model.parameters()}
     for weight in plain.model.parameters():
         assert weight.requires_grad and weight.data_ptr() not in places
@@ -286,7 +286,7 @@ def test_merged_weights_do_the_same(kind, family):
 
 def test_a_merged_policy_is_an_ordinary_folder(tmp_path):
     policy = tuned_policy("dora")
-    merged(policy).save(tmp_path / "plain")
+    merge_adapter(policy).save(tmp_path / "plain")
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "plain")
     assert difference(logits(policy.model), logits(loaded)) < 1e-5
 
@@ -294,7 +294,7 @@ def test_a_merged_policy_is_an_ordinary_folder(tmp_path):
 @pytest.mark.parametrize("kind", VIRTUAL)
 def test_virtual_tokens_cannot_be_merged(kind):
     with pytest.raises(ConfigError, match=f"{kind} tuning cannot be merged.*4 virtual tokens.*RecomputeEngine"):
-        merged(tuned_policy(kind))
+        merge_adapter(tuned_policy(kind))
 
 
 def test_the_digest_is_of_the_base_alone():
@@ -319,7 +319,7 @@ def base(tmp_path):
 @pytest.mark.parametrize("kind", KINDS)
 def test_saved_and_loaded(tmp_path, base, kind):
     """On a base in a folder: only the adapter is written, and what is loaded is the same and learns on."""
-    policy = adapt(load_policy(base), config_of(kind), seed=1).advanced()
+    policy = adapt(load_policy(base), config_of(kind), seed=1).next_version()
     move(policy.model)
     policy.save(tmp_path / "a")
     assert {path.name for path in (tmp_path / "a").iterdir()} >= {"adapter_config.json", "adapter_model.safetensors"}
@@ -428,7 +428,7 @@ def test_tensors_gathered_elsewhere(tmp_path):
     assert min(tensors) == "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"
     other = adapt(policy_of(), config_of("dora"), seed=7)
     save_adapter(other.model, tmp_path / "a", tensors=tensors)
-    assert torch.equal(logits(policy.model), logits(attach(policy_of().model, tmp_path / "a")))
+    assert torch.equal(logits(policy.model), logits(attach_adapter(policy_of().model, tmp_path / "a")))
 
 
 @pytest.mark.parametrize("kind", KINDS)

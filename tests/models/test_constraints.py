@@ -13,23 +13,23 @@ pytest.importorskip("llguidance")
 from evolvent.errors import ConfigError, InvalidAction, SampleInvalid, VocabularyMismatch
 from evolvent.grade.calls import decode_calls
 from evolvent.messages import Call, CallSample, Message, Tool
-from evolvent.models.call_grammars import grammar
-from evolvent.models.call_schemas import Limits, narrow
+from evolvent.models.call_grammars import build_grammar
+from evolvent.models.call_schemas import AnswerLimits, narrow_schema
 from evolvent.models.constraints import CallConstraints
 from evolvent.models.dialects import dialect_for
 from evolvent.models.policy import Policy
 from evolvent.models.tiny import init_tiny, tiny_config, word_tokenizer
 from evolvent.models.toolchat import ChatTools
 from evolvent.models.toolprompt import Compact, FourBlocks
-from evolvent.schemas import faults
+from evolvent.schemas import find_argument_faults
 from evolvent.worlds.functions.catalogue import catalogue
 from evolvent.worlds.functions.episode import read_calls, write_calls
-from evolvent.worlds.functions.spelling import encode_words, resolved
-from evolvent.worlds.functions.world import Functions, closed_words
+from evolvent.worlds.functions.spelling import encode_words, resolve_names
+from evolvent.worlds.functions.world import Functions, closed_vocabulary
 from tests.models.test_dialects import CHATML, byte_tokenizer
 from tests.models.test_toolprompt import HERMES, SAMPLE
 
-SMALL = Limits(calls=2, text=6, items=2)
+SMALL = AnswerLimits(calls=2, text=6, items=2)
 TOOLS = (
     Tool(
         "get",
@@ -85,7 +85,7 @@ def letters() -> Policy:
 
 @pytest.fixture(scope="module")
 def world_words() -> Policy:
-    return policy_of(word_tokenizer(sorted(closed_words())), "words")
+    return policy_of(word_tokenizer(sorted(closed_vocabulary())), "words")
 
 
 def arguments_of(tool: Tool) -> list[dict]:
@@ -108,7 +108,7 @@ def arguments_of(tool: Tool) -> list[dict]:
     for chosen in itertools.chain.from_iterable(itertools.combinations(names, n) for n in range(len(names) + 1)):
         for values in itertools.product(*(pool[name] for name in chosen)):
             one = dict(zip(chosen, values, strict=True))
-            if not faults(one, tool.parameters):
+            if not find_argument_faults(one, tool.parameters):
                 found.append(one)
     return found
 
@@ -166,11 +166,11 @@ def check_all(start, texts: dict[tuple[int, ...], None], stop: int, size: int) -
 
 
 def test_the_mask_over_words_is_that_of_all_continuations(words):
-    start = CallConstraints(words, limits=Limits(calls=1, text=6, items=2)).of(TOOLS, form="words")
+    start = CallConstraints(words, limits=AnswerLimits(calls=1, text=6, items=2)).for_tools(TOOLS, form="words")
     texts = dict.fromkeys(tuple(words.dialect.action(text)[:-1]) for text in language("words", 1))
     (stop,) = words.dialect.stop_ids
     assert check_all(start, texts, stop, len(words.tokenizer)) > 150
-    two = CallConstraints(words, limits=SMALL).of(TOOLS[1:2], form="words")
+    two = CallConstraints(words, limits=SMALL).for_tools(TOOLS[1:2], form="words")
     lists = [encode_words([Call("get_all", one)]) for one in arguments_of(TOOLS[1])]
     pairs = {"[]", *lists, *(f"{a[:-1]}, {b[1:]}" for a in lists for b in lists)}
     assert (
@@ -184,7 +184,7 @@ def test_the_mask_over_words_is_that_of_all_continuations(words):
 @pytest.mark.parametrize("form", ["python", "json", "xml"])
 def test_the_mask_over_bytes_is_that_of_all_continuations(letters, form):
     tokenizer, (stop,) = letters.tokenizer, letters.dialect.stop_ids
-    start = CallConstraints(letters, limits=Limits(calls=1, text=6, items=2)).of(TOOLS, form=form)
+    start = CallConstraints(letters, limits=AnswerLimits(calls=1, text=6, items=2)).for_tools(TOOLS, form=form)
     texts: dict[tuple[int, ...], None] = {}
     mark = tokenizer.convert_tokens_to_ids("<tool_call>")
     spelled = [tokenizer.convert_tokens_to_ids(letter) for letter in "<tool_call>"]
@@ -221,7 +221,7 @@ def test_pieces_across_bounds_are_allowed_exactly_where_some_text_goes_on_so(for
     texts = {first + text for text in language(form, 1) for first in ("", " ")}
     begun = {text[:end] for text in texts for end in range(len(text) + 1)}
     pieces = {index: tokenizer.decode([index]) for index in range(len(tokenizer)) if index != stop}
-    waiting = {"": CallConstraints(policy, limits=Limits(calls=1, text=6, items=2)).of(TOOLS, form=form)}
+    waiting = {"": CallConstraints(policy, limits=AnswerLimits(calls=1, text=6, items=2)).for_tools(TOOLS, form=form)}
     seen: set[str] = set()
     while waiting:
         before, state = waiting.popitem()
@@ -252,13 +252,13 @@ def walk(state, stop: int, rng: np.random.Generator, *, most: int = 3000) -> lis
 @pytest.mark.parametrize("form", ["words", "python", "json", "xml", "words over bytes"])
 def test_whatever_is_written_for_generated_tools_is_valid(form, letters, world_words):
     policy, short = (world_words, "words") if form == "words" else (letters, form.split()[0])
-    made, (stop,) = CallConstraints(policy, limits=Limits(calls=3, text=8, items=3)), policy.dialect.stop_ids
+    made, (stop,) = CallConstraints(policy, limits=AnswerLimits(calls=3, text=8, items=3)), policy.dialect.stop_ids
     tools, rng, count = [entry.tool for entry in catalogue().values()], np.random.default_rng(7), 0
     for at in range(0, len(tools), 9):
         some = tools[at : at + 3]
-        text = policy.dialect.text(walk(made.of(some, form=short), stop, rng))
-        calls, by = resolved(read_calls(text, short), some), {tool.name: tool for tool in some}
-        assert all(faults(call.arguments, by[call.name].parameters) == () for call in calls), text
+        text = policy.dialect.text(walk(made.for_tools(some, form=short), stop, rng))
+        calls, by = resolve_names(read_calls(text, short), some), {tool.name: tool for tool in some}
+        assert all(find_argument_faults(call.arguments, by[call.name].parameters) == () for call in calls), text
         count += len(calls)
     assert count > 20
 
@@ -271,7 +271,7 @@ def test_right_answers_of_the_generator_can_be_written(form, letters, world_word
         for text in world.expert(task):
             calls = [Call(one.name, one.arguments) for one in read_calls(text, form)]
             text = f"[{', '.join(map(python, calls))}]" if form == "python" else write_calls(calls, form)
-            state = made.of(world.toolbox(task).tools, form=form)
+            state = made.for_tools(world.toolbox(task).tools, form=form)
             for token in policy.dialect.action(text):
                 assert state.allowed()[token], text
                 state.advance(token)
@@ -331,13 +331,15 @@ def test_a_narrow_schema_only_asks_for_more(letters, schema, form, seed):
     tool = Tool("f", "", {"type": "object", "properties": {"x": schema}, "required": ["x"]})
     (stop,) = letters.dialect.stop_ids
     try:
-        state = CallConstraints(letters, limits=Limits(calls=1, text=5, items=2)).of([tool], form=form, abstain=None)
+        state = CallConstraints(letters, limits=AnswerLimits(calls=1, text=5, items=2)).for_tools(
+            [tool], form=form, abstain=None
+        )
     except SampleInvalid as error:
         assert "tag" in str(error) and form == "xml"
         return
     text = letters.dialect.text(walk(state, stop, np.random.default_rng(seed)))
     (call,) = decode_calls(text, form=form)
-    assert call.name == "f" and faults(call.arguments, tool.parameters) == (), text
+    assert call.name == "f" and find_argument_faults(call.arguments, tool.parameters) == (), text
 
 
 BAD = [
@@ -370,7 +372,7 @@ BAD = [
 def test_what_cannot_be_held_is_refused_with_its_path(letters, schema, said):
     tool = Tool("f", "", {"type": "object", "properties": {"x": schema}, "required": ["x"]})
     with pytest.raises(SampleInvalid, match=said) as raised:
-        CallConstraints(letters).of([tool], form="json")
+        CallConstraints(letters).for_tools([tool], form="json")
     assert "calls of the tool 'f' cannot be constrained" in str(raised.value)
 
 
@@ -379,7 +381,7 @@ def test_classes_of_characters_are_those_that_answers_are_checked_with(letters, 
     tool = Tool(
         "f", "", {"type": "object", "properties": {"x": {"type": "string", "pattern": pattern}}, "required": ["x"]}
     )
-    start = CallConstraints(letters).of([tool], form="json")
+    start = CallConstraints(letters).for_tools([tool], form="json")
     for letter in "\u00a0\u3000\u0661\u00e9a1_ -":
         state, text = start.copy(), f'[{{"name": "f", "arguments": {{"x": "{letter}"}}}}]'
         written = True
@@ -387,74 +389,74 @@ def test_classes_of_characters_are_those_that_answers_are_checked_with(letters, 
             written = written and bool(state.allowed()[token])
             state.advance(token)
         if written:
-            assert faults({"x": letter}, tool.parameters) == (), (pattern, letter)
+            assert find_argument_faults({"x": letter}, tool.parameters) == (), (pattern, letter)
     assert start.allowed().any()
 
 
 def test_listed_objects_are_read_back_from_words(letters):
     listed = [{"k_l": 1}, [{"m n": "a_b"}], {"o": "two  spaces"}]
     tool = Tool("f_g", "", {"type": "object", "properties": {"x_y": {"enum": listed}}, "required": ["x_y"]})
-    start, seen = CallConstraints(letters).of([tool], form="words", abstain=None), []
+    start, seen = CallConstraints(letters).for_tools([tool], form="words", abstain=None), []
     for seed in range(12):
         text = letters.dialect.text(walk(start.copy(), *letters.dialect.stop_ids, np.random.default_rng(seed)))
-        seen += [call.arguments["x_y"] for call in resolved(read_calls(text, "words"), [tool])]
+        seen += [call.arguments["x_y"] for call in resolve_names(read_calls(text, "words"), [tool])]
     assert all(one in seen for one in listed[:2]) and all(one in listed[:2] for one in seen)
 
 
 def test_what_stands_beside_a_choice_that_is_always_open_still_holds(letters):
     tool = Tool("f", "", {"type": "object", "properties": {"x": {"type": "boolean", "anyOf": [True, False]}}})
-    assert narrow(tool, Limits())["properties"]["x"] == {"type": "boolean"}
+    assert narrow_schema(tool, AnswerLimits())["properties"]["x"] == {"type": "boolean"}
     listed = Tool("f", "", {"type": "object", "properties": {"x": {"type": "string", "allOf": [{"enum": ["a", 1]}]}}})
-    assert narrow(listed, Limits())["properties"]["x"] == {"enum": ["a"]}
+    assert narrow_schema(listed, AnswerLimits())["properties"]["x"] == {"enum": ["a"]}
 
 
 def test_listed_values_are_looked_at_once_each(monkeypatch):
     def alone(arguments, schema):
         assert len(json.dumps(schema)) < 200, "each value is checked beside all others: quadratic work"
-        return faults(arguments, schema)
+        return find_argument_faults(arguments, schema)
 
-    monkeypatch.setattr("evolvent.models.call_schemas.faults", alone)
+    monkeypatch.setattr("evolvent.models.call_schemas.find_argument_faults", alone)
     values = [f"v{number}" for number in range(300)]
     listed = {"enum": [*values, 1, True, 1, "v0", None], "type": ["string", "integer", "boolean"]}
     tool = Tool("f", "", {"type": "object", "properties": {"x": listed}})
-    assert narrow(tool, Limits())["properties"]["x"]["enum"] == [*values, 1, True]
+    assert narrow_schema(tool, AnswerLimits())["properties"]["x"]["enum"] == [*values, 1, True]
 
 
 def test_an_optional_parameter_that_nothing_satisfies_is_left_out():
     tool = Tool("f", "", {"type": "object", "properties": {"x": {"enum": []}, "y": {"type": "boolean"}}})
-    assert list(narrow(tool, Limits())["properties"]) == ["y"]
+    assert list(narrow_schema(tool, AnswerLimits())["properties"]) == ["y"]
 
 
 def test_names_and_settings_that_cannot_be_used_are_refused(letters, words):
     made = CallConstraints(letters)
     empty = {"type": "object", "properties": {}}
     with pytest.raises(SampleInvalid, match="two tools with one name"):
-        made.of([Tool("f", "", empty), Tool("f", "", empty)], form="json")
+        made.for_tools([Tool("f", "", empty), Tool("f", "", empty)], form="json")
     with pytest.raises(SampleInvalid, match="cannot be told apart"):
-        made.of([Tool("f_g", "", empty), Tool("f__g", "", empty)], form="words")
+        made.for_tools([Tool("f_g", "", empty), Tool("f__g", "", empty)], form="words")
     with pytest.raises(SampleInvalid, match="a name that the form of calls cannot hold"):
-        made.of([Tool("f g", "", empty)], form="python")
+        made.for_tools([Tool("f g", "", empty)], form="python")
     with pytest.raises(SampleInvalid, match="a name that the form of calls cannot hold"):
-        made.of([Tool("get_2_items", "", empty)], form="words")
+        made.for_tools([Tool("get_2_items", "", empty)], form="words")
     with pytest.raises(SampleInvalid, match="no pattern"):
-        made.of(
+        made.for_tools(
             [Tool("f", "", {"type": "object", "properties": {"x": {"type": "string", "pattern": "a"}}})], form="words"
         )
     with pytest.raises(ConfigError, match="there are no tools"):
-        made.of([], form="json", abstain=None)
+        made.for_tools([], form="json", abstain=None)
     with pytest.raises(ConfigError, match="form"):
-        made.of(TOOLS, form="java")
+        made.for_tools(TOOLS, form="java")
     with pytest.raises(VocabularyMismatch, match="does not have"):
-        CallConstraints(words).of([Tool("unheard", "", empty)], form="words")
+        CallConstraints(words).for_tools([Tool("unheard", "", empty)], form="words")
     with pytest.raises(ConfigError, match="whole words"):
-        CallConstraints(words).of(TOOLS, form="json")
+        CallConstraints(words).for_tools(TOOLS, form="json")
     with pytest.raises(ConfigError, match=r"(?s)calls.*text.*items"):
-        Limits(calls=0, text=0, items=0)
-    assert grammar([], form="json", limits=SMALL).text.endswith('start: " "? ("[]")\n\n')
+        AnswerLimits(calls=0, text=0, items=0)
+    assert build_grammar([], form="json", limits=SMALL).text.endswith('start: " "? ("[]")\n\n')
 
 
 def test_a_copy_goes_its_own_way_and_wrong_tokens_end_a_text(letters):
-    start = CallConstraints(letters).of(TOOLS, form="json")
+    start = CallConstraints(letters).for_tools(TOOLS, form="json")
     bracket = letters.dialect.action("[")[0]
     other = start.copy()
     other.advance(bracket)
@@ -467,20 +469,20 @@ def test_a_copy_goes_its_own_way_and_wrong_tokens_end_a_text(letters):
 def test_prompts_read_back_what_is_written_under_them(letters, world_words):
     chat, rng = ChatTools(byte_tokenizer(HERMES, MARKED)), np.random.default_rng(3)
     named = {tool.name: tool for tool in SAMPLE.tools}
-    limits, (stop,), kinds = Limits(calls=2, text=5, items=2), letters.dialect.stop_ids, set()
+    limits, (stop,), kinds = AnswerLimits(calls=2, text=5, items=2), letters.dialect.stop_ids, set()
     for prompt in (Compact(), FourBlocks(), chat) * 6:
         sample = SAMPLE if prompt is chat or rng.random() < 0.8 else CallSample("n", SAMPLE.messages, SAMPLE.tools, ())
-        text = letters.dialect.text(walk(CallConstraints(letters, limits=limits).under(prompt, sample), stop, rng))
+        text = letters.dialect.text(walk(CallConstraints(letters, limits=limits).for_prompt(prompt, sample), stop, rng))
         kinds.add("`" in text[:5])
-        for call in prompt.read(text, sample):
-            assert faults(call.arguments, named[call.name].parameters) == (), text
+        for call in prompt.parse_calls(text, sample):
+            assert find_argument_faults(call.arguments, named[call.name].parameters) == (), text
     assert kinds == {True, False}
     with pytest.raises(ConfigError, match="does not say how calls are written"):
-        CallConstraints(letters).under(object(), SAMPLE)
+        CallConstraints(letters).for_prompt(object(), SAMPLE)
     hotel = Tool("find_hotel", "", {"type": "object", "properties": {"city": {"type": "string"}}})
     asked = CallSample("h", (Message("user", "a hotel in oslo please"),), (hotel,), ())
     spaced = '[ find hotel ( city = " oslo " ) ]'
-    assert Compact().read(spaced, asked) == (Call("find_hotel", {"city": "oslo"}),), (
+    assert Compact().parse_calls(spaced, asked) == (Call("find_hotel", {"city": "oslo"}),), (
         "spaces are the model's, not oslo's"
     )
 

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from benchmarks.crew import Crew
 from evolvent.errors import ConfigError, HashMismatch, Incomplete, NoSpace, ShapeMismatch
-from evolvent.learn.checkpoint import Checkpointer, Saved
+from evolvent.learn.checkpoint import CheckpointContent, Checkpointer
 from evolvent.models import writing
 from evolvent.models.dialects import dialect_for
 from evolvent.models.exchange import export_hf, import_hf, write_hf
@@ -99,7 +99,7 @@ def test_other_types_names_and_buffers(tmp_path):
     model = meta_model("qwen2").to(torch.bfloat16).to_empty(device="cpu")
     with torch.no_grad():
         model.model.norm.weight.fill_(7)
-    import_hf(folder, model, named=lambda name: None if name == "model.norm.weight" else name)
+    import_hf(folder, model, name_in_folder=lambda name: None if name == "model.norm.weight" else name)
     theirs = model_tensors(policy.model)
     for name, weight in model_tensors(model).items():
         assert torch.equal(
@@ -152,7 +152,11 @@ def test_sharded_models_are_filled(crew, tmp_path, tied):
 
 
 def checkpoint_of(policy: Policy, folder: Path, **more: torch.Tensor) -> Path:
-    return Checkpointer(folder).save(5, Saved({"model": {**model_tensors(policy.model), **more}, "optimizer": {}})).path
+    return (
+        Checkpointer(folder)
+        .save(5, CheckpointContent({"model": {**model_tensors(policy.model), **more}, "optimizer": {}}))
+        .path
+    )
 
 
 def like(policy: Policy) -> Policy:
@@ -205,7 +209,7 @@ def test_import_and_export_give_the_same_file(tmp_path):
     policy.save(tmp_path / "saved")
     model = meta_model("qwen3", tied=False).to_empty(device="cpu")
     import_hf(tmp_path / "saved", model)
-    path = Checkpointer(tmp_path / "c").save(1, Saved({"model": model_tensors(model)})).path
+    path = Checkpointer(tmp_path / "c").save(1, CheckpointContent({"model": model_tensors(model)})).path
     export_hf(path, policy, tmp_path / "hf")
     one, other = (load_file(tmp_path / where / "model.safetensors") for where in ("saved", "hf"))
     assert sorted(one) == sorted(other) and all(torch.equal(one[name], other[name]) for name in one)
@@ -254,7 +258,7 @@ def test_weights_in_another_type(tmp_path):
 def test_mixed_types_are_loaded_without_loss(tmp_path):
     policy = policy_of()
     mixed = {n: w.detach().bfloat16() if w.dim() > 1 else w.detach() for n, w in model_tensors(policy.model).items()}
-    path = Checkpointer(tmp_path / "c").save(1, Saved({"model": mixed})).path
+    path = Checkpointer(tmp_path / "c").save(1, CheckpointContent({"model": mixed})).path
     export_hf(path, policy, tmp_path / "hf")
     found = AutoModelForCausalLM.from_pretrained(tmp_path / "hf", dtype="auto")
     assert all(torch.equal(weight, mixed[name].float()) for name, weight in model_tensors(found).items())
@@ -267,7 +271,7 @@ def test_frozen_weights_come_from_the_base(tmp_path):
     with torch.no_grad():
         policy.model.model.norm.weight.add_(1)
     trained = {"model.norm.weight": policy.model.model.norm.weight}
-    path = Checkpointer(tmp_path / "c").save(1, Saved({"model": trained})).path
+    path = Checkpointer(tmp_path / "c").save(1, CheckpointContent({"model": trained})).path
     export_hf(path, policy, tmp_path / "hf")
     assert torch.equal(logits(load_policy(tmp_path / "hf").model), logits(policy.model))
     with pytest.raises(Incomplete, match=r"no tensor 'model\.embed_tokens\.weight'"):
@@ -288,7 +292,7 @@ def test_what_cannot_be_exported(tmp_path, monkeypatch):
         other.model.config.vocab_size = 65
         export_hf(path, other, to)
     with pytest.raises(Incomplete, match="has no model"):
-        export_hf(Checkpointer(tmp_path / "e").save(1, Saved({"random": {}})).path, policy, to)
+        export_hf(Checkpointer(tmp_path / "e").save(1, CheckpointContent({"random": {}})).path, policy, to)
     broken = shutil.copytree(path, tmp_path / "f")
     data = bytearray((broken / "model-00000.safetensors").read_bytes())
     data[-1] ^= 1

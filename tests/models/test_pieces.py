@@ -15,9 +15,9 @@ from safetensors.torch import load_file, save_file
 
 from evolvent.errors import ConfigError, Incomplete, ShapeMismatch, UnsafePath
 from evolvent.models import pieces
-from evolvent.models.pieces import DTYPES, Entry, Index, Piece, Region, fill, fill_all, local_of, region_of
-from evolvent.models.stored import entry_of, row_of
-from evolvent.models.writing import merged, shards, write_tensors
+from evolvent.models.pieces import DTYPES, Entry, Index, Piece, Region, fill, fill_all, local_tensor, region_of
+from evolvent.models.stored import entry_from_row, entry_to_row
+from evolvent.models.writing import group_shards, merge_indices, write_tensors
 
 # ---------------------------------------------------------------------- regions
 
@@ -57,9 +57,9 @@ def test_a_region_is_put_together_from_any_pieces(drawn, data):
     there = np.minimum(1, sum(mask(shape, part) for part in parts))
     if (mask(shape, wanted) > there).any():
         with pytest.raises(Incomplete, match="a part of tensor 'w'"):
-            index.reads("w", wanted)
+            index.plan_reads("w", wanted)
         return
-    reads = index.reads("w", wanted)
+    reads = index.plan_reads("w", wanted)
     assert np.array_equal(sum((mask(shape, part) for _, part in reads), np.zeros(shape, int)), mask(shape, wanted))
     assert all(part.overlap(piece.region) == part for piece, part in reads)
 
@@ -67,7 +67,7 @@ def test_a_region_is_put_together_from_any_pieces(drawn, data):
 def test_a_plain_tensor_is_whole_and_ours():
     weight = torch.nn.Parameter(torch.ones(2, 3))
     assert region_of(weight) == ((2, 3), Region((0, 0), (2, 3)), True)
-    local_of(weight).zero_()
+    local_tensor(weight).zero_()
     assert not weight.any()
     assert region_of(torch.tensor(1.0)) == ((), Region((), ()), True)
 
@@ -103,8 +103,8 @@ def test_a_type_that_has_no_name_is_refused(tmp_path):
 
 
 def test_names_are_grouped_up_to_a_size():
-    assert list(shards({"a": 3, "b": 3, "c": 9, "d": 1, "e": 5}, 6)) == [["a", "b"], ["c"], ["d", "e"]]
-    assert list(shards({}, 6)) == []
+    assert list(group_shards({"a": 3, "b": 3, "c": 9, "d": 1, "e": 5}, 6)) == [["a", "b"], ["c"], ["d", "e"]]
+    assert list(group_shards({}, 6)) == []
 
 
 # ---------------------------------------------------------------------- folders
@@ -242,11 +242,11 @@ def part(region: Region, file: str, shape=(4, 6), dtype=torch.float32) -> dict[s
 
 def test_parts_of_ranks_are_one_index():
     top, bottom, none = Region((0, 0), (3, 6)), Region((3, 0), (1, 6)), Region((4, 0), (0, 6))
-    index = merged([part(top, "0"), part(none, ""), part(top, "2"), part(bottom, "3")], Path("x"))["model"]
+    index = merge_indices([part(top, "0"), part(none, ""), part(top, "2"), part(bottom, "3")], Path("x"))["model"]
     assert [piece.file for piece in index["a"].pieces] == ["0", "3"]  # of a piece in two files the first counts
-    assert entry_of(json.loads(json.dumps(row_of(index["a"])))) == index["a"]
+    assert entry_from_row(json.loads(json.dumps(entry_to_row(index["a"])))) == index["a"]
     with pytest.raises(Incomplete, match="tensor 'a'"):
-        merged([part(top, "0")], Path("x"))
+        merge_indices([part(top, "0")], Path("x"))
     with pytest.raises(ShapeMismatch, match="different tensors 'a'"):
-        merged([part(top, "0"), part(bottom, "3", dtype=torch.float16)], Path("x"))
-    assert merged([{"optimizer": {}}, {"optimizer": {}}], Path("x"))["optimizer"] == {}
+        merge_indices([part(top, "0"), part(bottom, "3", dtype=torch.float16)], Path("x"))
+    assert merge_indices([{"optimizer": {}}, {"optimizer": {}}], Path("x"))["optimizer"] == {}

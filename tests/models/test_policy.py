@@ -38,7 +38,7 @@ def test_saved_policy_is_a_folder_that_transformers_loads_bit_equal(folder):
 
 
 def test_version_and_value_head_come_back(tmp_path):
-    policy = tiny_policy(WORDS).advanced().advanced()
+    policy = tiny_policy(WORDS).next_version().next_version()
     head = ValueHead(policy.model.config.hidden_size)
     torch.nn.init.normal_(head.outer.weight)
     type(policy)(policy.model, policy.tokenizer, policy.dialect, policy.version, head).save(tmp_path / "p")

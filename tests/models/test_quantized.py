@@ -5,10 +5,10 @@ import json
 import pytest
 import torch
 
-from evolvent.bench.latency import latencies
+from evolvent.bench.latency import measure_latencies
 from evolvent.errors import ConfigError, Incomplete
 from evolvent.models.policy import load_policy, tiny_policy
-from evolvent.models.quantized import int8_folder, is_quantized, load_quantized
+from evolvent.models.quantized import is_quantized, load_quantized, write_int8_folder
 
 pytest.importorskip("torchao")
 
@@ -17,7 +17,7 @@ pytest.importorskip("torchao")
 def folders(tmp_path_factory):
     root = tmp_path_factory.mktemp("quantized")
     tiny_policy([f"w{n}" for n in range(20)], context=64, seed=3).save(root / "float")
-    int8_folder(root / "float", root / "int8")
+    write_int8_folder(root / "float", root / "int8")
     return root
 
 
@@ -63,9 +63,9 @@ def test_it_is_a_policy_like_any_other(folders, tmp_path):
 
 def test_what_is_refused(folders, tmp_path):
     with pytest.raises(ConfigError, match="exists"):
-        int8_folder(folders / "float", folders / "int8")
+        write_int8_folder(folders / "float", folders / "int8")
     with pytest.raises(ConfigError, match="8 bits already"):
-        int8_folder(folders / "int8", tmp_path / "x")
+        write_int8_folder(folders / "int8", tmp_path / "x")
     assert not (tmp_path / "x").exists()
     (tmp_path / "config.json").write_text(json.dumps({"quantization_config": {"quant_method": "torchao"}}))
     with pytest.raises(Incomplete):
@@ -78,9 +78,9 @@ def test_latency_counts_every_token_alike(folders):
     hook = model.register_forward_pre_hook(
         lambda one, args, more: asked.append(more["input_ids"].shape[1]), with_kwargs=True
     )
-    found = latencies({"a": model, "b": model}, prompt=5, tokens=3, repeats=2)
+    found = measure_latencies({"a": model, "b": model}, prompt=5, tokens=3, repeats=2)
     hook.remove()
     assert asked == [5, 1, 1, 1] * 6 and set(found) == {"a", "b"}
     assert all(0 < one.cpu_ms < 1000 and one.wall_ms > 0 for one in found.values())
     with pytest.raises(ConfigError, match="60 \\+ 5 tokens in a context of 64"):
-        latencies({"a": model}, prompt=60, tokens=5)
+        measure_latencies({"a": model}, prompt=60, tokens=5)

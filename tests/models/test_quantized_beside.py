@@ -1,7 +1,7 @@
 """What is written beside weights of 8 bits: needs no torchao."""
 
 from evolvent.models.heads import ValueHead
-from evolvent.models.quantized import _copy_beside
+from evolvent.models.quantized import _copy_other_files
 
 
 def test_a_value_head_comes_along_and_an_index_of_other_files_does_not(tmp_path):
@@ -13,6 +13,6 @@ def test_a_value_head_comes_along_and_an_index_of_other_files_does_not(tmp_path)
     for name in (*kept, *shards, "model.safetensors.index.json", "config.json"):
         (source / name).write_text("of the source")
     (to / "config.json").write_text("of 8 bits")
-    _copy_beside(source, to)
+    _copy_other_files(source, to)
     assert {path.name for path in to.iterdir()} == {*kept, "config.json"}
     assert (to / "config.json").read_text() == "of 8 bits"

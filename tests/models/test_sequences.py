@@ -76,7 +76,7 @@ def test_it_is_transformers_decision_transformer():
     read = windows()
     seen = torch.tensor([[True] * 4, [False, True, True, True]])
     with torch.no_grad():
-        found = ours(**read, seen=seen)
+        found = ours(**read, attention_mask=seen)
         expected = theirs(
             states=read["observation"],
             actions=read["action"],
@@ -92,15 +92,15 @@ def test_it_is_transformers_decision_transformer():
 def test_nothing_later_and_nothing_padded_is_read(shape):
     model, read = made(**shape), windows()
     seen = torch.tensor([[False, True, True, True]] * 2)
-    base = model(**read, seen=seen)
+    base = model(**read, attention_mask=seen)
     changed = {name: value.clone() for name, value in read.items()}
     for name, noise in (("observation", 7.0), ("action", 0.5), ("to_go", 3.0)):
         changed[name][:, 0] += noise
-    torch.testing.assert_close(model(**changed, seen=seen)[:, 1:], base[:, 1:])
+    torch.testing.assert_close(model(**changed, attention_mask=seen)[:, 1:], base[:, 1:])
     later = {name: value.clone() for name, value in read.items()}
     later["action"][:, 2] *= -1
     later["observation"][:, 3] += 1
-    after = model(**later, seen=seen)
+    after = model(**later, attention_mask=seen)
     torch.testing.assert_close(after[:, :3], base[:, :3])
     assert not torch.allclose(after[:, 3], base[:, 3]), "the last step reads the action before it"
 

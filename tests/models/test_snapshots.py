@@ -29,7 +29,7 @@ from evolvent.errors import (
     UnsafePath,
 )
 from evolvent.models import snapshots
-from evolvent.models.snapshots import lease, newest_snapshot, publish_snapshot, run_state
+from evolvent.models.snapshots import lease, newest_snapshot, publish_snapshot, read_run_state
 
 OWN = {"LATEST.json", "leases", "gate.lock", "writer.lock"}
 
@@ -134,7 +134,7 @@ def test_the_lease_of_another_host_is_respected(tmp_path):
 def test_a_writer_does_not_wait_for_a_stopped_reader(tmp_path):
     """A reader that was stopped while it holds the gate keeps nobody from publishing, only from tidying up."""
     publish_snapshot(tmp_path, 1, writer(1), keep=1)
-    gate = snapshots._locked(tmp_path / "snapshots" / "gate.lock")
+    gate = snapshots._try_lock(tmp_path / "snapshots" / "gate.lock")
     publish_snapshot(tmp_path, 2, writer(2), keep=1)
     assert newest_snapshot(tmp_path).step == 2 and folders(tmp_path) == ["step-000001", "step-000002"]
     snapshots._unlock(gate)
@@ -144,7 +144,7 @@ def test_a_writer_does_not_wait_for_a_stopped_reader(tmp_path):
 
 def test_a_reader_gives_up_in_time(tmp_path, monkeypatch):
     publish_snapshot(tmp_path, 1, writer(1))
-    gate = snapshots._locked(tmp_path / "snapshots" / "gate.lock")
+    gate = snapshots._try_lock(tmp_path / "snapshots" / "gate.lock")
     monkeypatch.setattr(snapshots, "_GATE_S", 0.05)
     with pytest.raises(StoreUnavailable, match=r"gate\.lock"), lease(tmp_path):
         pass
@@ -377,10 +377,10 @@ def test_there_is_nothing_to_lease(tmp_path):
 
 
 def test_what_a_run_says_of_itself(tmp_path):
-    assert run_state(tmp_path) is None
+    assert read_run_state(tmp_path) is None
     for text, state in (('{"state": "running"}', "running"), ('{"state": 3}', None), ("[]", None), ("{", None)):
         (tmp_path / "run.json").write_text(text)
-        assert run_state(tmp_path) == state
+        assert read_run_state(tmp_path) == state
 
 
 def test_the_reading_side_needs_no_torch():

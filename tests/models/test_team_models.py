@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evolvent.errors import BatchMismatch, ConfigError, CorruptRecord, Incomplete, ShapeMismatch
-from evolvent.models.team_actions import ActionHead, Seen, TeamModel, TeamShape
+from evolvent.models.team_actions import ActionHead, TeamInputs, TeamModel, TeamShape
 from evolvent.models.team_files import load_team, make_team, save_team
 
 N, WIDE, B = 4, 5, 3
@@ -49,7 +49,7 @@ def team(kind: str = "mat", space: str = "discrete", **other) -> TeamModel:
     return lively(make_team(shape(kind, space, **other), seed=0))
 
 
-def seen(*, masks: bool = False, dead: bool = False, agents: int = N, outputs: int = 6, seed: int = 1) -> Seen:
+def seen(*, masks: bool = False, dead: bool = False, agents: int = N, outputs: int = 6, seed: int = 1) -> TeamInputs:
     g = torch.Generator().manual_seed(seed)
     observation = torch.randn(B, agents, WIDE, generator=g, dtype=torch.float64)
     alive = available = None
@@ -60,7 +60,7 @@ def seen(*, masks: bool = False, dead: bool = False, agents: int = N, outputs: i
         available = torch.rand(B, agents, outputs, generator=g) < 0.5
         available[..., 0] = True
         available[..., outputs - 2] = True
-    return Seen(observation, alive, available)
+    return TeamInputs(observation, alive, available)
 
 
 def uniform(agents: int = N, parts: int = 1, seed: int = 2) -> torch.Tensor:
@@ -128,7 +128,7 @@ def test_values_and_representations_follow_a_permutation():
     order = torch.tensor([2, 0, 3, 1])
     for kind in ("mat", "mat_encoder", "mat_dec", "mappo"):
         model, given_ = team(kind, share=kind == "mat_dec"), seen()
-        moved = Seen(given_.observation[:, order])
+        moved = TeamInputs(given_.observation[:, order])
         assert torch.allclose(model.values(moved), model.values(given_)[:, order], atol=1e-10)
     model = team("mat_encoder")
     one = model.evaluate(given_, torch.zeros(B, N, 1, dtype=torch.long)).logp
@@ -141,7 +141,7 @@ def test_decoder_alone_does_not_look_at_others_observations():
     other[:, 3] = torch.randn(B, WIDE, dtype=torch.float64, generator=torch.Generator().manual_seed(9))
     for kind, same in (("mat_decoder", True), ("mat", False)):
         model = team(kind)
-        one, two = (model.evaluate(Seen(x), actions).logp[:, 0] for x in (given_.observation, other))
+        one, two = (model.evaluate(TeamInputs(x), actions).logp[:, 0] for x in (given_.observation, other))
         assert torch.allclose(one, two, atol=1e-9) is same
 
 
@@ -161,7 +161,7 @@ def test_a_last_agent_that_is_dead_is_a_smaller_team():
     alive = torch.ones(B, N, dtype=torch.bool)
     alive[:, -1] = False
     actions = model.act(given_, uniform()).actions
-    small = Seen(given_.observation[:, :-1])
+    small = TeamInputs(given_.observation[:, :-1])
     for a, b in zip(
         model.evaluate(given_._replace(alive=alive), actions), model.evaluate(small, actions[:, :-1]), strict=True
     ):
@@ -186,7 +186,7 @@ def test_probabilities_of_all_joint_actions_sum_to_one():
         model = team(kind, "multi", agents=2)
         given_ = seen(agents=2, outputs=5)
         every = torch.tensor(list(product(range(3), range(2), range(3), range(2)))).view(-1, 2, 2)
-        wide = Seen(given_.observation[:1].expand(len(every), -1, -1))
+        wide = TeamInputs(given_.observation[:1].expand(len(every), -1, -1))
         assert math.isclose(model.evaluate(wide, every).logp.sum(1).exp().sum().item(), 1.0, abs_tol=1e-10)
 
 
@@ -201,7 +201,7 @@ def test_draws_follow_the_probabilities():
     expected = torch.softmax(outputs[[0, 2]], 0)
     share = torch.stack([(drawn[:, 0] == 0).double().mean(), (drawn[:, 0] == 2).double().mean()])
     assert torch.allclose(share, expected, atol=5e-4) and not (drawn[:, 0] == 1).any()
-    assert torch.allclose(logp, head.judge(outputs.expand(4000, 5), drawn, available.expand(4000, 5))[0])
+    assert torch.allclose(logp, head.evaluate(outputs.expand(4000, 5), drawn, available.expand(4000, 5))[0])
     greedy, _ = head.sample(outputs[None], torch.rand(1, 2), available[None], greedy=True)
     assert greedy.tolist() == [[0, 0]]
 
@@ -211,7 +211,7 @@ def test_a_gaussian_by_hand():
     std = 0.5 / (1.0 + math.exp(-1.0))
     assert torch.allclose(head.std, torch.full((2,), std, dtype=torch.float64))
     mean, action = torch.tensor([0.2, -1.0], dtype=torch.float64), torch.tensor([0.5, -0.8], dtype=torch.float64)
-    logp, entropy = head.judge(mean, action, None)
+    logp, entropy = head.evaluate(mean, action, None)
     normal = torch.distributions.Normal(mean, torch.full((2,), std, dtype=torch.float64))
     assert torch.allclose(logp, normal.log_prob(action).sum()) and torch.allclose(entropy, normal.entropy().sum())
     drawn, _ = head.sample(mean.expand(3, 2), torch.tensor([[0.5, 0.975]] * 3, dtype=torch.float64), None, greedy=False)
@@ -221,12 +221,12 @@ def test_a_gaussian_by_hand():
 def test_entropy_with_masks_by_hand():
     head = ActionHead(shape())
     available = torch.tensor([True, False, True, False, False, True])
-    logp, entropy = head.judge(torch.zeros(6), torch.tensor([2]), available)
+    logp, entropy = head.evaluate(torch.zeros(6), torch.tensor([2]), available)
     assert math.isclose(entropy.item(), math.log(3), abs_tol=1e-6) and math.isclose(
         logp.item(), -math.log(3), abs_tol=1e-6
     )
     outputs = torch.zeros(6, requires_grad=True)
-    sum(head.judge(outputs, torch.tensor([2]), available)).backward()
+    sum(head.evaluate(outputs, torch.tensor([2]), available)).backward()
     assert torch.isfinite(outputs.grad).all()
 
 
@@ -257,7 +257,7 @@ def test_files(tmp_path, kind, agents):
     save_team(model, tmp_path)
     again = load_team(tmp_path, expected=replace(model.shape, agents=agents))
     assert again.shape.agents == agents and not again.training
-    given_ = Seen(seen(agents=agents).observation.float())
+    given_ = TeamInputs(seen(agents=agents).observation.float())
     for a, b in zip(model.act(given_, uniform(agents, 2)), again.act(given_, uniform(agents, 2)), strict=True):
         assert torch.equal(a, b)
     assert load_team(tmp_path).shape == model.shape
@@ -296,9 +296,9 @@ def test_shapes_and_inputs_that_are_none():
     with pytest.raises(ConfigError, match="even"):
         shape("mat_gru", width=5)
     with pytest.raises(BatchMismatch, match="observations"):
-        team().values(Seen(torch.zeros(1, 2, 9)))
+        team().values(TeamInputs(torch.zeros(1, 2, 9)))
     with pytest.raises(BatchMismatch, match="masks"):
-        team().values(Seen(torch.zeros(1, 2, WIDE), None, torch.ones(1, 2, 4, dtype=torch.bool)))
+        team().values(TeamInputs(torch.zeros(1, 2, WIDE), None, torch.ones(1, 2, 4, dtype=torch.bool)))
 
 
 def test_one_seed_is_one_network():

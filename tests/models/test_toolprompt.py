@@ -8,12 +8,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from evolvent.curate.masking import MaskSpec, mask, unmask
+from evolvent.curate.masking import MaskSpec, mask_sample, unmask_calls
 from evolvent.errors import ConfigError, InvalidAction, SampleInvalid
 from evolvent.messages import Call, CallSample, Message, Tool
 from evolvent.models.dialects import Chat, Lines, dialect_for
 from evolvent.models.tiny import word_tokenizer
-from evolvent.models.toolchat import ChatTools, _rows
+from evolvent.models.toolchat import ChatTools, _template_rows
 from evolvent.models.toolprompt import Compact, FourBlocks
 from evolvent.trajectory import sample_rng
 from tests.models.test_dialects import CHATML, byte_tokenizer, flagged
@@ -107,17 +107,17 @@ def test_a_template_is_written_token_by_token_and_read_back(chat, sample):
     assert tokenizer.decode(ids.prompt) == found.prompt and found.target.startswith(tokenizer.decode(ids.target))
     assert ids.target[-1] == tokenizer.eos_token_id and tokenizer.eos_token_id not in ids.target[:-1]
     assert "find_hotel" in found.prompt and "the city" in found.prompt and "New York" in found.prompt
-    assert plain(prompt.read(tokenizer.decode(ids.target), sample)) == plain(sample.calls)
-    assert plain(prompt.read(found.target, sample)) == plain(sample.calls)
+    assert plain(prompt.parse_calls(tokenizer.decode(ids.target), sample)) == plain(sample.calls)
+    assert plain(prompt.parse_calls(found.target, sample)) == plain(sample.calls)
 
 
 def test_a_thought_before_calls_is_passed_over():
     prompt = ChatTools(byte_tokenizer(*TEMPLATES["hermes"][:2]))
     body = prompt.render(SAMPLE).target
-    assert plain(prompt.read(f"<think>\n[x]\n</think>\n\nI call: {body}", SAMPLE)) == CALLS
+    assert plain(prompt.parse_calls(f"<think>\n[x]\n</think>\n\nI call: {body}", SAMPLE)) == CALLS
     with pytest.raises(InvalidAction):
-        prompt.read("<tool_call>no</tool_call>", SAMPLE)
-    assert prompt.read("No tool can do that.", SAMPLE) == ()
+        prompt.parse_calls("<tool_call>no</tool_call>", SAMPLE)
+    assert prompt.parse_calls("No tool can do that.", SAMPLE) == ()
 
 
 def test_a_control_token_in_a_sample_is_refused(chat):
@@ -167,8 +167,10 @@ def test_hammers_prompt_has_four_blocks():
     ]
     assert blocks[3][1] == SAMPLE.request
     assert found.target.startswith("```\n[") and found.target.endswith("]\n```")
-    assert FourBlocks().read(found.target, SAMPLE) == SAMPLE.calls
-    assert FourBlocks().render(NOTHING).target == "```\n[]\n```" and FourBlocks().read("```\n[]\n```", SAMPLE) == ()
+    assert FourBlocks().parse_calls(found.target, SAMPLE) == SAMPLE.calls
+    assert (
+        FourBlocks().render(NOTHING).target == "```\n[]\n```" and FourBlocks().parse_calls("```\n[]\n```", SAMPLE) == ()
+    )
 
 
 def test_hammers_query_holds_a_conversation():
@@ -192,7 +194,7 @@ def test_text_prompts_go_through_the_dialect():
     for dialect in (Chat(tokenizer), Lines(tokenizer)):
         ids, found = FourBlocks().tokens(SAMPLE, dialect), FourBlocks().render(SAMPLE)
         assert ids.prompt == dialect.open("", found.prompt) and ids.target[-1] in dialect.stop_ids
-        assert FourBlocks().read(dialect.text(ids.target), SAMPLE) == SAMPLE.calls
+        assert FourBlocks().parse_calls(dialect.text(ids.target), SAMPLE) == SAMPLE.calls
 
 
 # ---------------------------------------------------------------------- Compact
@@ -206,9 +208,9 @@ def test_compact_by_hand():
         "stop ( reason : string ) : Stop everything.\n"
         f"user : {SAMPLE.request}"
     ).replace("'", found.prompt[found.prompt.index("inn") - 1])
-    assert Compact().read(found.target, SAMPLE) == SAMPLE.calls
+    assert Compact().parse_calls(found.target, SAMPLE) == SAMPLE.calls
     assert found.target.startswith("[find hotel(city name=") and "_" not in found.target
-    assert Compact().render(NOTHING).target == "[]" and Compact().read("[ ]", SAMPLE) == ()
+    assert Compact().render(NOTHING).target == "[]" and Compact().parse_calls("[ ]", SAMPLE) == ()
     said = Compact().render(replace(SAMPLE, calls=(Call("stop", {"reason": "no"}),))).target
     talk = Compact().render(TALK).prompt.split("\n")[2:5]
     assert talk == ["user : hi", f"assistant : {said}", "tool : stopped"]
@@ -224,7 +226,7 @@ def test_a_model_over_words_writes_and_is_read_back():
     dialect = dialect_for(word_tokenizer(vocabulary(SAMPLE), context=512), "words")
     ids = Compact().tokens(SAMPLE, dialect)
     text = dialect.text(ids.target)
-    assert "3 : 30 pm" in text and Compact().read(text, SAMPLE) == SAMPLE.calls
+    assert "3 : 30 pm" in text and Compact().parse_calls(text, SAMPLE) == SAMPLE.calls
 
 
 def test_masked_names_are_made_of_words_of_the_vocabulary():
@@ -232,10 +234,10 @@ def test_masked_names_are_made_of_words_of_the_vocabulary():
     dialect = dialect_for(word_tokenizer([*vocabulary(SAMPLE), *words], context=512), "words")
     spec = MaskSpec(ratio=1.0, style="snake", words=words, defaults="off")
     for seed in range(20):
-        hidden, names = mask(SAMPLE, sample_rng(seed), spec)
+        hidden, names = mask_sample(SAMPLE, sample_rng(seed), spec)
         ids = Compact().tokens(hidden, dialect)
-        found = Compact().read(dialect.text(ids.target), hidden)
-        assert found == hidden.calls and unmask(found, names) == SAMPLE.calls
+        found = Compact().parse_calls(dialect.text(ids.target), hidden)
+        assert found == hidden.calls and unmask_calls(found, names) == SAMPLE.calls
 
 
 def test_compact_refuses_what_it_could_not_read():
@@ -253,8 +255,8 @@ def test_compact_refuses_what_it_could_not_read():
         '[stop("a")]',
     ):
         with pytest.raises(InvalidAction):
-            Compact().read(text, SAMPLE)
-    assert Compact().read("[no such(x_y=1)]", SAMPLE) == (Call("no_such", {"x_y": 1}),)
+            Compact().parse_calls(text, SAMPLE)
+    assert Compact().parse_calls("[no such(x_y=1)]", SAMPLE) == (Call("no_such", {"x_y": 1}),)
 
 
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
@@ -277,13 +279,13 @@ def test_every_way_reads_what_it_writes(arguments):
     sample = CallSample(
         "s", (Message("user", json.dumps(arguments, ensure_ascii=False)),), (own,), (Call("stop", arguments),)
     )
-    assert FourBlocks().read(FourBlocks().render(sample).target, sample) == sample.calls
+    assert FourBlocks().parse_calls(FourBlocks().render(sample).target, sample) == sample.calls
     told = replace(sample, messages=(Message("user", "\n".join(filter(None, texts(arguments)))),))
     if any(text.strip() and text != text.strip() for text in texts(arguments)):  # a word model writes spaces of its own
         with pytest.raises(SampleInvalid, match="not read back"):
             Compact().render(told)
     else:
-        assert Compact().read(Compact().render(told).target, told) == sample.calls
+        assert Compact().parse_calls(Compact().render(told).target, told) == sample.calls
 
 
 def texts(value):
@@ -318,7 +320,7 @@ def test_compact_refuses_what_it_would_not_read_back(arguments):
         "s", (Message("user", "tell me about it, a b"),), (Tool("f", "d", schema),), (Call("f", {"said": "a b"}),)
     )
     if "said" in arguments:
-        assert Compact().read(Compact().render(about).target, about) == about.calls
+        assert Compact().parse_calls(Compact().render(about).target, about) == about.calls
 
 
 def test_marks_of_turns_that_are_not_flagged_as_special_end_turns_and_are_refused():
@@ -333,11 +335,11 @@ def test_marks_of_turns_that_are_not_flagged_as_special_end_turns_and_are_refuse
 
 def test_results_without_ids_belong_to_the_calls_of_their_turn_in_order():
     twice = Message("assistant", "", (Call("stop", {"reason": "a"}), Call("stop", {"reason": "b"})))
-    rows = _rows([twice, Message("tool", "A"), Message("tool", "B"), twice, Message("tool", "C")])
+    rows = _template_rows([twice, Message("tool", "A"), Message("tool", "B"), twice, Message("tool", "C")])
     made = [call["id"] for row in rows for call in row.get("tool_calls", ())]
     assert len(set(made)) == 4 and all(len(one) == 9 for one in made)
     assert [row["tool_call_id"] for row in rows if row["role"] == "tool"] == made[:3]
     named = Message("assistant", "", (Call("stop", {}, "x"), Call("stop", {}, "y")))
-    rows = _rows([named, Message("tool", "Y", (), "y"), Message("tool", "X", (), "x")])
+    rows = _template_rows([named, Message("tool", "Y", (), "y"), Message("tool", "X", (), "x")])
     first, second = (call["id"] for call in rows[0]["tool_calls"])
     assert [row["tool_call_id"] for row in rows[1:]] == [second, first]

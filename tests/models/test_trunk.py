@@ -92,7 +92,7 @@ def test_a_trunk_is_torchs_encoder(norm):
         theirs.norm.load_state_dict(own.norm.state_dict())
     x, seen = stream(3, 6), torch.tensor([[1] * 6, [1, 1, 1, 0, 0, 1], [1, 0, 1, 1, 1, 1]], dtype=torch.bool)
     assert torch.allclose(own(x), theirs(x), atol=1e-10)
-    found, expected = own(x, seen=seen), theirs(x, src_key_padding_mask=~seen)
+    found, expected = own(x, attention_mask=seen), theirs(x, src_key_padding_mask=~seen)
     assert torch.allclose(found[seen], expected[seen], atol=1e-10)
 
 
@@ -105,7 +105,7 @@ def test_position_by_position_is_the_full_pass(shape, steps, masked):
     seen = None
     if masked:
         seen = torch.tensor([[1] * 7, [0, 0, 1, 1, 1, 1, 1], [1, 0, 1, 1, 0, 1, 0]], dtype=torch.bool)
-    whole = model(x, memory, seen=seen)
+    whole = model(x, memory, attention_mask=seen)
     cache, found, at = model.cache(3, 7), [], 0
     for step in steps:
         part = slice(at, at + step)
@@ -114,7 +114,7 @@ def test_position_by_position_is_the_full_pass(shape, steps, masked):
                 x[:, part],
                 cache,
                 None if memory is None else memory[:, part],
-                seen=None if seen is None else seen[:, part],
+                attention_mask=None if seen is None else seen[:, part],
             )
         )
         at += step
@@ -147,21 +147,21 @@ def test_nobody_looks_at_what_is_not_seen():
     model, x = trunk(), stream(2, 5)
     seen = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 0, 1]], dtype=torch.bool)
     noise = torch.where(seen[..., None], x, stream(2, 5, seed=9))
-    found = model(x, seen=seen)
+    found = model(x, attention_mask=seen)
     assert torch.isfinite(found).all()
-    assert torch.equal(found[seen], model(noise, seen=seen)[seen])
+    assert torch.equal(found[seen], model(noise, attention_mask=seen)[seen])
     assert torch.allclose(found[0, 2:], model(x[:1, 2:])[0], atol=1e-10), "left padding is as if it were not there"
 
 
 def test_rows_of_a_cache_go_on_apart():
     model, x = trunk(), stream(2, 4)
     cache = model.cache(2, 6)
-    model.decode(x, cache, seen=torch.tensor([[0, 1, 1, 1], [1, 1, 1, 1]], dtype=torch.bool))
+    model.decode(x, cache, attention_mask=torch.tensor([[0, 1, 1, 1], [1, 1, 1, 1]], dtype=torch.bool))
     beams, index = cache.rows(torch.tensor([1, 1, 0])), torch.tensor([1, 1, 0])
     new = stream(3, 1, seed=5)
     found = model.decode(new, beams)
     seen = torch.tensor([[1] * 5, [1] * 5, [0, 1, 1, 1, 1]], dtype=torch.bool)
-    whole = model(torch.cat([x[index], new], 1), seen=seen)
+    whole = model(torch.cat([x[index], new], 1), attention_mask=seen)
     assert torch.allclose(found[:, 0], whole[:, 4], atol=1e-10)
     assert cache.length == 4 and beams.length == 5
 
@@ -193,7 +193,7 @@ def test_what_does_not_fit():
     with pytest.raises(BatchMismatch, match="stream"):
         model(stream(2, 3, width=8))
     with pytest.raises(BatchMismatch, match="seen"):
-        model(stream(2, 3), seen=torch.ones(2, 4, dtype=torch.bool))
+        model(stream(2, 3), attention_mask=torch.ones(2, 4, dtype=torch.bool))
     with pytest.raises(BatchMismatch, match="memory"):
         both(stream(2, 3))
     with pytest.raises(BatchMismatch, match="memory"):

@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 
 from evolvent.errors import BatchMismatch, ConfigError, NonFinite, SampleInvalid
 from evolvent.offline.losses import action_error, action_nll, temperature_loss
-from evolvent.offline.windows import History, Standard, WindowSource, recent, to_go
-from evolvent.store.episodes import Episodes, joined
+from evolvent.offline.windows import History, ObservationScaler, WindowSource, recent_window, returns_to_go
+from evolvent.store.episodes import Episodes, concatenate_episodes
 from tests.sequence_support import chain_episodes, ragged
 
 
 def test_a_window_by_hand():
     data = ragged(2, 4, terminated=[True, False])
-    source = WindowSource(data, context=3, standard=Standard.plain(3))
-    read = source.at([0, 1, 2, 5])  # the first episode's two, the second's first and last
+    source = WindowSource(data, context=3, standard=ObservationScaler.identity(3))
+    read = source.windows_from([0, 1, 2, 5])  # the first episode's two, the second's first and last
     assert read.seen.tolist() == [[False, True, True], [False, False, True], [True] * 3, [False, False, True]]
     assert torch.equal(read.decided, read.seen)
     assert read.time.tolist() == [[0, 0, 1], [0, 0, 1], [0, 1, 2], [0, 0, 3]]
@@ -32,7 +32,7 @@ def test_a_window_by_hand():
 
 def test_the_final_observation_is_seen_and_not_decided():
     data = ragged(2, 4, terminated=[True, False])
-    read = WindowSource(data, context=3, standard=Standard.plain(3), ahead=True).at([0, 1, 3, 5])
+    read = WindowSource(data, context=3, standard=ObservationScaler.identity(3), ahead=True).windows_from([0, 1, 3, 5])
     assert read.decided.tolist() == [[True, True, False], [False, True, False], [True] * 3, [False, True, False]]
     assert read.seen.tolist() == [[True] * 3, [False, True, True], [True] * 3, [False, True, True]]
     np.testing.assert_allclose(read.observation[0, 2], data.final[0], rtol=1e-5)
@@ -44,10 +44,10 @@ def test_the_final_observation_is_seen_and_not_decided():
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=4), st.integers(1, 5), st.booleans())
 def test_every_window_is_a_piece_of_its_episode(lengths, context, ahead):
     data = ragged(*lengths)
-    source = WindowSource(data, context=context, standard=Standard.plain(3), ahead=ahead)
-    read = source.at(np.arange(len(data.reward)))
+    source = WindowSource(data, context=context, standard=ObservationScaler.identity(3), ahead=ahead)
+    read = source.windows_from(np.arange(len(data.reward)))
     for decision in range(len(data.reward)):
-        episode = int(data.episode[decision])
+        episode = int(data.episode_index[decision])
         start, length = int(data.starts[episode]), lengths[episode]
         whole = np.concatenate([data.observation[start : start + length], data.final[[episode]]])
         last = length + 1 if ahead else length
@@ -60,8 +60,8 @@ def test_every_window_is_a_piece_of_its_episode(lengths, context, ahead):
 
 def test_episodes_are_drawn_in_proportion_to_their_length():
     data = ragged(1, 9)
-    read = WindowSource(data, context=1).draw(np.random.default_rng(0), 4000)
-    whole = WindowSource(data, context=1).at(np.arange(10)).observation[:, 0]
+    read = WindowSource(data, context=1).sample(np.random.default_rng(0), 4000)
+    whole = WindowSource(data, context=1).windows_from(np.arange(10)).observation[:, 0]
     at = (read.observation[:, 0, None] - whole).abs().sum(-1).argmin(1)
     share = np.bincount(at.numpy(), minlength=10) / 4000
     np.testing.assert_allclose(share, 0.1, atol=0.02)
@@ -72,12 +72,12 @@ def test_returns_to_go_end_with_their_episode():
     expected = []
     for rewards in (data.reward[:2], data.reward[2:]):
         expected += [sum(0.5 ** (j - i) * rewards[j] for j in range(i, len(rewards))) for i in range(len(rewards))]
-    np.testing.assert_allclose(to_go(data, gamma=0.5), expected)
+    np.testing.assert_allclose(returns_to_go(data, gamma=0.5), expected)
 
 
 def test_observations_are_standardised():
     data = ragged(5, 5)
-    read = WindowSource(data, context=1).at(np.arange(10))
+    read = WindowSource(data, context=1).windows_from(np.arange(10))
     np.testing.assert_allclose(read.observation.mean((0, 1)), 0.0, atol=1e-6)
     np.testing.assert_allclose(read.observation.std((0, 1), correction=0), 1.0, atol=1e-4)
 
@@ -85,7 +85,7 @@ def test_observations_are_standardised():
 def test_a_number_that_never_varies_is_not_blown_up():
     data = ragged(4)
     data.observation[:, 1] = 3.0
-    assert Standard.of(data)([0.0, 4.0, 0.0])[1] == pytest.approx(1.0, rel=1e-5)
+    assert ObservationScaler.from_episodes(data)([0.0, 4.0, 0.0])[1] == pytest.approx(1.0, rel=1e-5)
 
 
 def test_what_was_earned_is_taken_off_the_target():
@@ -95,10 +95,14 @@ def test_what_was_earned_is_taken_off_the_target():
         reward=np.array([[1.0, 2, 4], [0, 0, 1]]),
         seed=np.array([1, 2]),
     )
-    read = recent(history, 3, standard=Standard.plain(3), target=10.0)
+    read = recent_window(history, 3, standard=ObservationScaler.identity(3), target=10.0)
     assert read.to_go.tolist() == [[9, 7, 3], [10, 10, 9]]
     assert read.time.tolist() == [[1, 2, 3]] * 2 and read.action.shape == (2, 3, 2)
-    assert recent(history, 3, standard=Standard.plain(3), target=[10.0, 0.0]).to_go[1].tolist() == [0, 0, -1]
+    assert recent_window(history, 3, standard=ObservationScaler.identity(3), target=[10.0, 0.0]).to_go[1].tolist() == [
+        0,
+        0,
+        -1,
+    ]
 
 
 def test_what_cannot_be_asked_for_is_refused():
@@ -108,19 +112,19 @@ def test_what_cannot_be_asked_for_is_refused():
         reward=np.zeros((2, 0)),
         seed=np.array([1, 2]),
     )
-    assert recent(history, 3, standard=Standard.plain(3)).action.tolist() == [[-1], [-1]]
+    assert recent_window(history, 3, standard=ObservationScaler.identity(3)).action.tolist() == [[-1], [-1]]
     with pytest.raises(NonFinite, match="target"):
-        recent(history, 3, standard=Standard.plain(3), target=float("nan"))
+        recent_window(history, 3, standard=ObservationScaler.identity(3), target=float("nan"))
     with pytest.raises(BatchMismatch):
-        recent(history, 3, standard=Standard.plain(3), target=[1.0, 2.0, 3.0])
+        recent_window(history, 3, standard=ObservationScaler.identity(3), target=[1.0, 2.0, 3.0])
     history.observation[1, 0, 2] = np.nan
     with pytest.raises(NonFinite, match="episode 1, step 0"):
-        recent(history, 3, standard=Standard.plain(3))
+        recent_window(history, 3, standard=ObservationScaler.identity(3))
     with pytest.raises(ConfigError):
         WindowSource(ragged(2), context=0)
     for size in (1, 4):  # one number would be stretched over three
         with pytest.raises(BatchMismatch, match="another size"):
-            Standard.plain(3)(np.zeros((2, size)))
+            ObservationScaler.identity(3)(np.zeros((2, size)))
 
 
 def test_bad_episodes_are_refused_with_their_place():
@@ -135,16 +139,16 @@ def test_bad_episodes_are_refused_with_their_place():
     with pytest.raises(SampleInvalid, match="no decisions"):
         Episodes(**{**fields, "lengths": np.array([8, 0, 0, 0])})
     with pytest.raises(ConfigError):
-        joined([good, ragged(2)])
+        concatenate_episodes([good, ragged(2)])
     with pytest.raises(SampleInvalid):
-        good.chosen([])
+        good.select([])
 
 
 def test_chosen_and_joined_keep_episodes_whole():
     data = ragged(2, 1, 3)
-    again = joined([data.chosen([2]), data.chosen([0, 1])]).chosen([1, 2, 0])
+    again = concatenate_episodes([data.select([2]), data.select([0, 1])]).select([1, 2, 0])
     assert again.digest == data.digest
-    assert data.chosen([1]).digest != data.chosen([0]).digest
+    assert data.select([1]).digest != data.select([0]).digest
 
 
 def test_losses_by_hand():

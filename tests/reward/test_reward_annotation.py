@@ -17,30 +17,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evolvent.engine.asks import Continuation, SampleAsk, Sampling, Wait, Work
-from evolvent.engine.driver import drive
+from evolvent.engine.asks import BlockingCall, Continuation, Job, SampleAsk, Sampling
+from evolvent.engine.driver import run_jobs
 from evolvent.engine.local import LocalEngine
 from evolvent.errors import ConfigError, GraderTimeout
 from evolvent.models.policy import tiny_policy
-from evolvent.reward.labelling import Labelling, solutions_of
-from evolvent.reward.omega import Omega, OmegaTree, first_error, omega, priority
+from evolvent.reward.labelling import LabellingConfig, rows_to_solutions
+from evolvent.reward.omega import OmegaConfig, OmegaTree, build_omega_tree, find_first_error, priority
 from evolvent.reward.rollouts import Completer
-from evolvent.reward.shepherd import Shepherded, shepherd
+from evolvent.reward.shepherd import LabelledSolution, label_spans
 from evolvent.reward.solutions import Solution
-from evolvent.trajectory import Generation, Place, Step, Task, Trajectory, sample_rng
-from evolvent.worlds.numbers import State, moves, reachable, solve_probability
+from evolvent.trajectory import AnnotationTarget, Generation, Step, Task, Trajectory, sample_rng
+from evolvent.worlds.numbers import State, is_reachable, moves, solve_probability
 
 Policy = Callable[[tuple[int, ...], int], Sequence[int]]  # (all tokens so far, seed) -> what follows
 
 
-def played(work: Work[Any], policy: Policy) -> Any:
+def played(work: Job[Any], policy: Policy) -> Any:
     """Answer a work's asks with a policy."""
     try:
         asks = next(work)
         while True:
             answers: list[Any] = []
             for ask in asks:
-                if isinstance(ask, Wait):
+                if isinstance(ask, BlockingCall):
                     answers.append(ask.call())
                     continue
                 assert isinstance(ask, SampleAsk)
@@ -63,12 +63,12 @@ def played(work: Work[Any], policy: Policy) -> Any:
     ("mc", "words", "wanted"), [(0.25, 100, 0.5822050996), (0.5, 250, 0.6708203932), (0.75, 0, 0.8408964153)]
 )
 def test_the_first_term_of_the_priority(mc: float, words: int, wanted: float) -> None:
-    assert priority(mc, words, visits=0, total=0, config=Omega(c=0.0)) == pytest.approx(wanted, abs=1e-10)
+    assert priority(mc, words, visits=0, total=0, config=OmegaConfig(c=0.0)) == pytest.approx(wanted, abs=1e-10)
 
 
 def test_the_second_term_of_the_priority() -> None:
     def explored(visits: int, total: int) -> float:
-        return priority(1.0, 0, visits=visits, total=total, config=Omega()) - 1.0
+        return priority(1.0, 0, visits=visits, total=total, config=OmegaConfig()) - 1.0
 
     assert [explored(0, 0), explored(0, 1), explored(1, 4), explored(3, 16)] == pytest.approx([0.125] * 4)
     assert explored(0, 9) == pytest.approx(0.375)
@@ -77,13 +77,13 @@ def test_the_second_term_of_the_priority() -> None:
 def test_bisection_finds_the_first_error_with_few_probes() -> None:
     for count in range(40):
         for first in range(count + 1):
-            found, probed = first_error(lambda span, first=first: float(span < first), count)  # type: ignore[misc]
+            found, probed = find_first_error(lambda span, first=first: float(span < first), count)  # type: ignore[misc]
             assert found == first and len(probed) == len(set(probed)) <= ceil(log2(count + 1))
 
 
 def test_settings_are_refused_all_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
-        Omega(c=-1, alpha=0, beta=2, length=0, completions=0, searches=0, rollouts=-1)
+        OmegaConfig(c=-1, alpha=0, beta=2, length=0, completions=0, searches=0, rollouts=-1)
     assert [problem.where for problem in caught.value.problems] == [
         "c",
         "alpha",
@@ -94,9 +94,9 @@ def test_settings_are_refused_all_at_once() -> None:
         "rollouts",
     ]
     with pytest.raises(ConfigError, match="rollouts"):
-        Omega(rollouts=15)
+        OmegaConfig(rollouts=15)
     with pytest.raises(ConfigError, match="count"):
-        next(shepherd(Solution((1,), ((2,),)), COMPLETER, count=0))
+        next(label_spans(Solution((1,), ((2,),)), COMPLETER, count=0))
     with pytest.raises(ConfigError) as caught:
         Completer(str, bool, 0, frozenset(), context=0)
     assert [problem.where for problem in caught.value.problems] == ["max_tokens", "context"]
@@ -132,8 +132,8 @@ def scripted() -> Policy:
 
 
 def grown(**changes: Any) -> OmegaTree:
-    config = Omega(**{"completions": 4, **changes})
-    work = omega((0,), COMPLETER, split=lambda ids: range(1, len(ids) + 1), config=config)
+    config = OmegaConfig(**{"completions": 4, **changes})
+    work = build_omega_tree((0,), COMPLETER, split=lambda ids: range(1, len(ids) + 1), config=config)
     return played(work, scripted())  # type: ignore[no-any-return]
 
 
@@ -166,7 +166,7 @@ def test_an_omega_tree_by_hand() -> None:
         (((1,), (7,), (WRONG,)), (0.5, pytest.approx(2 / 3), 0.0)),
         (((1,), (8,)), (0.5, None)),
     ]
-    told = tree.labels("q", COMPLETER.text)
+    told = tree.to_labels("q", COMPLETER.text)
     assert told[1].spans == ("1", "2") and told[1].labels == (0.5, 0.0) and told[1].source == "omega"
 
 
@@ -177,8 +177,8 @@ def test_the_pair_of_highest_priority_is_searched_first() -> None:
 
     def first_tested(beta: float) -> tuple[int, ...]:
         given = {prefix: iter(rows) for prefix, rows in script.items()}
-        config = Omega(completions=3, searches=1, beta=beta, length=1.0)
-        work = omega((0,), COMPLETER, split=singles, config=config)
+        config = OmegaConfig(completions=3, searches=1, beta=beta, length=1.0)
+        work = build_omega_tree((0,), COMPLETER, split=singles, config=config)
         tree: OmegaTree = played(work, lambda tokens, seed: next(given[tokens[1:]]))
         return next(state.ids for state in tree.states[1:] if not state.finished)
 
@@ -194,18 +194,18 @@ def test_limits_end_a_tree() -> None:
 
 def test_a_shepherd_by_hand() -> None:
     solution = Solution((0,), ((1,), (7,), (RIGHT,)), "s")
-    found: Shepherded = played(shepherd(solution, COMPLETER, count=4), scripted())
+    found: LabelledSolution = played(label_spans(solution, COMPLETER, count=4), scripted())
     assert found.labels == (0.5, pytest.approx(2 / 3), 1.0)
     assert (found.rollouts, found.ungraded, found.generated) == (8, 1, 8 + 4)
-    assert found.told("q", COMPLETER.text).hard().labels == (1.0, 1.0, 1.0)
+    assert found.to_labels("q", COMPLETER.text).to_hard().labels == (1.0, 1.0, 1.0)
     first = found.annotations()[0]
-    assert (first.trajectory, first.place, first.value) == ("s", Place(0, 0, 0), 0.5)
-    dead = played(shepherd(Solution((0,), ((1,), (8,), (WRONG,))), COMPLETER, count=4), scripted())
+    assert (first.trajectory, first.target, first.value) == ("s", AnnotationTarget(0, 0, 0), 0.5)
+    dead = played(label_spans(Solution((0,), ((1,), (8,), (WRONG,))), COMPLETER, count=4), scripted())
     assert dead.labels == (0.5, None, 0.0) and dead.ungraded == 4 and len(dead.annotations()) == 2
-    none = played(shepherd(Solution((0,), ((1,), (STRANGE,))), COMPLETER, count=4), scripted())
+    none = played(label_spans(Solution((0,), ((1,), (STRANGE,))), COMPLETER, count=4), scripted())
     assert none.labels == (0.5, None)
     tight = replace(COMPLETER, context=2)  # after prompt and first span there is no room
-    assert played(shepherd(solution, tight, count=4), scripted()).labels == (None, None, 1.0)
+    assert played(label_spans(solution, tight, count=4), scripted()).labels == (None, None, 1.0)
 
 
 def test_a_grader_that_fails_is_not_a_zero() -> None:
@@ -216,7 +216,7 @@ def test_a_grader_that_fails_is_not_a_zero() -> None:
 
     for slow in (False, True):
         completer = replace(COMPLETER, correct=failing, slow=slow)
-        found = played(shepherd(Solution((0,), ((1,), (7,))), completer, count=4), scripted())
+        found = played(label_spans(Solution((0,), ((1,), (7,))), completer, count=4), scripted())
         assert found.labels == (1.0, pytest.approx(2 / 3)) and found.ungraded == 2 + 1
 
 
@@ -249,7 +249,7 @@ class Numbers:
         return found
 
     def alive(self, token: int) -> bool:
-        return reachable(self.states[token], self.target)
+        return is_reachable(self.states[token], self.target)
 
     def exact(self, token: int) -> float:
         return solve_probability(self.states[token], self.target)
@@ -267,7 +267,7 @@ def test_first_errors_of_countdown_are_where_the_target_is_lost() -> None:
     lost = Counter()
     for seed in range(200):
         way = GAME.evenly((0,), seed)
-        found, _ = first_error(lambda span, way=way: GAME.exact(way[span]), len(way))  # type: ignore[misc]
+        found, _ = find_first_error(lambda span, way=way: GAME.exact(way[span]), len(way))  # type: ignore[misc]
         assert found == next((at for at, token in enumerate(way) if not GAME.alive(token)), len(way))
         lost[found] += 1
     assert set(lost) == {0, 1, 2, 3}
@@ -278,7 +278,7 @@ def test_shepherd_labels_are_the_exact_values_up_to_sampling() -> None:
     count, errors = 300, []
     for number, way in enumerate(ways):
         solution = Solution((0,), tuple((token,) for token in way), f"way {number}")
-        found: Shepherded = played(shepherd(solution, EASY.completer, count=count), EASY.evenly)
+        found: LabelledSolution = played(label_spans(solution, EASY.completer, count=count), EASY.evenly)
         assert found.rollouts == count * (len(way) - 1) and found.ungraded == 0
         for token, label in zip(way, found.labels, strict=True):
             exact = EASY.exact(token)
@@ -291,14 +291,14 @@ def test_shepherd_labels_are_the_exact_values_up_to_sampling() -> None:
 @settings(deadline=None, max_examples=25)
 @given(st.integers(0, 10**6), st.integers(2, 12), st.integers(1, 12), st.integers(0, 60))
 def test_omega_keeps_its_limits_and_tells_the_truth(seed: int, k: int, searches: int, more: int) -> None:
-    config = Omega(completions=k, searches=searches, rollouts=k + more)
+    config = OmegaConfig(completions=k, searches=searches, rollouts=k + more)
     asked: Counter[tuple[int, ...]] = Counter()
 
     def policy(tokens: tuple[int, ...], number: int) -> list[int]:
         asked[tokens] += 1
         return EASY.evenly(tokens, number)
 
-    tree: OmegaTree = played(omega((0,), EASY.completer, split=singles, config=config, seed=seed), policy)
+    tree: OmegaTree = played(build_omega_tree((0,), EASY.completer, split=singles, config=config, seed=seed), policy)
     assert tree.rollouts == sum(asked.values()) <= config.rollouts and set(asked.values()) == {k}
     assert tree.searches == sum(state.visits for state in tree.states) <= searches
     assert len({state.ids for state in tree.states}) == len(tree.states)
@@ -307,7 +307,7 @@ def test_omega_keeps_its_limits_and_tells_the_truth(seed: int, k: int, searches:
         assert state.ids[: len(parent.ids)] == parent.ids and parent.mc and state.ends == tuple(singles(state.ids))
         assert state.mc is not None and (state.mc > 0) <= EASY.alive(state.ids[-1])
         assert state.finished == (len(state.ids) == 3) and (not state.finished or state.mc == EASY.exact(state.ids[-1]))
-    again = played(omega((0,), EASY.completer, split=singles, config=config, seed=seed), EASY.evenly)
+    again = played(build_omega_tree((0,), EASY.completer, split=singles, config=config, seed=seed), EASY.evenly)
     assert again == tree
     assert tree.ended != "rollouts" or tree.rollouts + k > config.rollouts
     assert tree.ended != "searches" or tree.searches == searches
@@ -316,8 +316,10 @@ def test_omega_keeps_its_limits_and_tells_the_truth(seed: int, k: int, searches:
 def test_omega_labels_are_right_where_completions_can_find_the_answer() -> None:
     right = total = 0
     for seed in range(6):
-        config = Omega(completions=32, rollouts=600)
-        tree: OmegaTree = played(omega((0,), EASY.completer, split=singles, config=config, seed=seed), EASY.evenly)
+        config = OmegaConfig(completions=32, rollouts=600)
+        tree: OmegaTree = played(
+            build_omega_tree((0,), EASY.completer, split=singles, config=config, seed=seed), EASY.evenly
+        )
         for state in tree.states[1:]:
             right += bool(state.mc) == EASY.alive(state.ids[-1])
             total += 1
@@ -335,18 +337,18 @@ def test_works_on_an_engine_count_their_tokens_and_do_not_disturb_each_other() -
     )
     solution = Solution(tuple(range(11, 19)), ((12, 13), (14, 15, 16), (17,)), "engine")
 
-    def works() -> list[Work[Any]]:
-        config = Omega(completions=6, rollouts=60)
+    def works() -> list[Job[Any]]:
+        config = OmegaConfig(completions=6, rollouts=60)
         return [
-            shepherd(solution, completer, count=5, seed=2),
-            omega(solution.prompt, completer, split=singles, config=config, seed=2, name="one"),
-            omega(solution.prompt, completer, split=singles, config=config, seed=2, name="two"),
+            label_spans(solution, completer, count=5, seed=2),
+            build_omega_tree(solution.prompt, completer, split=singles, config=config, seed=2, name="one"),
+            build_omega_tree(solution.prompt, completer, split=singles, config=config, seed=2, name="two"),
         ]
 
     alone, computed = [], []
     for number in range(3):
         engine = LocalEngine(policy)
-        (done,) = drive([works()[number]], engine, slots=1)
+        (done,) = run_jobs([works()[number]], engine, slots=1)
         alone.append(done.value)
         assert engine.usage.generated == done.value.generated and engine.usage.recomputed == 0
         computed.append(engine.usage.computed)
@@ -354,7 +356,7 @@ def test_works_on_an_engine_count_their_tokens_and_do_not_disturb_each_other() -
     assert found.rollouts == 15 and computed[0] <= len(solution.ids) + found.generated
     assert alone[1] != alone[2] and alone[1].rollouts > 6 and len(alone[1].states) > 3
     assert computed[1] <= len(solution.prompt) + alone[1].generated  # probes fork off what was written
-    together = {done.index: done.value for done in drive(works(), LocalEngine(policy, slots=4), slots=3)}
+    together = {done.index: done.value for done in run_jobs(works(), LocalEngine(policy, slots=4), slots=3)}
     assert [together[number] for number in range(3)] == alone
 
 
@@ -366,8 +368,8 @@ def test_what_was_spent_where_nothing_came_right_is_told() -> None:
     one = Trajectory("one", Task("w", "1", {}, "w"), (Step("?", "w", generations=(wrote,)),))
     for right in (False, True):
         engine = LocalEngine(policy)
-        how = Labelling(kind="omega", count=3, max_tokens=5)
-        (done,) = drive([how.work(policy, one, lambda text, right=right: right, seed=3)], engine, slots=1)
+        how = LabellingConfig(kind="omega", count=3, max_tokens=5)
+        (done,) = run_jobs([how.work(policy, one, lambda text, right=right: right, seed=3)], engine, slots=1)
         assert sum(row.get("rollouts", 0) for row in done.value) == 3
         assert sum(row.get("generated", 0) for row in done.value) == engine.usage.generated > 0
-        assert bool(list(solutions_of(done.value))) == right
+        assert bool(list(rows_to_solutions(done.value))) == right

@@ -14,10 +14,10 @@ from evolvent.reward.calibration import (
     auc,
     auc_within,
     brier,
-    calibration,
     calibration_error,
+    evaluate_calibration,
     label_accuracy,
-    reliability,
+    reliability_curve,
 )
 
 SCORES, TRUTH = [0.9, 0.8, 0.8, 0.3, 0.1], [1, 1, 0, 1, 0]
@@ -30,14 +30,14 @@ def test_worked_by_hand() -> None:
     # pairs: .9 wins 2, .8 ties once and wins once, .3 loses to .8 and wins against .1
     assert auc(SCORES, TRUTH) == pytest.approx((2 + 1.5 + 1) / 6)
     assert brier(SCORES, TRUTH) == pytest.approx((0.01 + 0.04 + 0.64 + 0.49 + 0.01) / 5)
-    curve = reliability(SCORES, TRUTH, bins=2)
+    curve = reliability_curve(SCORES, TRUTH, bins=2)
     assert curve.edges.tolist() == [0, 0.5, 1] and curve.counts.tolist() == [2, 3]
     assert curve.scores == pytest.approx([0.2, 2.5 / 3]) and curve.rates == pytest.approx([0.5, 2 / 3])
     assert calibration_error(SCORES, TRUTH, bins=2) == pytest.approx(2 / 5 * 0.3 + 3 / 5 * 0.5 / 3)
 
 
 def test_edges_of_bins() -> None:
-    curve = reliability([0.0, 0.1, 0.2, 0.3, 0.6, 0.7, 1.0], [0, 0, 0, 0, 1, 1, 1], bins=10)
+    curve = reliability_curve([0.0, 0.1, 0.2, 0.3, 0.6, 0.7, 1.0], [0, 0, 0, 0, 1, 1, 1], bins=10)
     assert curve.counts.tolist() == [1, 1, 1, 1, 0, 0, 1, 1, 0, 1]
     assert isnan(curve.scores[4]) and isnan(curve.rates[4])
 
@@ -52,11 +52,11 @@ def test_within_tasks_only_pairs_of_one_task_count() -> None:
 
 
 def test_nothing_is_not_zero() -> None:
-    found = calibration([], [])
+    found = evaluate_calibration([], [])
     assert found.n == 0
     assert all(isnan(value) for value in (found.accuracy, found.auc, found.auc_within, found.brier, found.error))
     assert isnan(auc([0.2, 0.3], [1, 1]))
-    full = calibration(SCORES, TRUTH, tasks=[0, 0, 0, 1, 1], bins=2)
+    full = evaluate_calibration(SCORES, TRUTH, tasks=[0, 0, 0, 1, 1], bins=2)
     assert (full.n, full.auc_within) == (5, pytest.approx((1.5 + 1) / 3)) and full.curve.counts.sum() == 5
     assert (full.accuracy, full.auc) == (label_accuracy(SCORES, TRUTH), auc(SCORES, TRUTH))
     assert (full.brier, full.error) == (brier(SCORES, TRUTH), calibration_error(SCORES, TRUTH, bins=2))
@@ -95,4 +95,4 @@ def test_bad_input() -> None:
     with pytest.raises(BatchMismatch, match="task"):
         auc_within([0.5], [1], [])
     with pytest.raises(ConfigError, match="bins"):
-        reliability([0.5], [1], bins=0)
+        reliability_curve([0.5], [1], bins=0)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from evolvent.errors import ConfigError, SampleInvalid, StoreUnavailable
 from evolvent.reward.formats import STEP_TAG, read_labels, write_labels
 from evolvent.reward.labels import SpanLabels
-from evolvent.reward.rows import Refusals, json_rows
+from evolvent.reward.rows import Refusals, read_json_rows
 
 SHEPHERD = {
     "input": f"2 - 1 + 3 = ? Step 1: 2 - 1 = 1 {STEP_TAG}\nStep 2: 1 + 3 = 5 {STEP_TAG}",
@@ -139,7 +139,7 @@ def test_math_aps_prefixes_label_their_last_span(tmp_path: Path) -> None:
     found, refused = read(write(tmp_path / "a.jsonl", row))
     assert [(one.spans, one.labels) for one in found] == [(("first", "second"), (None, 0.25))]
     assert refused.count == 2 and refused.rows[0].field == "reasoning_steps[1].solution_prefix"
-    assert found[0].hard().labels == (None, 0.0) and found[0].hard(0.0).labels == (None, 1.0)
+    assert found[0].to_hard().labels == (None, 0.0) and found[0].to_hard(0.0).labels == (None, 1.0)
     bad = {**row, "reasoning_steps": [{"solution_prefix": "q? fine", "mc_value": 1.5}]}
     assert read(write(tmp_path / "b.jsonl", bad))[1].rows[0].field == "reasoning_steps[0].mc_value"
 
@@ -154,8 +154,8 @@ def test_math_aps_trees_give_a_row_for_each_leaf(tmp_path: Path) -> None:
     array.write_text(json.dumps([{"question": "q?", "reasoning_steps": tree}, 7], indent=1), encoding="utf-8")
     found, refused = read(array)
     assert [(one.spans, one.labels) for one in found] == [(("one", "two"), (0.75, 1.0)), (("last",), (0.5,))]
-    assert found[0].hard().labels == (1.0, 1.0) and found[1].hard().labels == (0.0,)
-    assert [(one.line, one.why.partition(";")[0]) for one in refused.rows][-1] == (2, "the row is no object")
+    assert found[0].to_hard().labels == (1.0, 1.0) and found[1].to_hard().labels == (0.0,)
+    assert [(one.line, one.reason.partition(";")[0]) for one in refused.rows][-1] == (2, "the row is no object")
     assert refused.count == 4
     deep: Any = node("deepest", 1.0)
     for _ in range(300):
@@ -216,7 +216,7 @@ def test_rows_beyond_the_limit_are_refused_and_memory_stays_small(tmp_path: Path
         file.write("]" if array else "\n")
     tracemalloc.start()
     refused = Refusals()
-    count = sum(1 for _ in read_labels(path, refused=refused, most_bytes=2000))
+    count = sum(1 for _ in read_labels(path, refused=refused, max_bytes=2000))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert count == 3999 and [one.line for one in refused.rows] == [3] and peak < 2_000_000
@@ -238,7 +238,7 @@ def test_an_array_is_cut_where_its_items_end(
     path.write_text(json.dumps(items, ensure_ascii=plain, indent=None if plain else 1), encoding="utf-8")
     refused = Refusals()
     with patch("evolvent.reward.rows._CHUNK", chunk):
-        assert [row for _, row in json_rows(path, refused)] == items and not refused.count
+        assert [row for _, row in read_json_rows(path, refused)] == items and not refused.count
 
 
 def test_labels_are_checked() -> None:

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 import evolvent as ev
-from evolvent.learn.token_sequences import Parts
+from evolvent.learn.token_sequences import TokenSequence
 from evolvent.models.policy import Policy, tiny_policy
-from evolvent.reward.scoring import judge_parts
+from evolvent.reward.scoring import build_judge_rows
 from evolvent.rollout.search import level_of
 from evolvent.search.settings import SearchConfig
 from evolvent.trajectory import Trajectory
 from tests.rl.acting import Echo, run_of
 
 
-def rows(parts: list[Parts]) -> dict[str, list[int]]:
+def rows(parts: list[TokenSequence]) -> dict[str, list[int]]:
     """Where each episode is judged."""
     return {part.trajectory: np.flatnonzero(part.weight).tolist() for part in parts}
 
@@ -36,18 +36,18 @@ def test_one_step_of_a_world_of_several_is_a_turn_whatever_is_beside_it(played, 
     (policy, short, long), how = played, SearchConfig()
     assert level_of(Echo(), how) == "turn", "as a search asks"
     assert {len(one.steps) for one in short} == {1} and {len(one.steps) for one in long} == {2}
-    beside = rows(judge_parts([*short, *long], policy, how))
-    apart = rows(judge_parts(short, policy, how, horizons={"echo": Echo.horizon}))
+    beside = rows(build_judge_rows([*short, *long], policy, how))
+    apart = rows(build_judge_rows(short, policy, how, horizons={"echo": Echo.horizon}))
     assert apart == {one.id: beside[one.id] for one in short}
     assert all(len(places) == 2 for places in apart.values()), "where it acted, and behind what it saw last"
-    assert rows(judge_parts(short, policy, how)) != apart, "the episodes alone do not tell"
+    assert rows(build_judge_rows(short, policy, how)) != apart, "the episodes alone do not tell"
     with caplog.at_level(logging.WARNING):
-        assert judge_parts(long, policy, how, horizons={"echo": 1}) == []
+        assert build_judge_rows(long, policy, how, horizons={"echo": 1}) == []
     assert "no response of one turn" in caplog.text
 
 
 @pytest.mark.parametrize("level", ["turn", "span"])
 def test_a_level_that_is_named_is_taken(played, level):
     (policy, short, _), how = played, SearchConfig(level=level)
-    other = rows(judge_parts(short, policy, how, horizons={"echo": 1 if level == "turn" else 2}))
-    assert other == rows(judge_parts(short, policy, how))
+    other = rows(build_judge_rows(short, policy, how, horizons={"echo": 1 if level == "turn" else 2}))
+    assert other == rows(build_judge_rows(short, policy, how))

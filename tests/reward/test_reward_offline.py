@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from evolvent.errors import BatchMismatch, ConfigError
-from evolvent.reward.offline import Siblings, advantage_weights, expectile_error, q_targets, sibling_pairs
+from evolvent.reward.offline import SiblingSpans, advantage_weights, build_sibling_pairs, expectile_error, q_targets
 
 
 def test_weights_by_hand() -> None:
@@ -52,18 +52,18 @@ def test_targets_by_hand() -> None:
 
 
 def test_siblings_become_pairs() -> None:
-    family = Siblings((1, 2), (3,), ((4,), (5, 6), (4,), (7,)), (0.2, 0.9, 0.2, nan), "f")
-    parts = sibling_pairs([family])
+    family = SiblingSpans((1, 2), (3,), ((4,), (5, 6), (4,), (7,)), (0.2, 0.9, 0.2, nan), "f")
+    parts = build_sibling_pairs([family])
     assert [part.ids.tolist() for part in parts] == [[1, 2, 3, 5, 6], [1, 2, 3, 4]] * 2  # equal spans make no pair
     assert [part.weight.tolist() for part in parts[:2]] == [[0, 0, 0, 1, 1], [0, 0, 0, 1]]
     assert {part.trajectory for part in parts} == {"f"}
-    three = Siblings((1,), (), ((2,), (3,), (4,)), (0.5, 0.0, 1.0))
-    ranked = [part.ids.tolist()[-1] for part in sibling_pairs([three], most=2)]
+    three = SiblingSpans((1,), (), ((2,), (3,), (4,)), (0.5, 0.0, 1.0))
+    ranked = [part.ids.tolist()[-1] for part in build_sibling_pairs([three], max_pairs=2)]
     assert ranked == [4, 3, 2, 3]  # the greatest difference first; of equal ones the earlier
-    assert len(sibling_pairs([three])) == 6 and len(sibling_pairs([three], margin=0.5)) == 2
-    assert sibling_pairs([Siblings((1,), (), ((2,), (3,)), (inf, 0.0))]) == []
+    assert len(build_sibling_pairs([three])) == 6 and len(build_sibling_pairs([three], margin=0.5)) == 2
+    assert build_sibling_pairs([SiblingSpans((1,), (), ((2,), (3,)), (inf, 0.0))]) == []
     with pytest.raises(BatchMismatch):
-        Siblings((1,), (), ((2,),), ())
+        SiblingSpans((1,), (), ((2,),), ())
     with pytest.raises(ConfigError) as caught:
-        sibling_pairs([], margin=-1.0, most=0)
+        build_sibling_pairs([], margin=-1.0, max_pairs=0)
     assert [problem.where for problem in caught.value.problems] == ["margin", "most"]

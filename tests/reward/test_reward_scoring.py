@@ -12,14 +12,14 @@ import pytest
 import torch
 
 from evolvent.engine.asks import ScoreAsk
-from evolvent.engine.driver import drive
+from evolvent.engine.driver import run_jobs
 from evolvent.engine.local import LocalEngine
 from evolvent.errors import ConfigError, ScoringError, StaleNode
 from evolvent.models.heads import fresh_head
 from evolvent.models.policy import Policy, tiny_policy
-from evolvent.reward.endings import Ending, Paths, checked
-from evolvent.reward.generative import GenerativeScorer, Verdict
-from evolvent.reward.process import WORD_TAGS, SpanScorer, TagIds, Tags, default_tags
+from evolvent.reward.endings import Ending, PathCache, check_scores
+from evolvent.reward.generative import GenerativeScorer, VerdictPrompt
+from evolvent.reward.process import WORD_TAGS, LabelTags, SpanScorer, TagIds, default_tags
 from evolvent.reward.values import OutcomeScorer, ValueScorer
 from evolvent.trajectory import sample_rng
 
@@ -32,7 +32,7 @@ def path(name: str, count: int) -> tuple[int, ...]:
 
 
 def scored(scorer: Any, asked: Sequence[Ending], engine: LocalEngine) -> list[tuple[float, ...]]:
-    (done,) = drive([scorer.scores(asked)], engine, slots=1)
+    (done,) = run_jobs([scorer.scores(asked)], engine, slots=1)
     if done.error is not None:
         raise done.error
     return done.value  # type: ignore[return-value]
@@ -98,7 +98,7 @@ def test_a_node_of_the_same_engine_goes_on_where_it_ends() -> None:
         second = yield from scorer.scores([Ending(grown.node, tokens[20:], (10,))])
         return [*first[0], *second[0]]
 
-    (done,) = drive([work()], engine, slots=1)
+    (done,) = run_jobs([work()], engine, slots=1)
     assert done.value == pytest.approx([good(tokens[:end]) for end in (12, 20, 30)], abs=1e-5)
     assert engine.usage.computed == 30 + 3
 
@@ -119,23 +119,23 @@ def test_other_weights_and_other_engines_are_told_from_the_tokens() -> None:
         engine.sync(replace(changed, version=2))
         return (yield from scorer.scores([Ending(begun.node, (), (0,))]))
 
-    (done,) = drive([stale()], engine, slots=1)
+    (done,) = run_jobs([stale()], engine, slots=1)
     assert isinstance(done.error, StaleNode)
 
 
 def test_few_paths_are_held_and_the_oldest_let_go() -> None:
-    paths = Paths(most=2)
+    paths = PathCache(max_paths=2)
     nodes: list[Any] = [object() for _ in range(4)]
-    paths.keep([1, 2], nodes[0])
-    paths.keep([1, 2, 3], nodes[1])
-    assert paths.longest([1, 2, 3, 4]) == (nodes[1], 3) and paths.longest([1, 2, 4]) == (nodes[0], 2)
-    assert paths.longest([2, 1, 3]) == (None, 0) and paths.longest([1]) == (None, 0)
-    paths.keep([5], nodes[2])  # [1, 2, 3] was used least recently
-    assert len(paths) == 2 and paths.longest([1, 2, 3, 4]) == (nodes[0], 2)
-    paths.keep([5], nodes[3])
-    assert paths.longest([5, 5]) == (nodes[3], 1) and len(paths) == 2
+    paths.add([1, 2], nodes[0])
+    paths.add([1, 2, 3], nodes[1])
+    assert paths.find_longest([1, 2, 3, 4]) == (nodes[1], 3) and paths.find_longest([1, 2, 4]) == (nodes[0], 2)
+    assert paths.find_longest([2, 1, 3]) == (None, 0) and paths.find_longest([1]) == (None, 0)
+    paths.add([5], nodes[2])  # [1, 2, 3] was used least recently
+    assert len(paths) == 2 and paths.find_longest([1, 2, 3, 4]) == (nodes[0], 2)
+    paths.add([5], nodes[3])
+    assert paths.find_longest([5, 5]) == (nodes[3], 1) and len(paths) == 2
     paths.clear()
-    assert paths.longest([5]) == (None, 0)
+    assert paths.find_longest([5]) == (None, 0)
 
 
 def test_values_and_outcomes_read_the_head_at_the_ends() -> None:
@@ -165,7 +165,7 @@ def test_values_and_outcomes_read_the_head_at_the_ends() -> None:
 
 
 def test_a_verdict_is_the_chance_of_yes_after_the_question() -> None:
-    verdict, tokens = Verdict((6, 9, 6), yes=20, no=21), path("verdict", 18)
+    verdict, tokens = VerdictPrompt((6, 9, 6), yes=20, no=21), path("verdict", 18)
     asked = [Ending(None, tokens, (7, 18)), Ending(None, tokens[:7], ())]
 
     def yes(ids: Sequence[int]) -> float:
@@ -178,9 +178,9 @@ def test_a_verdict_is_the_chance_of_yes_after_the_question() -> None:
     reverse = scored(GenerativeScorer(verdict, render=lambda ids: ids[::-1]), asked, engine)
     assert reverse[0] == pytest.approx([yes(tokens[:7][::-1]), yes(tokens[::-1])], abs=1e-5) and reverse[1] == ()
     with pytest.raises(ConfigError):
-        Verdict((), 1, 2)
+        VerdictPrompt((), 1, 2)
     with pytest.raises(ConfigError):
-        Verdict((1,), 2, 2)
+        VerdictPrompt((1,), 2, 2)
 
 
 @pytest.mark.parametrize("ends", [(0,), (2, 1), (4,), (-1,)])
@@ -191,15 +191,15 @@ def test_ends_that_are_not_on_their_path(ends: tuple[int, ...]) -> None:
 
 def test_not_one_score_for_each_span_is_an_error() -> None:
     with pytest.raises(ScoringError, match="each span"):
-        checked([Ending(None, (7, 8), (1, 2))], [[0.5]])
+        check_scores([Ending(None, (7, 8), (1, 2))], [[0.5]])
 
 
 def test_tags_are_single_tokens_or_refused_all_at_once() -> None:
     found = default_tags(POLICY.tokenizer)
-    assert found == WORD_TAGS.of(POLICY.tokenizer) and len({found.tag, found.good, found.bad}) == 3
+    assert found == WORD_TAGS.encode(POLICY.tokenizer) and len({found.tag, found.good, found.bad}) == 3
     assert POLICY.tokenizer.convert_ids_to_tokens([found.tag, found.good, found.bad]) == ["<obs>", "<act>", "<bos>"]
     with pytest.raises(ConfigError) as caught:
-        Tags("w1 w2", "nobody", "").of(POLICY.tokenizer)
+        LabelTags("w1 w2", "nobody", "").encode(POLICY.tokenizer)
     assert [problem.where for problem in caught.value.problems] == ["tag", "good", "bad"]
     with pytest.raises(ConfigError, match="same token"):
-        Tags("w1", "w2", "w2").of(POLICY.tokenizer)
+        LabelTags("w1", "w2", "w2").encode(POLICY.tokenizer)

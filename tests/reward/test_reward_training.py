@@ -10,29 +10,29 @@ import numpy as np
 import pytest
 import torch
 
-from evolvent.engine.driver import drive
+from evolvent.engine.driver import run_jobs
 from evolvent.engine.local import LocalEngine
 from evolvent.errors import ConfigError, SampleInvalid
-from evolvent.learn.forward import outputs
+from evolvent.learn.forward import compute_outputs
 from evolvent.learn.learner import Learner, TrainConfig
-from evolvent.learn.objectives import Objective, outcome, span_labels, value, weighted_nll
+from evolvent.learn.objectives import Objective, outcome, span_labels_objective, value_objective, weighted_nll
 from evolvent.learn.packing import collate_padded
-from evolvent.learn.token_sequences import Parts
+from evolvent.learn.token_sequences import TokenSequence
 from evolvent.learn.trees import collate
 from evolvent.models.heads import fresh_head
 from evolvent.models.policy import Policy, tiny_policy
-from evolvent.reward.calibration import calibration
+from evolvent.reward.calibration import evaluate_calibration
 from evolvent.reward.endings import Ending, Scorer
-from evolvent.reward.generative import GenerativeScorer, Verdict, verdict_parts
+from evolvent.reward.generative import GenerativeScorer, VerdictPrompt, build_verdict_tree
 from evolvent.reward.labels import SpanLabels
-from evolvent.reward.process import SpanScorer, TagIds, default_tags, labelled, prepare
-from evolvent.reward.solutions import Solution, span_ends, tokenised
-from evolvent.reward.states import solution_of
-from evolvent.reward.values import OutcomeScorer, ValueScorer, outcome_parts, td_targets, value_parts
+from evolvent.reward.process import SpanScorer, TagIds, build_tagged_tree, default_tags, prepare_rows
+from evolvent.reward.solutions import Solution, find_span_ends, tokenize_solution
+from evolvent.reward.states import extract_solution
+from evolvent.reward.values import OutcomeScorer, ValueScorer, build_outcome_row, build_value_row, td_targets
 from evolvent.trajectory import Generation, Step, Trajectory, sample_rng
 from evolvent.worlds.deduction.world import Deduction
 from evolvent.worlds.panel import Sizes
-from evolvent.worlds.reasoning.question import response, spans
+from evolvent.worlds.reasoning.question import format_demonstration, split_rationale
 
 WORDS = [f"w{number}" for number in range(12)]
 TAGS = TagIds(tag=4, good=5, bad=1)
@@ -47,7 +47,7 @@ def policy(*, seed: int = 0) -> Policy:
 
 
 def test_a_solution_knows_where_its_spans_end() -> None:
-    parts = SOLUTION.parts()
+    parts = SOLUTION.to_sequence()
     assert SOLUTION.ids == (1, 4, 8, 9, 5, 10, 11, 12, 13, 14, 15) and SOLUTION.ends == (7, 8, 11)
     assert parts.span.tolist() == [-1] * 5 + [0, 0, 1, 2, 2, 2] and not parts.weight.any()
     for prompt, written in (((), ((1,),)), ((1,), ((),))):
@@ -56,9 +56,9 @@ def test_a_solution_knows_where_its_spans_end() -> None:
 
 
 def test_spans_end_after_separators_and_before_marks() -> None:
-    assert span_ends([1, 9, 2, 3, 9, 4, 4, 5], {9}, opening={4}) == (2, 5, 8)  # one end, though both say so
-    assert span_ends([1, 4, 4, 2], {9}, opening={4}) == (1, 4)
-    assert span_ends([4, 9], {9}, opening={4}) == (2,) and span_ends([], {9}) == ()
+    assert find_span_ends([1, 9, 2, 3, 9, 4, 4, 5], {9}, opening={4}) == (2, 5, 8)  # one end, though both say so
+    assert find_span_ends([1, 4, 4, 2], {9}, opening={4}) == (1, 4)
+    assert find_span_ends([4, 9], {9}, opening={4}) == (2,) and find_span_ends([], {9}) == ()
 
 
 def whole(written: Sequence[int]) -> Sequence[int]:
@@ -70,17 +70,17 @@ def test_texts_and_episodes_become_the_tokens_that_a_policy_would_have_written()
     world = Deduction(depth=4, sizes=Sizes(train=4, dev=1, test=1))
     task = world.tasks("train", "seen")[0]
     question = world.question(task)
-    said = response(question) or ""
+    said = format_demonstration(question) or ""
     own = tiny_policy([*(world.vocabulary() or ())], context=512)
     ids = own.dialect.action(said)
     separator, mark = own.tokenizer.convert_tokens_to_ids([";", "#"])
-    ends = span_ends(ids, {separator}, opening={mark})
+    ends = find_span_ends(ids, {separator}, opening={mark})
     labels = tuple(map(float, world.check_steps(task, said)))
     assert len(ends) == len(labels) + 1 and set(labels) == {1.0}  # the answer is a span of its own
-    told = tokenised(SpanLabels(question.text, spans(said), labels), own.dialect, separator=" ;")
+    told = tokenize_solution(SpanLabels(question.text, split_rationale(said), labels), own.dialect, separator=" ;")
     assert told.response == tuple(ids[: ends[-2]]) and told.prompt == tuple(own.dialect.open("", question.text))
     assert [len(span) for span in told.spans] == np.diff([0, *ends[:-1]]).tolist()
-    by_hand = tokenised(
+    by_hand = tokenize_solution(
         SpanLabels("w", ("a", "b"), (None, 1.0)), _Letters(), encode=lambda text: [ord(c) for c in text]
     )
     assert by_hand.spans == ((97, 10), (98,)) and by_hand.prompt == (1, 119)
@@ -92,13 +92,13 @@ def test_texts_and_episodes_become_the_tokens_that_a_policy_would_have_written()
         np.zeros(len(sampled), np.float32),
         spans=tuple(size + end for end in ends),
     )
-    found = solution_of(Trajectory("t", task, (Step(question.text, said, generations=(wrote,)),)), whole)
+    found = extract_solution(Trajectory("t", task, (Step(question.text, said, generations=(wrote,)),)), whole)
     assert (found.prompt, found.name) == (told.prompt, "t")
     assert found.spans == tuple(tuple(ids[a:b]) for a, b in pairwise([0, *ends]))
     broken = replace(wrote, sampled=np.roll(sampled, 1))
     for generations in ((), (wrote, wrote), (broken,), (replace(wrote, extends=0),)):
         with pytest.raises(SampleInvalid, match="episode 't'"):
-            solution_of(Trajectory("t", task, (Step("", said, generations=generations),)), whole)
+            extract_solution(Trajectory("t", task, (Step("", said, generations=generations),)), whole)
 
 
 class _Letters:
@@ -126,8 +126,8 @@ def test_a_tree_is_each_prefix_alone_with_its_tag_behind() -> None:
     """Loss and gradient are those of as many sequences: later spans never see earlier tags."""
     own, labels = policy(), (0.25, None, 1.0)
     model = own.model
-    batch = collate([labelled(SOLUTION, labels, TAGS)], [0])
-    total, count = span_labels().loss(outputs(model, batch, needs=("teacher",)), batch)
+    batch = collate([build_tagged_tree(SOLUTION, labels, TAGS)], [0])
+    total, count = span_labels_objective().loss(compute_outputs(model, batch, needs=("teacher",)), batch)
     total.backward()
     from_tree = {name: weight.grad.clone() for name, weight in model.named_parameters()}
     model.zero_grad()
@@ -145,11 +145,16 @@ def test_a_tree_is_each_prefix_alone_with_its_tag_behind() -> None:
 
 def test_what_cannot_be_learned_is_refused_with_its_reason() -> None:
     rows = [(SOLUTION, (1.0, 0.0, None)), (SOLUTION, (1.0,)), (SOLUTION, (None, None, None))]
-    found = prepare(rows, TAGS, context=13)
-    assert len(found.parts) == 1 and [problem.where for problem in found.refused] == ["s", "s"]
-    assert found.parts[0].ids.tolist()[11:] == [4, 5, 4, 5] and found.parts[0].weight.tolist()[11:] == [0, 1, 0, 1]
-    assert found.parts[0].parent is not None and found.parts[0].parent.tolist()[11:] == [6, 11, 7, 13]
-    assert "13 tokens" in prepare(rows[:1], TAGS, context=12).refused[0].what
+    found = prepare_rows(rows, TAGS, context=13)
+    assert len(found.sequences) == 1 and [problem.where for problem in found.refused] == ["s", "s"]
+    assert found.sequences[0].ids.tolist()[11:] == [4, 5, 4, 5] and found.sequences[0].weight.tolist()[11:] == [
+        0,
+        1,
+        0,
+        1,
+    ]
+    assert found.sequences[0].parent is not None and found.sequences[0].parent.tolist()[11:] == [6, 11, 7, 13]
+    assert "13 tokens" in prepare_rows(rows[:1], TAGS, context=12).refused[0].what
 
 
 # ------------------------------------------------------------------ values
@@ -171,42 +176,42 @@ def test_a_value_is_read_at_the_last_token_of_a_span() -> None:
     own.model.value_head = fresh_head(64, seed=0)
     with torch.no_grad():
         own.model.value_head.outer.weight.normal_(generator=torch.Generator().manual_seed(0))
-    rows = [value_parts(SOLUTION, [1.0, 2.0, 3.0], token=2), outcome_parts(SOLUTION, 0.5, token=2)]
+    rows = [build_value_row(SOLUTION, [1.0, 2.0, 3.0], token=2), build_outcome_row(SOLUTION, 0.5, token=2)]
     with torch.no_grad():
         states = own.model.model(torch.tensor([SOLUTION.ids])).last_hidden_state[0]
         wanted = own.model.value_head(states[[6, 7, 10]])
         for row, expected in zip(rows, (wanted, wanted[-1:]), strict=True):
             batch = collate_padded([row], [[0]])
-            found = outputs(own.model, batch, needs=("values",)).values
+            found = compute_outputs(own.model, batch, needs=("values",)).values
             torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
             assert batch.real == 11  # the token behind the end is never fed
     assert collate_padded(rows[:1], [[0]]).columns["returns"].tolist() == [1, 2, 3]
     assert collate_padded(rows[1:], [[0]]).columns["outcome"].tolist() == [0.5]
     for targets in ([1.0], [1.0, 2.0, float("nan")]):
         with pytest.raises(SampleInvalid):
-            value_parts(SOLUTION, targets, token=2)
+            build_value_row(SOLUTION, targets, token=2)
     with pytest.raises(SampleInvalid):
-        outcome_parts(SOLUTION, 1.5, token=2)
+        build_outcome_row(SOLUTION, 1.5, token=2)
 
 
 # ------------------------------------------------------------------ verdicts
 
 
 def test_a_verdict_is_learned_at_its_one_word() -> None:
-    own, verdict = policy(), Verdict((8, 9, 8), yes=16, no=17)
-    tree = verdict_parts(SOLUTION, (1.0, None, 0.25), verdict)
+    own, verdict = policy(), VerdictPrompt((8, 9, 8), yes=16, no=17)
+    tree = build_verdict_tree(SOLUTION, (1.0, None, 0.25), verdict)
     assert tree.ids.tolist()[11:] == [8, 9, 8, 16, 8, 9, 8, 17]
     batch = collate([tree], [0])
     with torch.no_grad():
-        total, count = weighted_nll.loss(outputs(own.model, batch), batch)
+        total, count = weighted_nll.loss(compute_outputs(own.model, batch), batch)
         wanted = [
             own.model(torch.tensor([[*SOLUTION.ids[:end], 8, 9, 8]])).logits[0, -1].log_softmax(-1)[word].item()
             for end, word in ((7, 16), (11, 17))
         ]
     assert count == 2 and total.item() == pytest.approx(-sum(wanted), rel=1e-5)
-    assert not verdict_parts(SOLUTION, (None, None, None), verdict).weight.any()
+    assert not build_verdict_tree(SOLUTION, (None, None, None), verdict).weight.any()
     with pytest.raises(SampleInvalid):
-        verdict_parts(SOLUTION, (1.0,), verdict)
+        build_verdict_tree(SOLUTION, (1.0,), verdict)
 
 
 # ------------------------------------------------------------------ it is learned
@@ -221,23 +226,23 @@ def drawn(number: int) -> tuple[Solution, tuple[float, ...]]:
     return Solution((1, asked, 11), written, f"d{number}"), tuple(float(begin == asked) for begin in begins)
 
 
-def trained(objective: Objective, parts: Sequence[Parts], *, updates: int = 60) -> Policy:
+def trained(objective: Objective, parts: Sequence[TokenSequence], *, updates: int = 60) -> Policy:
     own = policy(seed=1)
     if "values" in objective.needs:
         own = replace(own, value_head=fresh_head(64, seed=0))
-    learner = Learner(own, objective, TrainConfig(lr=3e-3, warmup_updates=5, updates=updates), seed=0)
+    learner = Learner(own, objective, TrainConfig(lr=3e-3, warmup_steps=5, max_steps=updates), seed=0)
     rng = np.random.default_rng(0)
     for _ in range(updates):
         learner.update([collate(parts, rng.choice(len(parts), 32, replace=False).tolist())])
     own.model.eval()
-    return own.advanced()
+    return own.next_version()
 
 
 def judged(scorer: Scorer, own: Policy, *, last: bool = False) -> tuple[list[float], list[float]]:
     """Scores and truths of spans (or of whole solutions) that were not learned."""
     rows = [drawn(1000 + number) for number in range(100)]
     asked = [Ending(None, one.ids, one.ends[-1:] if last else one.ends) for one, _ in rows]
-    (done,) = drive([scorer.scores(asked)], LocalEngine(own), slots=1)
+    (done,) = run_jobs([scorer.scores(asked)], LocalEngine(own), slots=1)
     assert done.value is not None
     truth = [[float(all(labels))] if last else list(labels) for _, labels in rows]
     return [score for own in done.value for score in own], [one for own in truth for one in own]
@@ -247,26 +252,28 @@ ROWS = [drawn(number) for number in range(400)]
 
 
 def test_a_process_reward_model_learns_which_spans_are_good() -> None:
-    found = prepare(ROWS, default_tags(policy().tokenizer), context=48)
+    found = prepare_rows(ROWS, default_tags(policy().tokenizer), context=48)
     assert not found.refused
-    own = trained(span_labels(), found.parts)
-    report = calibration(*judged(SpanScorer(default_tags(own.tokenizer)), own))
+    own = trained(span_labels_objective(), found.sequences)
+    report = evaluate_calibration(*judged(SpanScorer(default_tags(own.tokenizer)), own))
     assert report.accuracy > 0.95 and report.auc > 0.97 and report.error < 0.1
 
 
 def test_a_verifier_learns_to_say_which_spans_are_good() -> None:
-    verdict = Verdict((11, 4), yes=5, no=2)
-    own = trained(weighted_nll, [verdict_parts(solution, labels, verdict) for solution, labels in ROWS], updates=40)
-    assert calibration(*judged(GenerativeScorer(verdict), own)).accuracy > 0.93
+    verdict = VerdictPrompt((11, 4), yes=5, no=2)
+    own = trained(
+        weighted_nll, [build_verdict_tree(solution, labels, verdict) for solution, labels in ROWS], updates=40
+    )
+    assert evaluate_calibration(*judged(GenerativeScorer(verdict), own)).accuracy > 0.93
 
 
 def test_values_and_outcomes_are_learned() -> None:
-    valued = [value_parts(one, td_targets(2.0 * all(labels) - 1.0, 3), token=2) for one, labels in ROWS]
-    own = trained(value(), valued)
+    valued = [build_value_row(one, td_targets(2.0 * all(labels) - 1.0, 3), token=2) for one, labels in ROWS]
+    own = trained(value_objective(), valued)
     assert own.value_head is not None
     scores, truth = judged(ValueScorer(own.value_head, low=-1.0), own, last=True)
-    assert calibration(np.clip(scores, 0, 1), truth).accuracy > 0.8
-    own = trained(outcome, [outcome_parts(one, float(all(labels)), token=2) for one, labels in ROWS])
+    assert evaluate_calibration(np.clip(scores, 0, 1), truth).accuracy > 0.8
+    own = trained(outcome, [build_outcome_row(one, float(all(labels)), token=2) for one, labels in ROWS])
     assert own.value_head is not None
-    report = calibration(*judged(OutcomeScorer(own.value_head), own, last=True))
+    report = evaluate_calibration(*judged(OutcomeScorer(own.value_head), own, last=True))
     assert report.accuracy > 0.9 and report.auc > 0.93

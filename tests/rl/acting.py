@@ -11,10 +11,10 @@ from evolvent.agents.plain import Script
 from evolvent.learn.config import TrainConfig
 from evolvent.learn.objectives import weighted_nll
 from evolvent.models.policy import Policy
-from evolvent.rl.trainer import PracticeConfig
+from evolvent.rl.trainer import RLConfig
 from evolvent.rollout.collect import collect
-from evolvent.scale.initial import policy_for
-from evolvent.scale.local_backend import LocalVerbs, Panel
+from evolvent.scale.initial import make_policy
+from evolvent.scale.local_backend import EvaluationPanel, LocalBackend
 from evolvent.trajectory import sample_rng
 from evolvent.worlds.base import Play, TextWorld
 
@@ -27,7 +27,7 @@ class Echo(TextWorld):
     name = "echo"
     reward_range = (0.0, 2.0)
     horizon = 2
-    blocking = False
+    run_in_thread = False
 
     def specs(self) -> Iterable[Mapping[str, Any]]:
         return [{"first": a, "then": b, "copy": n} for a in WORDS for b in WORDS for n in range(6)]
@@ -54,9 +54,11 @@ class Endless(Echo):
             yield f"say {spec['then']}", 1.0
 
 
-def verbs_of(world: ev.World, **more: Any) -> LocalVerbs:
-    train = TrainConfig(lr=1e-3, weight_decay=0.0, warmup_updates=0, final_lr=1.0, batch_tokens=2048)
-    return LocalVerbs({world.name: world}, more.pop("train", train), Panel(limit=16), slots=32, max_tokens=3, **more)
+def verbs_of(world: ev.World, **more: Any) -> LocalBackend:
+    train = TrainConfig(lr=1e-3, weight_decay=0.0, warmup_steps=0, final_lr_ratio=1.0, batch_tokens=2048)
+    return LocalBackend(
+        {world.name: world}, more.pop("train", train), EvaluationPanel(limit=16), slots=32, max_tokens=3, **more
+    )
 
 
 def run_of(folder: Path, world: ev.World, **more: Any) -> ev.Run[Policy]:
@@ -66,7 +68,7 @@ def run_of(folder: Path, world: ev.World, **more: Any) -> ev.Run[Policy]:
 
 def small(world: ev.World) -> Policy:
     """A fresh policy: it knows nothing."""
-    return policy_for([world], seed=1, context=48)
+    return make_policy([world], seed=1, context=48)
 
 
 def talking(folder: Path, world: ev.World) -> Policy:
@@ -77,12 +79,20 @@ def talking(folder: Path, world: ev.World) -> Policy:
 
     starts = [ev.Start(task) for task in world.tasks("train", "seen")]
     said = list(collect({world.name: world}, starts, Script(babble), engine=None))
-    train = TrainConfig(lr=5e-3, warmup_updates=5, batch_tokens=512)
+    train = TrainConfig(lr=5e-3, warmup_steps=5, batch_tokens=512)
     with run_of(folder, world, train=train) as run:
         return run.fit(small(world), said, weighted_nll, tokens=4000)
 
 
-def quick(**more: Any) -> PracticeConfig:
-    return PracticeConfig(
-        **{"iterations": 4, "tasks": 8, "samples": 4, "save_every": 1, "epochs": 1, "minibatches": 1, **more}
+def quick(**more: Any) -> RLConfig:
+    return RLConfig(
+        **{
+            "iterations": 4,
+            "tasks_per_iteration": 8,
+            "group_size": 4,
+            "save_every": 1,
+            "ppo_epochs": 1,
+            "minibatches": 1,
+            **more,
+        }
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from evolvent.rl.rollout_batch import TERMINATED, TRUNCATED, Flat
+from evolvent.rl.rollout_batch import TERMINATED, TRUNCATED, RolloutBatch
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Told:
     group: int = 0
 
 
-def table(*episodes: Told, logp: ArrayLike | None = None) -> Flat:
+def table(*episodes: Told, logp: ArrayLike | None = None) -> RolloutBatch:
     """The flat of these episodes; rewards are paid on the last parts."""
     spans = [[[at] if isinstance(at, int) else list(at) for at in told.actions] for told in episodes]
     sizes = [sum(action) for told in spans for action in told]
@@ -35,7 +35,7 @@ def table(*episodes: Told, logp: ArrayLike | None = None) -> Flat:
     bootstrap[last] = [np.nan if told.bootstrap is None else told.bootstrap for told in episodes]
     episode = np.repeat(np.arange(len(episodes)), counts)
     action = np.repeat(np.arange(actions), sizes)
-    return Flat(
+    return RolloutBatch(
         np.zeros(parts, np.float32) if logp is None else np.asarray(logp, np.float32),
         np.zeros(parts, np.int32),
         np.repeat(np.arange(len(widths)), widths),

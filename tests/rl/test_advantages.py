@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from evolvent.errors import BatchMismatch, NonFinite
 from evolvent.learn.returns import reverse_scan, reward_to_go
 from evolvent.rl.advantages import decomposed_gae, discounted_returns, episode_returns, kl_in_reward, overlong_penalty
-from evolvent.rl.rollout_batch import Flat
+from evolvent.rl.rollout_batch import RolloutBatch
 
 TWO = table(Told([2, 3], [0.0, 1.0]))
 TWO_CUT = table(Told([2, 3], [0.0, 1.0], bootstrap=2.0))
@@ -74,22 +74,22 @@ def test_scan_refuses_other_lengths() -> None:
         (TWO_CUT, 1.0, 1.0, [0.1875, 0.4375, 1.25, 1.0, 1.5]),
     ],
 )
-def test_gae_golden(flat: Flat, gamma_part: float, lam_part: float, expected: list[float]) -> None:
-    credit = decomposed_gae(VALUES, flat, gamma=0.5, lam=0.5, gamma_part=gamma_part, lam_part=lam_part)
+def test_gae_golden(flat: RolloutBatch, gamma_part: float, lam_part: float, expected: list[float]) -> None:
+    credit = decomposed_gae(VALUES, flat, gamma=0.5, gae_lambda=0.5, token_gamma=gamma_part, token_lambda=lam_part)
     near(credit.advantage, expected)
     near(credit.returns, np.add(expected, VALUES).tolist())
 
 
 def test_step_gae_golden() -> None:
     flat = table(Told([1, 1, 1], [0.5, 0.75, 1.0]))
-    near(decomposed_gae([0.4, 0.6, 0.8], flat, gamma=0.95, lam=0.95).advantage, [1.65417625, 1.0905, 0.2])
+    near(decomposed_gae([0.4, 0.6, 0.8], flat, gamma=0.95, gae_lambda=0.95).advantage, [1.65417625, 1.0905, 0.2])
 
 
 def test_tppo_golden() -> None:
     """One action of two spans of two tokens each, the spans in the place of actions."""
     flat = replace(table(Told([[2, 2]], [1.0])), reward=np.asarray([0.0, 0.5, 0.0, 1.0]))
     credit = decomposed_gae(
-        [0.1, 0.2, 0.3, 0.4], flat, gamma=0.95, lam=0.95, gamma_part=1.0, lam_part=0.95, between="span"
+        [0.1, 0.2, 0.3, 0.4], flat, gamma=0.95, gae_lambda=0.95, token_gamma=1.0, token_lambda=0.95, between="span"
     )
     near(credit.advantage, [1.23019125, 1.189675, 0.67, 0.6])
 
@@ -97,7 +97,9 @@ def test_tppo_golden() -> None:
 def test_appo_is_step_gae_over_spans() -> None:
     """Three spans of 2, 1 and 3 tokens with the values and rewards of the step golden."""
     flat = replace(table(Told([[2, 1], 3], [0.0, 0.0])), reward=np.asarray([0.2, 0.3, 0.75, 0.0, 0.0, 1.0]))
-    credit = decomposed_gae([0.4, 9.0, 0.6, 0.8, 9.0, 9.0], flat, gamma=0.95, lam=0.95, level="span", between="span")
+    credit = decomposed_gae(
+        [0.4, 9.0, 0.6, 0.8, 9.0, 9.0], flat, gamma=0.95, gae_lambda=0.95, level="span", between="span"
+    )
     near(credit.advantage, [1.65417625, 1.65417625, 1.0905, 0.2, 0.2, 0.2])
 
 
@@ -106,13 +108,13 @@ def test_a_span_ends_with_its_action() -> None:
     flat = replace(table(Told([1, 1, 1], [0.5, 0.75, 1.0])), span=np.zeros(3, np.int64))
     cases: list[tuple[Any, Any]] = [("span", "span"), ("span", "action"), ("part", "span")]
     for level, between in cases:
-        credit = decomposed_gae([0.4, 0.6, 0.8], flat, gamma=0.95, lam=0.95, level=level, between=between)
+        credit = decomposed_gae([0.4, 0.6, 0.8], flat, gamma=0.95, gae_lambda=0.95, level=level, between=between)
         near(credit.advantage, [1.65417625, 1.0905, 0.2])
 
 
 def test_one_step_targets_are_the_values_of_what_follows() -> None:
     """lambda 0: inside an action the next prefix, at its end the reward and the next action's first prefix."""
-    credit = decomposed_gae(VALUES, TWO, gamma=0.5, lam=0.0, lam_part=0.0)
+    credit = decomposed_gae(VALUES, TWO, gamma=0.5, gae_lambda=0.0, token_lambda=0.0)
     near(credit.returns, [0.25, 0.5 * 0.75, 1.0, 0.5, 1.0])
 
 
@@ -120,16 +122,16 @@ def test_the_bootstrap_is_the_first_part_of_the_next_action() -> None:
     """Not its last one, as in a published code: what that one is worth does not reach over the border by itself."""
     other = [0.5, 0.25, 0.75, 1.0, 99.0]
     for values in (VALUES, other):
-        near(decomposed_gae(values, TWO, gamma=0.5, lam=0.0, lam_part=0.0).returns[:2], [0.25, 0.375])
+        near(decomposed_gae(values, TWO, gamma=0.5, gae_lambda=0.0, token_lambda=0.0).returns[:2], [0.25, 0.375])
 
 
 def test_without_values_the_returns_are_discounted() -> None:
     flat = table(Told([2, 1, 3], [1.0, 0.0, 4.0]), Told([1], [2.0]))
-    found = decomposed_gae(np.zeros(7), flat, gamma=0.5, lam=1.0)
+    found = decomposed_gae(np.zeros(7), flat, gamma=0.5, gae_lambda=1.0)
     near(found.returns, [2.0, 2.0, 2.0, 4.0, 4.0, 4.0, 2.0])
     near(found.returns, discounted_returns(flat, gamma=0.5).tolist())
     near(discounted_returns(flat, gamma=1.0), [5.0, 5.0, 4.0, 4.0, 4.0, 4.0, 2.0])
-    near(discounted_returns(flat, gamma=1.0, gamma_part=0.5), [1.0, 2.0, 1.0, 1.0, 2.0, 4.0, 2.0])
+    near(discounted_returns(flat, gamma=1.0, token_gamma=0.5), [1.0, 2.0, 1.0, 1.0, 2.0, 4.0, 2.0])
     near(episode_returns(flat), [5.0, 2.0])
 
 
@@ -140,7 +142,7 @@ def test_a_turn_that_pays_nothing_is_a_turn() -> None:
 
 def test_episode_level() -> None:
     flat = table(Told([2, 1], [1.0, 2.0]), Told([1, 1], [0.5, 0.5], bootstrap=4.0))
-    credit = decomposed_gae([0.5, 9.0, 9.0, 0.25, 9.0], flat, gamma=0.5, lam=0.5, level="episode")
+    credit = decomposed_gae([0.5, 9.0, 9.0, 0.25, 9.0], flat, gamma=0.5, gae_lambda=0.5, level="episode")
     near(credit.advantage, [2.5, 2.5, 2.5, 2.75, 2.75])
     near(credit.returns, [3.0, 3.0, 3.0, 3.0, 3.0])
 
@@ -150,12 +152,12 @@ def test_truncation_is_not_an_end() -> None:
     value = 0.0
     for _ in range(200):
         flat = table(Told([1], [1.0], bootstrap=value))
-        value = float(decomposed_gae([value], flat, gamma=0.9, lam=0.95).returns[0])
+        value = float(decomposed_gae([value], flat, gamma=0.9, gae_lambda=0.95).returns[0])
     assert value == pytest.approx(10.0, abs=1e-6)
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[Flat, NDArray[np.float64], np.random.Generator]:
+def cases(draw: st.DrawFn) -> tuple[RolloutBatch, NDArray[np.float64], np.random.Generator]:
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     told = []
     for _ in range(draw(st.integers(1, 4))):
@@ -163,12 +165,12 @@ def cases(draw: st.DrawFn) -> tuple[Flat, NDArray[np.float64], np.random.Generat
         rewards = rng.normal(size=len(actions)).tolist()
         told.append(Told(actions, rewards, bootstrap=float(rng.normal()) if rng.random() < 0.5 else None))
     flat = table(*told)
-    flat = replace(flat, reward=flat.reward + rng.normal(size=flat.parts))  # something is paid at every part
-    return flat, rng.normal(size=flat.parts), rng
+    flat = replace(flat, reward=flat.reward + rng.normal(size=flat.num_tokens))  # something is paid at every part
+    return flat, rng.normal(size=flat.num_tokens), rng
 
 
 def looped(
-    value: NDArray[np.float64], flat: Flat, *, discounts: Sequence[float], level: Any, between: Any
+    value: NDArray[np.float64], flat: RolloutBatch, *, discounts: Sequence[float], level: Any, between: Any
 ) -> list[float]:
     """The definition, read aloud: units of credit one after the other, each from the one behind it."""
     gamma, lam, gamma_part, lam_part = discounts
@@ -179,17 +181,17 @@ def looped(
         "episode": lambda p: flat.episode[flat.action[p]],
     }
     units: list[list[int]] = []
-    for p in range(flat.parts):
+    for p in range(flat.num_tokens):
         if units and key[level](p) == key[level](p - 1):
             units[-1].append(p)
         else:
             units.append([p])
-    advantage = [0.0] * flat.parts
+    advantage = [0.0] * flat.num_tokens
     follows, first = 0.0, 0.0
     for unit in reversed(units):
         end = unit[-1]
         paid, before = sum(flat.reward[p] for p in unit), value[unit[0]]
-        if end + 1 == flat.parts or flat.episode[flat.action[end + 1]] != flat.episode[flat.action[end]]:
+        if end + 1 == flat.num_tokens or flat.episode[flat.action[end + 1]] != flat.episode[flat.action[end]]:
             final = flat.bootstrap[flat.action[end]] if flat.ended[flat.action[end]] == 2 else 0.0
             acc = paid + gamma * final - before
         elif key[between](end) != key[between](end + 1):
@@ -205,11 +207,11 @@ def looped(
 @settings(max_examples=60, deadline=None)
 @given(cases(), st.sampled_from(["part", "span", "action", "episode"]), st.sampled_from(["action", "span"]))
 def test_gae_is_the_double_loop(
-    case: tuple[Flat, NDArray[np.float64], np.random.Generator], level: Any, between: Any
+    case: tuple[RolloutBatch, NDArray[np.float64], np.random.Generator], level: Any, between: Any
 ) -> None:
     flat, value, rng = case
     discounts = rng.choice([0.0, 0.5, 0.9, 1.0], 4).tolist()
-    names = ("gamma", "lam", "gamma_part", "lam_part")
+    names = ("gamma", "gae_lambda", "token_gamma", "token_lambda")
     credit = decomposed_gae(value, flat, **dict(zip(names, discounts, strict=True)), level=level, between=between)
     expected = looped(value, flat, discounts=discounts, level=level, between=between)
     np.testing.assert_allclose(credit.advantage, expected, rtol=0, atol=1e-12)
@@ -217,7 +219,7 @@ def test_gae_is_the_double_loop(
 
 @settings(max_examples=25, deadline=None)
 @given(cases())
-def test_one_part_an_action_is_step_gae(case: tuple[Flat, NDArray[np.float64], np.random.Generator]) -> None:
+def test_one_part_an_action_is_step_gae(case: tuple[RolloutBatch, NDArray[np.float64], np.random.Generator]) -> None:
     """Parity with the recursion of stable-baselines3's rollout buffer, written down from its documentation."""
     rng = case[2]
     steps = int(rng.integers(1, 12))
@@ -233,7 +235,7 @@ def test_one_part_an_action_is_step_gae(case: tuple[Flat, NDArray[np.float64], n
         expected[step] = last
     levels: list[Any] = ["part", "span", "action"]
     for level in levels:
-        credit = decomposed_gae(value, flat, gamma=0.9, lam=0.8, gamma_part=0.3, lam_part=0.1, level=level)
+        credit = decomposed_gae(value, flat, gamma=0.9, gae_lambda=0.8, token_gamma=0.3, token_lambda=0.1, level=level)
         np.testing.assert_allclose(credit.advantage, expected, rtol=0, atol=1e-12)
 
 
@@ -244,7 +246,7 @@ def test_parity_with_torchrl() -> None:
     flat = table(
         Told([1] * 3, reward[:3]), Told([1] * 2, reward[3:5]), Told([1] * 4, reward[5:], bootstrap=peer["final"][0])
     )
-    credit = decomposed_gae(peer["value"], flat, gamma=0.9, lam=0.8)
+    credit = decomposed_gae(peer["value"], flat, gamma=0.9, gae_lambda=0.8)
     for found, expected in ((credit.advantage, peer["advantage"]), (credit.returns, peer["target"])):
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)  # it has gamma and lambda in float32
 
@@ -252,32 +254,34 @@ def test_parity_with_torchrl() -> None:
 @settings(max_examples=25, deadline=None)
 @given(cases())
 def test_a_value_constant_inside_gives_the_actions_credit(
-    case: tuple[Flat, NDArray[np.float64], np.random.Generator],
+    case: tuple[RolloutBatch, NDArray[np.float64], np.random.Generator],
 ) -> None:
     flat, value, _ = case
-    reward = np.zeros(flat.parts)
-    reward[flat.last] = flat.reward[flat.last]
+    reward = np.zeros(flat.num_tokens)
+    reward[flat.is_last_in_action] = flat.reward[flat.is_last_in_action]
     flat, value = replace(flat, reward=reward), value[: len(flat.episode)][flat.action]
-    one = decomposed_gae(value, flat, gamma=0.9, lam=0.8)
-    whole = decomposed_gae(value, flat, gamma=0.9, lam=0.8, level="action")
+    one = decomposed_gae(value, flat, gamma=0.9, gae_lambda=0.8)
+    whole = decomposed_gae(value, flat, gamma=0.9, gae_lambda=0.8, level="action")
     np.testing.assert_allclose(one.advantage, whole.advantage, rtol=0, atol=1e-12)
 
 
 @settings(max_examples=25, deadline=None)
 @given(cases(), st.sampled_from(["part", "span", "action", "episode"]))
 def test_trailing_axes_are_scanned_apart(
-    case: tuple[Flat, NDArray[np.float64], np.random.Generator], level: Any
+    case: tuple[RolloutBatch, NDArray[np.float64], np.random.Generator], level: Any
 ) -> None:
     flat, _, rng = case
-    values, finals = rng.normal(size=(flat.parts, 3, 2)), rng.normal(size=(len(flat.episode), 3, 2))
-    whole = decomposed_gae(values, replace(flat, bootstrap=finals), gamma=0.9, lam=0.8, lam_part=0.5, level=level)
+    values, finals = rng.normal(size=(flat.num_tokens, 3, 2)), rng.normal(size=(len(flat.episode), 3, 2))
+    whole = decomposed_gae(
+        values, replace(flat, bootstrap=finals), gamma=0.9, gae_lambda=0.8, token_lambda=0.5, level=level
+    )
     for agent in range(3):
         alone = decomposed_gae(
             values[:, agent, 1],
             replace(flat, bootstrap=finals[:, agent, 1]),
             gamma=0.9,
-            lam=0.8,
-            lam_part=0.5,
+            gae_lambda=0.8,
+            token_lambda=0.5,
             level=level,
         )
         assert np.array_equal(whole.advantage[:, agent, 1], alone.advantage)
@@ -291,9 +295,9 @@ def test_the_order_of_episodes_changes_nothing(order: list[int], seed: int) -> N
     sizes = [rng.integers(1, 5, rng.integers(1, 5)).tolist() for _ in range(4)]
     told = [Told(size, rng.normal(size=len(size)).tolist(), float(rng.normal())) for size in sizes]
     values = [rng.normal(size=sum(size)) for size in sizes]
-    straight = decomposed_gae(np.concatenate(values), table(*told), gamma=0.9, lam=0.8)
+    straight = decomposed_gae(np.concatenate(values), table(*told), gamma=0.9, gae_lambda=0.8)
     moved = decomposed_gae(
-        np.concatenate([values[at] for at in order]), table(*(told[at] for at in order)), gamma=0.9, lam=0.8
+        np.concatenate([values[at] for at in order]), table(*(told[at] for at in order)), gamma=0.9, gae_lambda=0.8
     )
     pieces = np.split(straight.advantage, np.cumsum([sum(size) for size in sizes])[:-1])
     np.testing.assert_allclose(moved.advantage, np.concatenate([pieces[at] for at in order]), rtol=0, atol=1e-12)
@@ -302,20 +306,20 @@ def test_the_order_of_episodes_changes_nothing(order: list[int], seed: int) -> N
 def test_what_a_terminated_episode_has_as_bootstrap_is_not_looked_at() -> None:
     flat = table(Told([1], [1.0]), Told([1], [1.0], bootstrap=3.0))
     assert np.isnan(flat.bootstrap[0])
-    near(decomposed_gae([0.0, 0.0], flat, gamma=0.5, lam=0.5).advantage, [1.0, 2.5])
+    near(decomposed_gae([0.0, 0.0], flat, gamma=0.5, gae_lambda=0.5).advantage, [1.0, 2.5])
 
 
 def test_bad_values_are_named() -> None:
     flat = table(Told([1], [0.0]), Told([2, 3], [0.0, 1.0]))
     with pytest.raises(NonFinite, match="the value of episode 1, action 1, part 2 is not finite; got nan"):
-        decomposed_gae([0, 0, 0, 0, 0, np.nan], flat, gamma=0.9, lam=0.9)
+        decomposed_gae([0, 0, 0, 0, 0, np.nan], flat, gamma=0.9, gae_lambda=0.9)
     with pytest.raises(BatchMismatch, match=r"as many of 'value' as parts; got \(2,\); expected 6"):
-        decomposed_gae([0, 0], flat, gamma=0.9, lam=0.9)
+        decomposed_gae([0, 0], flat, gamma=0.9, gae_lambda=0.9)
     cut = table(Told([1], [0.0]), Told([1], [0.0], bootstrap=float("nan")))
     with pytest.raises(NonFinite, match="episode 1 was truncated"):
-        decomposed_gae([0, 0], cut, gamma=0.9, lam=0.9)
+        decomposed_gae([0, 0], cut, gamma=0.9, gae_lambda=0.9)
     with pytest.raises(BatchMismatch, match="other axes"):
-        decomposed_gae(np.zeros((2, 3)), replace(cut, bootstrap=np.zeros((2, 2))), gamma=0.9, lam=0.9)
+        decomposed_gae(np.zeros((2, 3)), replace(cut, bootstrap=np.zeros((2, 2))), gamma=0.9, gae_lambda=0.9)
 
 
 # ------------------------------------------------------------------ rewards

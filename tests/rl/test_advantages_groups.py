@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from evolvent.errors import BatchMismatch, NonFinite
-from evolvent.rl.advantages import anchor_advantage, buffer_normalized, group_advantage, whiten
+from evolvent.rl.advantages import anchor_advantage, group_advantage, normalize_over_buffer, whiten
 
 
 def near(found: NDArray[np.float64], expected: Sequence[float]) -> None:
@@ -38,21 +38,21 @@ def test_batch_std_is_that_of_all_returns() -> None:
     found = group_advantage([3.0, 1.0, 0.0, 0.0], ["a", "a", "b", "b"], baseline="group_mean", scale="batch_std")
     scale = 2**0.5 + 1e-6
     near(found.advantage, [1 / scale, -1 / scale, 0, 0])
-    assert (found.single, found.equal) == (0, 1)
+    assert (found.num_single, found.num_equal) == (0, 1)
 
 
 def test_groups_do_not_see_each_other() -> None:
     """Prompts of different difficulty: what the whole buffer would mix up."""
     returns, group = [1.0, 0.0, 11.0, 10.0], [7, 7, 3, 3]
     near(group_advantage(returns, group, baseline="group_mean", scale="none").advantage, [0.5, -0.5, 0.5, -0.5])
-    assert buffer_normalized(returns)[0] < -0.8
+    assert normalize_over_buffer(returns)[0] < -0.8
 
 
 def test_buffer_golden() -> None:
-    assert buffer_normalized([1.0, 0.0, 0.0, 1.0]).tolist() == pytest.approx([1, -1, -1, 1], abs=1e-7)
-    assert buffer_normalized([1.0, 0.0], ddof=1).tolist() == pytest.approx([0.5**0.5, -(0.5**0.5)], abs=1e-7)
-    assert buffer_normalized([3.0, 3.0]).tolist() == [0.0, 0.0] and buffer_normalized([]).shape == (0,)
-    assert buffer_normalized([3.0], ddof=1).tolist() == [0.0]
+    assert normalize_over_buffer([1.0, 0.0, 0.0, 1.0]).tolist() == pytest.approx([1, -1, -1, 1], abs=1e-7)
+    assert normalize_over_buffer([1.0, 0.0], ddof=1).tolist() == pytest.approx([0.5**0.5, -(0.5**0.5)], abs=1e-7)
+    assert normalize_over_buffer([3.0, 3.0]).tolist() == [0.0, 0.0] and normalize_over_buffer([]).shape == (0,)
+    assert normalize_over_buffer([3.0], ddof=1).tolist() == [0.0]
 
 
 @pytest.mark.parametrize("scale", ["none", "group_std", "batch_std"])
@@ -62,7 +62,7 @@ def test_equal_returns_and_groups_of_one_teach_nothing(baseline: Any, scale: Any
     returns, group = [0.1, 0.1, 0.1, 0.7, 1.0, 0.0], [0, 0, 0, 1, 2, 2]
     found = group_advantage(returns, group, baseline=baseline, scale=scale)
     assert found.advantage[:4].tolist() == [0.0] * 4 and found.advantage[4] > 0 > found.advantage[5]
-    assert (found.single, found.equal) == (1, 1)
+    assert (found.num_single, found.num_equal) == (1, 1)
 
 
 def test_a_group_of_one_keeps_its_reward_without_a_baseline() -> None:
@@ -105,7 +105,7 @@ def test_anchor_golden() -> None:
     """State 5 was seen three times in task 0 and once in task 1; only the three are compared."""
     found = anchor_advantage([3.0, 1.0, 2.0, 9.0, 4.0], [5, 6, 5, 5, 5], [0, 0, 0, 1, 0])
     near(found.advantage, [0, 0, -1, 0, 1])
-    assert (found.single, found.equal) == (2, 0)
+    assert (found.num_single, found.num_equal) == (2, 0)
     hashes = np.asarray([b"x", b"y", b"x", b"x", b"x"])
     near(anchor_advantage([3.0, 1.0, 2.0, 9.0, 4.0], hashes, list("aaaba")).advantage, [0, 0, -1, 0, 1])
     scaled = anchor_advantage([3.0, 1.0, 2.0, 9.0, 4.0], [5, 6, 5, 5, 5], [0, 0, 0, 1, 0], scale="group_std")

@@ -79,7 +79,9 @@ def by_parts(problem: Problem, reduce: Reduce, *, gamma_part: float = 1.0) -> So
     while True:
         flat.bootstrap[:] = (problem.leads @ v[0][:, 0]).ravel()
         values = np.stack([np.repeat(v[j], words ** (n - j), axis=1) for j in range(n)], axis=-1)
-        credit = decomposed_gae(values.ravel(), flat, gamma=problem.gamma, lam=0.0, gamma_part=gamma_part, lam_part=0.0)
+        credit = decomposed_gae(
+            values.ravel(), flat, gamma=problem.gamma, gae_lambda=0.0, token_gamma=gamma_part, token_lambda=0.0
+        )
         returns = credit.returns.reshape(states, -1, n)
         q = [returns[:, :: words ** (n - j - 1), j].reshape(states, words**j, words) for j in range(n)]
         before, v = v, [reduce(values) for values in q]
@@ -123,7 +125,7 @@ def near(found: object, expected: object, tolerance: float = 1e-10) -> None:
 def first_words(gamma_part: float) -> tuple[float, float]:
     """Q of the first words of `a .` (pays .9) and `b b b .` (pays 1)."""
     flat = table(Told([2], [0.9]), Told([4], [1.0]))
-    found = decomposed_gae(np.zeros(6), flat, gamma=0.7, lam=1.0, gamma_part=gamma_part)
+    found = decomposed_gae(np.zeros(6), flat, gamma=0.7, gae_lambda=1.0, token_gamma=gamma_part)
     return float(found.returns[0]), float(found.returns[2])
 
 
@@ -188,10 +190,12 @@ def test_targets_of_the_right_q_are_itself(lam: float, lam_part: float) -> None:
     value = [x for state, word, _, _ in way for x in (solved.v[0][state, 0], solved.v[1][state, word])]
     chosen = [x for state, word, then, _ in way for x in (solved.q[0][state, 0, word], solved.q[1][state, word, then])]
     flat = table(Told([2, 2, 2], [pay for *_, pay in way]))
-    near(q_targets(value, chosen, flat, gamma=0.5, lam=lam, lam_part=lam_part), chosen)
+    near(q_targets(value, chosen, flat, gamma=0.5, gae_lambda=lam, token_lambda=lam_part), chosen)
     if lam:  # and of a wrong one they are wrong by less, the farther they reach
-        wrong = q_targets(np.zeros(6), np.zeros(6), flat, gamma=0.5, lam=lam, lam_part=lam_part)
-        assert wrong[0] > 0.0 == decomposed_gae(np.zeros(6), flat, gamma=0.5, lam=0.0, lam_part=0.0).returns[0]
+        wrong = q_targets(np.zeros(6), np.zeros(6), flat, gamma=0.5, gae_lambda=lam, token_lambda=lam_part)
+        assert (
+            wrong[0] > 0.0 == decomposed_gae(np.zeros(6), flat, gamma=0.5, gae_lambda=0.0, token_lambda=0.0).returns[0]
+        )
 
 
 def test_two_states_uniform() -> None:
@@ -230,7 +234,9 @@ def test_microwave() -> None:
         follows = paid + (0.0 if to is None else gamma * value[to])
         values += [value[state], *[follows] * (words - 1)]
     for lam in (0.0, 0.95, 1.0):
-        found = decomposed_gae(values, table(*told), gamma=gamma, lam=0.95, lam_part=lam).advantage.reshape(9, -1)
+        found = decomposed_gae(values, table(*told), gamma=gamma, gae_lambda=0.95, token_lambda=lam).advantage.reshape(
+            9, -1
+        )
         near(found[:, 0], [3 / 38, -3 / 76, -3 / 76, -1 / 19, 17 / 76, -13 / 76, -1 / 12, -1 / 12, 1 / 6])
         assert (found[:, 1:] == 0).all()
     near([17 / 76, -1 / 19, -13 / 76], [0.2236842, -0.0526316, -0.1710526], 1e-7)
@@ -247,7 +253,7 @@ def team_credit(action: tuple[int, ...], order: tuple[int, ...]) -> Array:
         same = [paid for joint, paid in pay.items() if all(joint[a] == action[a] for a in order[:acted])]
         values.append(sum(same) / len(same))
     flat = table(Told([3], [pay[action]]))
-    return decomposed_gae(values, flat, gamma=0.9, lam=0.9, lam_part=0.0).advantage
+    return decomposed_gae(values, flat, gamma=0.9, gae_lambda=0.9, token_lambda=0.0).advantage
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))

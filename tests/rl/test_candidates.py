@@ -11,15 +11,15 @@ import evolvent as ev
 from evolvent.agents.candidates import CandidateAgent
 from evolvent.engine.local import LocalEngine
 from evolvent.errors import BatchMismatch, WorldError
-from evolvent.learn.forward import outputs
+from evolvent.learn.forward import compute_outputs
 from evolvent.learn.packing import collate_padded
 from evolvent.learn.token_sequences import flatten
 from evolvent.learn.trees import collate, collate_trees
-from evolvent.methods.ppo import PPO, objective, ppo
-from evolvent.rl.advantages import Credit
-from evolvent.rl.candidates import Choice, choice_objective, with_candidates
-from evolvent.rl.critic import critic
-from evolvent.rl.trainer import Setup
+from evolvent.methods.ppo import PPOConfig, build_objective, ppo
+from evolvent.rl.advantages import Advantages
+from evolvent.rl.candidates import ChoiceConfig, add_candidates, choice_objective
+from evolvent.rl.critic import critic_objective
+from evolvent.rl.trainer import RLSpec
 from evolvent.rollout.collect import collect
 
 LISTED = ("red", "green", "blue", "grey", "say red blue")
@@ -68,7 +68,7 @@ def played(tmp_path):
 
 
 def chains_of(policy, found):
-    return flatten(found, policy.dialect, instructions=lambda task: "", context=policy.context, stops=True).parts
+    return flatten(found, policy.dialect, instructions=lambda task: "", context=policy.context, stops=True).sequences
 
 
 def test_it_samples_from_the_normalised_distribution(played):
@@ -87,10 +87,10 @@ def test_it_samples_from_the_normalised_distribution(played):
 
 def test_the_learner_scores_branches_as_if_each_was_alone(played):
     policy, found, _ = played
-    grown = with_candidates(found, chains_of(policy, found))
+    grown = add_candidates(found, chains_of(policy, found))
     batch = collate_trees(grown, range(len(grown)))
     with torch.no_grad():
-        tree = outputs(policy.model, batch).logprobs
+        tree = compute_outputs(policy.model, batch).logprobs
     alone = []
     for row, own in enumerate(grown):
         places = np.flatnonzero(own.weight)
@@ -111,7 +111,7 @@ def test_a_tree_without_branches_is_a_row(played):
     chains = chains_of(policy, found)
     plain, tree = collate_padded(chains, [[n] for n in range(len(chains))]), collate_trees(chains, range(len(chains)))
     with torch.no_grad():
-        one, other = (outputs(policy.model, batch).logprobs for batch in (plain, tree))
+        one, other = (compute_outputs(policy.model, batch).logprobs for batch in (plain, tree))
     assert torch.equal(plain.targets, tree.targets) and torch.allclose(one, other, atol=1e-5)
     assert collate(chains, [0]).mask is None
 
@@ -125,20 +125,20 @@ def test_what_candidates_share_is_computed_once(played):
 
 def test_the_ratio_is_one_before_the_first_update(tmp_path):
     world = Listed()
-    config = PPO(level="listed", practice=quick(temperature=0.7))
-    setup = Setup("twosome", config.practice, objective(config), deciding=True)
-    with run_of(tmp_path, world) as run, run.practise(small(world), setup) as practice:
-        next(practice.rounds())
-        seen = practice.look(practice.play(practice.starts(world.tasks("train", "seen"))))
-    actions = np.bincount(seen.flat.action, weights=seen.flat.logp), np.bincount(seen.flat.action, weights=seen.old)
+    config = PPOConfig(level="listed", practice=quick(temperature=0.7))
+    setup = RLSpec("twosome", config.practice, build_objective(config), action_level=True)
+    with run_of(tmp_path, world) as run, run.train_rl(small(world), setup) as practice:
+        next(practice.iterations())
+        seen = practice.score(practice.rollout(practice.next_starts(world.tasks("train", "seen"))))
+    actions = np.bincount(seen.batch.action, weights=seen.batch.logp), np.bincount(seen.batch.action, weights=seen.old)
     assert np.allclose(*actions, atol=2e-5) and (actions[0] < -0.1).any()
 
 
 def test_what_is_practised_is_the_choice(tmp_path):
     """The loop of the method itself: actions are chosen, and the first update has ratio 1."""
     world = Listed()
-    config = PPO(level="listed", practice=quick(temperature=0.5, iterations=1))
-    with run_of(tmp_path, world, deciding=True) as run:
+    config = PPOConfig(level="listed", practice=quick(temperature=0.5, iterations=1))
+    with run_of(tmp_path, world, action_level=True) as run:
         ppo(small(world), world.tasks("train", "seen"), config=config, run=run)
         steps = [step for one in run.store.trajectories() if "/practise" not in one.id for step in one.steps]
         rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
@@ -150,16 +150,16 @@ def test_what_is_practised_is_the_choice(tmp_path):
 def test_a_critic_apart_is_fitted_to_what_was_done(tmp_path):
     """Values of a world that pays 2 in all: candidates that were not taken say nothing about them."""
     world = Paying()
-    practice = quick(iterations=12, tasks=8, critic="own", critic_lr=3e-3, epochs=3)
+    practice = quick(iterations=12, tasks_per_iteration=8, critic="own", critic_lr=3e-3, ppo_epochs=3)
     values = []
-    config = PPO(level="listed", lam=1.0, gamma=1.0, practice=practice)
-    setup = Setup("twosome", practice, objective(config), critic(), deciding=True)
-    with run_of(tmp_path, world) as run, run.practise(small(world), setup) as practising:
-        for _ in practising.rounds():
-            seen = practising.look(practising.play(practising.starts(world.tasks("train", "seen"))))
-            paid = np.ones(seen.flat.parts)
-            values.append(seen.values[seen.flat.last].mean())
-            practising.improve(seen, Credit(paid, paid))
+    config = PPOConfig(level="listed", gae_lambda=1.0, gamma=1.0, practice=practice)
+    setup = RLSpec("twosome", practice, build_objective(config), critic_objective(), action_level=True)
+    with run_of(tmp_path, world) as run, run.train_rl(small(world), setup) as practising:
+        for _ in practising.iterations():
+            seen = practising.score(practising.rollout(practising.next_starts(world.tasks("train", "seen"))))
+            paid = np.ones(seen.batch.num_tokens)
+            values.append(seen.values[seen.batch.is_last_in_action].mean())
+            practising.update(seen, Advantages(paid, paid))
     assert values[-1] == pytest.approx(1.0, abs=0.25)
 
 
@@ -167,34 +167,34 @@ def test_a_critic_apart_is_fitted_to_what_was_done(tmp_path):
 def test_a_decision_has_one_value(tmp_path, level, fitted):
     """The value before a decision alone is fitted, by a critic apart as on a shared trunk."""
     world, asked = Listed(), []
-    config = PPO(level=level, practice=quick(iterations=1, tasks=2, critic="own"))
-    with run_of(tmp_path, world, deciding=level == "listed") as run:
-        practise = run.practise
-        run.practise = lambda policy, setup, *more: asked.append(setup) or practise(policy, setup, *more)
+    config = PPOConfig(level=level, practice=quick(iterations=1, tasks_per_iteration=2, critic="own"))
+    with run_of(tmp_path, world, action_level=level == "listed") as run:
+        practise = run.train_rl
+        run.train_rl = lambda policy, setup, *more: asked.append(setup) or practise(policy, setup, *more)
         ppo(small(world), world.tasks("train", "seen"), config=config, run=run)
     assert dict(asked[0].critic.settings)["level"] == fitted
 
 
 def test_gradients_do_not_depend_on_micro_batches(tmp_path):
     world = Listed()
-    config = PPO(level="listed", practice=quick())
-    setup = Setup("twosome", config.practice, objective(config), deciding=True)
-    with run_of(tmp_path, world) as run, run.practise(small(world), setup) as practice:
-        next(practice.rounds())
-        seen = practice.look(practice.play(practice.starts(world.tasks("train", "seen"))))
-        noise = np.random.default_rng(0).normal(size=seen.flat.parts)
-        from evolvent.rl.rollout_batch import with_columns
+    config = PPOConfig(level="listed", practice=quick())
+    setup = RLSpec("twosome", config.practice, build_objective(config), action_level=True)
+    with run_of(tmp_path, world) as run, run.train_rl(small(world), setup) as practice:
+        next(practice.iterations())
+        seen = practice.score(practice.rollout(practice.next_starts(world.tasks("train", "seen"))))
+        noise = np.random.default_rng(0).normal(size=seen.batch.num_tokens)
+        from evolvent.rl.rollout_batch import add_columns
 
         columns = {"old": seen.old, "advantages": noise, "returns": noise, "old_values": noise}
-        grown = with_candidates(seen.played, with_columns(seen.chains, seen.flat, columns))
+        grown = add_candidates(seen.trajectories, add_columns(seen.sequences, seen.batch, columns))
         found = []
         for pieces in (1, 2, 7):
-            model, chosen = practice.learner, objective(config)
+            model, chosen = practice.learner, build_objective(config)
             total = sum(chosen.count(collate(grown, part)) for part in np.array_split(np.arange(len(grown)), pieces))
             model.policy.model.zero_grad()
             for part in np.array_split(np.arange(len(grown)), pieces):
                 batch = collate(grown, part.tolist())
-                loss, _ = chosen.loss(outputs(model.policy.model, batch, needs=chosen.needs), batch)
+                loss, _ = chosen.loss(compute_outputs(model.policy.model, batch, needs=chosen.needs), batch)
                 (loss / total).backward()
             found.append(torch.cat([w.grad.flatten() for w in model.policy.model.parameters() if w.grad is not None]))
     assert torch.allclose(found[0], found[1], atol=1e-6) and torch.allclose(found[0], found[2], atol=1e-6)
@@ -203,11 +203,11 @@ def test_gradients_do_not_depend_on_micro_batches(tmp_path):
 def test_it_learns(tmp_path):
     world = Listed()
     beginner = talking(tmp_path / "talks", world)
-    practice = quick(iterations=15, tasks=16, samples=4, save_every=15, minibatches=2)
-    with run_of(tmp_path, world, deciding=True) as run:
+    practice = quick(iterations=15, tasks_per_iteration=16, group_size=4, save_every=15, minibatches=2)
+    with run_of(tmp_path, world, action_level=True) as run:
         before, learned = (
             run.evaluate(beginner, 0, split="train")[0].mean,
-            ppo(beginner, world.tasks("train", "seen"), config=PPO(level="listed", practice=practice), run=run),
+            ppo(beginner, world.tasks("train", "seen"), config=PPOConfig(level="listed", practice=practice), run=run),
         )
         (after,) = run.evaluate(learned, 99, split="train")
     assert after.mean >= max(0.4, before + 0.2)
@@ -223,7 +223,7 @@ def test_refusals(played, tmp_path):
     steps = [ev.Step(s.observation, s.action, s.reward, generations=s.generations) for s in found[0].steps]
     bare = ev.Trajectory("bare", found[0].task, tuple(steps))
     with pytest.raises(BatchMismatch, match="does not say what it chose from"):
-        with_candidates([bare], chains_of(policy, [bare]))
+        add_candidates([bare], chains_of(policy, [bare]))
     with pytest.raises(ValueError, match="no kl, choose or top_k"):
-        PPO(level="listed", kl=0.1)
-    assert choice_objective(Choice()).needs == ("logprobs",) and verbs_of(silent, deciding=True).deciding
+        PPOConfig(level="listed", kl=0.1)
+    assert choice_objective(ChoiceConfig()).needs == ("logprobs",) and verbs_of(silent, action_level=True).action_level

@@ -13,28 +13,28 @@ from flat_tables import Told, table
 
 from evolvent.errors import NothingToLearn
 from evolvent.methods.grpo import GRPOConfig, grpo
-from evolvent.rl.advantages import Credit
-from evolvent.rl.diagnostics import Idle
-from evolvent.rl.estimators import GroupCredit
+from evolvent.rl.advantages import Advantages
+from evolvent.rl.diagnostics import DegenerateBatchMonitor
+from evolvent.rl.estimators import GroupEstimator
 from evolvent.rl.presets import DAPO, GRPO
-from evolvent.rl.rollout_batch import CUT_OFF, TERMINATED, TRUNCATED, Flat
-from evolvent.rl.trainer import Practice
-from evolvent.scale.initial import policy_for
+from evolvent.rl.rollout_batch import CUT_OFF, TERMINATED, TRUNCATED, RolloutBatch
+from evolvent.rl.trainer import PolicyTrainer
+from evolvent.scale.initial import make_policy
 from evolvent.worlds.base import Play
 
 TIMES = 20  # iterations in a row
 
 
-def flat_of(ends: list[int], rewards: list[float], groups: list[int]) -> Flat:
+def flat_of(ends: list[int], rewards: list[float], groups: list[int]) -> RolloutBatch:
     made = table(*(Told([1], [reward], group=group) for reward, group in zip(rewards, groups, strict=True)))
     made.ended[:] = ends
     return made
 
 
-def said(found: Flat, credit: Credit, *, times: int = TIMES) -> str:
-    idle = Idle()
+def said(found: RolloutBatch, credit: Advantages, *, times: int = TIMES) -> str:
+    idle = DegenerateBatchMonitor()
     for _ in range(times):
-        idle.note(found, credit, taught=False)
+        idle.record(found, credit, is_trained=False)
     with pytest.raises(NothingToLearn) as problem:
         idle.check(0.25)
     return str(problem.value)
@@ -43,9 +43,9 @@ def said(found: Flat, credit: Credit, *, times: int = TIMES) -> str:
 def test_episodes_that_were_cut_are_not_called_equal() -> None:
     """Both groups differ; each of the four episodes was cut, one of them at its horizon."""
     found = flat_of([CUT_OFF, CUT_OFF, TRUNCATED, CUT_OFF], [1, 0, 1, 0], [0, 0, 1, 1])
-    credit = DAPO.credit(found)
+    credit = DAPO.estimator(found)
     assert credit.counts == {"groups_single": 0, "groups_equal": 0, "masked_horizon": 1, "masked_cut": 3}
-    assert credit.kept is not None and not credit.kept.any() and credit.advantage.any()
+    assert credit.learned_mask is not None and not credit.learned_mask.any() and credit.advantage.any()
     message = said(found, credit)
     assert "80 of 80 episodes were left out because they were cut: 20 at the horizon, 60 by the context" in message
     assert "same" not in message and "difficulty" not in message and "max_tokens" in message
@@ -55,7 +55,7 @@ def test_episodes_that_were_cut_are_not_called_equal() -> None:
 def test_equal_groups_are_not_called_cut() -> None:
     """GRPO learns from cut episodes too: that they were cut is no reason."""
     found = flat_of([CUT_OFF] * 4, [1, 1, 0, 0], [0, 0, 1, 1])
-    message = said(found, GRPO.credit(found))
+    message = said(found, GRPO.estimator(found))
     assert "in 40 of 40 groups all episodes earned the same" in message and "cut" not in message
     assert "choose tasks of other difficulty" in message
 
@@ -64,7 +64,7 @@ def test_every_reason_is_told_with_its_own_count() -> None:
     """One group is equal, one has a lone member, and of one the episode with an advantage was cut."""
     ends, rewards = [TERMINATED, TERMINATED, TERMINATED, CUT_OFF, CUT_OFF], [0.0, 0.0, 1.0, 1.0, 0.0]
     found = flat_of(ends, rewards, [0, 0, 1, 2, 2])
-    message = said(found, DAPO.credit(found))
+    message = said(found, DAPO.estimator(found))
     assert "40 of 100 episodes were left out because they were cut: 0 at the horizon, 40 by" in message
     assert "in 20 of 60 groups all episodes earned the same" in message
     assert "20 of 60 groups had one episode" in message and "2 samples" in message
@@ -72,21 +72,21 @@ def test_every_reason_is_told_with_its_own_count() -> None:
 
 def test_credit_that_says_nothing_of_itself_is_not_guessed_at() -> None:
     found = flat_of([TERMINATED, CUT_OFF], [1.0, 0.0], [0, 0])
-    message = said(found, Credit(np.zeros(2), np.zeros(2)))
+    message = said(found, Advantages(np.zeros(2), np.zeros(2)))
     assert "no part of 40 episodes had an advantage other than 0" in message and "same" not in message
 
 
 def test_an_iteration_that_teaches_begins_anew() -> None:
-    found, idle = flat_of([CUT_OFF, CUT_OFF], [1.0, 0.0], [0, 0]), Idle()
+    found, idle = flat_of([CUT_OFF, CUT_OFF], [1.0, 0.0], [0, 0]), DegenerateBatchMonitor()
     for number in range(3 * TIMES):
-        idle.note(found, DAPO.credit(found), taught=number % TIMES == 0)
+        idle.record(found, DAPO.estimator(found), is_trained=number % TIMES == 0)
         idle.check(0.0)
     assert idle.count == TIMES - 1 and idle.why["masked_cut"] == 2 * (TIMES - 1)
 
 
 def test_counts_of_what_is_masked_are_there_only_where_something_masks() -> None:
     found = flat_of([TRUNCATED, CUT_OFF], [1.0, 0.0], [0, 0])
-    assert GroupCredit()(found).counts == {"groups_single": 0, "groups_equal": 0}
+    assert GroupEstimator()(found).counts == {"groups_single": 0, "groups_equal": 0}
 
 
 class Cut(Echo):
@@ -101,7 +101,7 @@ class Cut(Echo):
             said = yield f"say {spec['then']}", float(len(said.split()))
 
 
-SHORT = {"iterations": 30, "tasks": 2, "samples": 2}
+SHORT = {"iterations": 30, "tasks_per_iteration": 2, "group_size": 2}
 
 
 @pytest.mark.parametrize(("context", "where"), [(48, "80 at the horizon, 0 by"), (10, "0 at the horizon, 80 by")])
@@ -109,7 +109,7 @@ def test_dapo_says_that_every_answer_was_cut(tmp_path: Path, context: int, where
     """In 10 tokens no second turn fits."""
     world, config = Cut(), GRPOConfig(kind="dapo", practice=quick(**SHORT))
     with run_of(tmp_path, world) as run, pytest.raises(NothingToLearn) as problem:
-        grpo(policy_for([world], seed=1, context=context), world.tasks("train", "seen"), config=config, run=run)
+        grpo(make_policy([world], seed=1, context=context), world.tasks("train", "seen"), config=config, run=run)
     assert f"80 of 80 episodes were left out because they were cut: {where}" in str(problem.value)
 
 
@@ -122,14 +122,14 @@ def test_a_practice_that_was_stopped_says_what_the_whole_one_says(
         with run_of(tmp_path / name, world) as run:
             grpo(small(world), world.tasks("train", "seen"), config=config, run=run)
 
-    improve = Practice.improve
+    improve = PolicyTrainer.update
 
-    def stops(self: Practice, *given: Any, **more: Any) -> None:
+    def stops(self: PolicyTrainer, *given: Any, **more: Any) -> None:
         if self.iteration == 12:
             raise KeyboardInterrupt
         improve(self, *given, **more)
 
-    monkeypatch.setattr(Practice, "improve", stops)
+    monkeypatch.setattr(PolicyTrainer, "update", stops)
     with pytest.raises(KeyboardInterrupt):
         practise("stopped")
     monkeypatch.undo()

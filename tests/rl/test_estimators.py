@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from evolvent.errors import BatchMismatch, ConfigError, NonFinite
 from evolvent.rl import presets
 from evolvent.rl.advantages import decomposed_gae, group_advantage, whiten
-from evolvent.rl.estimators import CreditRule, GaeCredit, GroupCredit
+from evolvent.rl.estimators import AdvantageEstimator, GaeEstimator, GroupEstimator
 from evolvent.rl.objective import Aggregate, Clip, Divergence, Reinforce, ValueLoss
 from evolvent.rl.presets import DAPO, PRESETS, cispo
 from evolvent.rl.rollout_batch import CUT_OFF, GOES_ON, TERMINATED, TRUNCATED
@@ -38,29 +38,29 @@ def near(found: NDArray[np.float64], expected: Sequence[float]) -> None:
 
 
 def test_every_part_has_its_episodes_advantage() -> None:
-    credit = GroupCredit(scale="none")(FLAT)
+    credit = GroupEstimator(scale="none")(FLAT)
     near(credit.advantage, [0.5, 0.5, 0.5, -0.5, 0, 0, 0, 0, 0])
     near(credit.returns, [1, 1, 1, 0, 0.5, 0.5, 0, 0, 0])
-    assert credit.counts == {"groups_single": 0, "groups_equal": 1} and credit.kept is None
-    scaled = GroupCredit()(FLAT)  # the sample deviation of (1, 0, .5) is .5
+    assert credit.counts == {"groups_single": 0, "groups_equal": 1} and credit.learned_mask is None
+    scaled = GroupEstimator()(FLAT)  # the sample deviation of (1, 0, .5) is .5
     near(scaled.advantage, (credit.advantage / (0.5 + 1e-6)).tolist())
 
 
 def test_what_dapo_does_not_learn() -> None:
     """Groups without variance, and episodes that were cut; these are still compared with."""
-    credit = GroupCredit(scale="none", drop_equal=True, drop_truncated=True)(FLAT)
+    credit = GroupEstimator(scale="none", drop_equal=True, drop_truncated=True)(FLAT)
     near(credit.advantage, [0.5, 0.5, 0.5, -0.5, 0, 0, 0, 0, 0])
-    assert credit.kept is not None and credit.kept.tolist() == [True] * 4 + [False] * 5
+    assert credit.learned_mask is not None and credit.learned_mask.tolist() == [True] * 4 + [False] * 5
     assert FLAT.ended.tolist() == [GOES_ON, TERMINATED, TERMINATED, TRUNCATED, TERMINATED, GOES_ON, TERMINATED]
     full = replace(FLAT, ended=np.asarray([0, 1, 1, CUT_OFF, 1, 0, 1], np.int8))
-    assert np.array_equal(DAPO.credit(full).kept, DAPO.credit(FLAT).kept)
-    whitened = GroupCredit(scale="none", drop_equal=True, drop_truncated=True, whiten=True)(FLAT)
+    assert np.array_equal(DAPO.estimator(full).learned_mask, DAPO.estimator(FLAT).learned_mask)
+    whitened = GroupEstimator(scale="none", drop_equal=True, drop_truncated=True, whiten=True)(FLAT)
     near(whitened.advantage, whiten([0.5, 0.5, 0.5, -0.5]).tolist() + [0] * 5)
 
 
 def test_a_penalty_in_the_episodes_return() -> None:
     """RLOO: the first episode is .5 away from the reference, the second 1: returns .95, -.1, .5."""
-    rule = GroupCredit(baseline="leave_one_out", scale="none", kl=0.1)
+    rule = GroupEstimator(baseline="leave_one_out", scale="none", kl_coef=0.1)
     credit = rule(FLAT, reference=CLOSER)
     near(credit.advantage, [0.75, 0.75, 0.75, -0.825, 0.075, 0.075, 0, 0, 0])
     assert rule.needs == ("reference",)
@@ -68,7 +68,7 @@ def test_a_penalty_in_the_episodes_return() -> None:
 
 def test_a_penalty_from_each_part_on() -> None:
     """REINFORCE++: a part pays for itself and for what follows it, not for what was before it."""
-    rule = GroupCredit(baseline="none", scale="none", kl=0.1, kl_level="part")
+    rule = GroupEstimator(baseline="none", scale="none", kl_coef=0.1, kl_level="part")
     near(rule(FLAT, reference=CLOSER).advantage, [0.95, 1, 1, -0.1, 0.5, 0.5, 0, 0, 0])
     near(
         replace(rule, whiten=True)(FLAT, reference=CLOSER).advantage,
@@ -78,13 +78,13 @@ def test_a_penalty_from_each_part_on() -> None:
 
 def test_the_penalty_is_of_the_policy_that_learns() -> None:
     """Where its log-probabilities are given they take the place of the sampler's."""
-    rule = GroupCredit(baseline="none", scale="none", kl=0.1)
+    rule = GroupEstimator(baseline="none", scale="none", kl_coef=0.1)
     near(rule(FLAT, logp=CLOSER, reference=CLOSER).advantage, [1, 1, 1, 0, 0.5, 0.5, 0, 0, 0])
 
 
 def test_anchors_compare_steps() -> None:
     """Steps of task 0: from state 5 with returns-to-go .625, 0 and .5 (discount .5), and one from state 6."""
-    rule = GroupCredit(scale="none", anchor=2.0, anchor_gamma=0.5)
+    rule = GroupEstimator(scale="none", anchor_coef=2.0, anchor_gamma=0.5)
     credit = rule(FLAT, anchors=[5, 6, 5, 5, 5, 5, 6])
     mean = (0.625 + 0.0 + 0.5) / 3
     near(
@@ -97,16 +97,16 @@ def test_anchors_compare_steps() -> None:
 
 def test_long_episodes_may_weigh_more() -> None:
     """Over steps the mean of task 0 is (1 + 1 + 0 + .5) / 4."""
-    credit = GroupCredit(scale="none", over="steps")(FLAT)
+    credit = GroupEstimator(scale="none", statistics_over="steps")(FLAT)
     near(credit.advantage, [0.375, 0.375, 0.375, -0.625, -0.125, -0.125, 0, 0, 0])
 
 
 def test_a_group_of_one_and_all_failed() -> None:
     alone = table(Told([2], [1.0], group=0), Told([1], [0.0], group=1), Told([1], [0.0], group=1))
-    credit = GroupCredit(drop_equal=True)(alone)
+    credit = GroupEstimator(drop_equal=True)(alone)
     near(credit.advantage, [0, 0, 0, 0])
     assert credit.counts == {"groups_single": 1, "groups_equal": 1}
-    assert credit.kept is not None and not credit.kept.any()
+    assert credit.learned_mask is not None and not credit.learned_mask.any()
 
 
 # ------------------------------------------------------------------ critics
@@ -114,8 +114,10 @@ def test_a_group_of_one_and_all_failed() -> None:
 
 def test_gae_rule_is_the_estimator() -> None:
     values = np.linspace(-1, 1, 9)
-    rule = GaeCredit(gamma=0.9, lam=0.8, gamma_part=0.7, lam_part=0.6, between="span")
-    expected = decomposed_gae(values, FLAT, gamma=0.9, lam=0.8, gamma_part=0.7, lam_part=0.6, between="span")
+    rule = GaeEstimator(gamma=0.9, gae_lambda=0.8, token_gamma=0.7, token_lambda=0.6, between="span")
+    expected = decomposed_gae(
+        values, FLAT, gamma=0.9, gae_lambda=0.8, token_gamma=0.7, token_lambda=0.6, between="span"
+    )
     found = rule(FLAT, values=values)
     assert np.array_equal(found.advantage, expected.advantage) and np.array_equal(found.returns, expected.returns)
     white = replace(rule, whiten=True)(FLAT, values=values)
@@ -126,7 +128,7 @@ def test_gae_rule_is_the_estimator() -> None:
 
 def test_gae_rule_with_a_penalty() -> None:
     """R3's: no discount, no value, so that a part's advantage is all that is paid from there on."""
-    rule = GaeCredit(gamma=1.0, lam=1.0, kl=0.1)
+    rule = GaeEstimator(gamma=1.0, gae_lambda=1.0, kl_coef=0.1)
     near(rule(FLAT, values=np.zeros(9), reference=CLOSER).returns, [0.95, 1, 0.75, -0.1, 7.5, 7.5, 0, 0, 0])
     assert rule.needs == ("values", "reference")
 
@@ -137,7 +139,7 @@ def test_gae_rule_with_a_penalty() -> None:
 @pytest.mark.parametrize("preset", [*PRESETS, cispo(low=0.2, high=1.0)], ids=lambda preset: preset.name)
 def test_presets_give_credit_with_what_they_name(preset: presets.Preset) -> None:
     """Everything in `needs` is read and refused when missing; nothing else is."""
-    rule: CreditRule = preset.credit
+    rule: AdvantageEstimator = preset.estimator
     arrays = {"values": np.zeros(9), "reference": CLOSER, "anchors": np.zeros(7)}
     credit = rule(FLAT, **{name: arrays[name] for name in rule.needs})
     assert credit.advantage.shape == credit.returns.shape == (9,) and np.isfinite(credit.advantage).all()
@@ -162,31 +164,31 @@ def test_presets_are_the_published_ones() -> None:
         presets.GIGPO: ("group_mean", "none", Clip(0.2, 0.2), "part", "part_mean"),
     }
     for preset, expected in table_.items():
-        rule, loss = preset.credit, preset.loss
-        assert isinstance(rule, GroupCredit)
+        rule, loss = preset.estimator, preset.loss
+        assert isinstance(rule, GroupEstimator)
         assert (rule.baseline, rule.scale, loss.surrogate, loss.ratio, loss.aggregate.kind) == expected
     assert presets.DR_GRPO.loss.aggregate == Aggregate("constant_length", length=3000)
     assert presets.GRPO.loss.kl == Divergence(0.04, "k3") and presets.DAPO.loss.kl is None
-    assert presets.R3.credit == GaeCredit(1.0, 0.95, 1.0, 0.95, kl=0.05, whiten=True)
-    assert presets.R3.loss.value == ValueLoss(5.0, clip=0.2)
-    poad, ntpo = presets.POAD.credit, presets.NTPO.credit
-    assert isinstance(poad, GaeCredit) and ntpo == replace(poad, gamma_part=poad.gamma)
-    assert presets.POAD.loss.stop_kl == presets.OPENR_APPO.loss.stop_kl == 0.02
+    assert presets.R3.estimator == GaeEstimator(1.0, 0.95, 1.0, 0.95, kl_coef=0.05, whiten=True)
+    assert presets.R3.loss.value_loss == ValueLoss(5.0, clip=0.2)
+    poad, ntpo = presets.POAD.estimator, presets.NTPO.estimator
+    assert isinstance(poad, GaeEstimator) and ntpo == replace(poad, token_gamma=poad.gamma)
+    assert presets.POAD.loss.target_kl == presets.OPENR_APPO.loss.target_kl == 0.02
     assert len({preset.name for preset in PRESETS}) == len(PRESETS)
 
 
 def test_grpo_is_the_group_estimator() -> None:
     returns, group = [1.0, 0.0, 0.5, 0.0, 0.0], [0, 0, 0, 1, 1]
     expected = group_advantage(returns, group, baseline="group_mean", scale="group_std").advantage
-    near(GroupCredit()(FLAT).advantage, expected[FLAT.episode_of_part].tolist())
+    near(GroupEstimator()(FLAT).advantage, expected[FLAT.episode_of_token].tolist())
 
 
 def test_all_bad_settings_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
-        GaeCredit(gamma=1.1, lam=-0.1, gamma_part=float("nan"), lam_part=2.0, kl=-1.0)
+        GaeEstimator(gamma=1.1, gae_lambda=-0.1, token_gamma=float("nan"), token_lambda=2.0, kl_coef=-1.0)
     assert [problem.where for problem in caught.value.problems] == ["gamma", "lam", "gamma_part", "lam_part", "kl"]
     with pytest.raises(ConfigError) as caught:
-        GroupCredit(kl=-1.0, anchor=-1.0)
+        GroupEstimator(kl_coef=-1.0, anchor_coef=-1.0)
     assert [problem.where for problem in caught.value.problems] == ["kl", "anchor"]
 
 
@@ -194,4 +196,4 @@ def test_penalties_that_are_not_finite_are_named() -> None:
     broken = CLOSER.copy()
     broken[4] = np.nan
     with pytest.raises(NonFinite, match="the reward of episode 2, action 0, part 0 is not finite"):
-        GroupCredit(kl=0.1)(FLAT, reference=broken)
+        GroupEstimator(kl_coef=0.1)(FLAT, reference=broken)

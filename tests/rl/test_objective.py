@@ -19,13 +19,13 @@ from torch import Tensor
 from evolvent.errors import BatchMismatch, ConfigError
 from evolvent.learn.objectives import Objective, Outputs
 from evolvent.learn.packing import Batch, collate_packed, collate_padded
-from evolvent.learn.token_sequences import Parts
+from evolvent.learn.token_sequences import TokenSequence
 from evolvent.rl.objective import (
     Aggregate,
-    Behaviour,
     Clip,
     ClippedWeight,
     Divergence,
+    ImportanceWeights,
     PolicyGradient,
     Reinforce,
     ValueLoss,
@@ -43,9 +43,9 @@ OBJECTIVES = [
             surrogate=Clip(0.1, 0.3, dual=3.0),
             aggregate=Aggregate("sequence_mean"),
             kl=Divergence(0.1, "k2"),
-            entropy=0.01,
-            value=ValueLoss(0.7, huber=0.5, level="action"),
-            behaviour=Behaviour(1.5, "masked", "sequence"),
+            entropy_coef=0.01,
+            value_loss=ValueLoss(0.7, huber=0.5, level="action"),
+            importance_weights=ImportanceWeights(1.5, "masked", "sequence"),
         )
     ),
 ]
@@ -111,9 +111,9 @@ def test_parity_with_torchrl() -> None:
     batch = batch_of([6], **{key: tensors[key] for key in ("old", "advantages", "returns", "old_values")})
     policy = mean(policy_gradient(), outputs, batch)
     assert policy == pytest.approx(expected["loss_objective"], abs=1e-6)
-    bonus = mean(policy_gradient(PolicyGradient(entropy=0.01)), outputs, batch) - policy
+    bonus = mean(policy_gradient(PolicyGradient(entropy_coef=0.01)), outputs, batch) - policy
     assert bonus == pytest.approx(expected["loss_entropy"], abs=1e-6)
-    critic = mean(policy_gradient(PolicyGradient(value=ValueLoss(1.0, clip=0.2))), outputs, batch) - policy
+    critic = mean(policy_gradient(PolicyGradient(value_loss=ValueLoss(1.0, clip=0.2))), outputs, batch) - policy
     assert critic == pytest.approx(expected["loss_critic"], abs=1e-6)  # theirs: .5 of the square, not of its half
 
 
@@ -154,7 +154,7 @@ def test_values_above_the_part_are_those_of_first_targets() -> None:
         action=torch.tensor([0, 0, 1, 0]),
     )
     values = row(0, 0, 0, 0).requires_grad_()
-    objective = policy_gradient(PolicyGradient(value=ValueLoss(1.0, level="action")))
+    objective = policy_gradient(PolicyGradient(value_loss=ValueLoss(1.0, level="action")))
     loss, _ = objective.loss(Outputs(row(0, 0, 0, 0), values), batch)
     assert loss.item() == pytest.approx(2 * 0.5 + 0.5 * 4 + 0.5 * 9)
     torch.autograd.backward(loss)
@@ -180,25 +180,27 @@ def test_terms_add_up() -> None:
     """Surrogate -1 and 2; k2 of .5 and 0; entropies 1 and 3; behaviour weights 2 (capped) and 1 for the surrogate."""
     batch = batch_of([2], old=row(-1, -2), advantages=row(1, -2), reference=row(-2, -2), behaviour=row(-5, -2))
     outputs = Outputs(row(-1, -2), entropy=row(1, 3))
-    full = PolicyGradient(kl=Divergence(0.1, "k2"), entropy=0.01, behaviour=Behaviour(2.0))
+    full = PolicyGradient(kl=Divergence(0.1, "k2"), entropy_coef=0.01, importance_weights=ImportanceWeights(2.0))
     objective = policy_gradient(full)
     assert objective.needs == ("logprobs", "entropy", "reference")
     assert mean(objective, outputs, batch) == pytest.approx((-2 + 2 + 0.1 * 0.5 - 0.01 * 4) / 2)
-    masked = policy_gradient(replace(full, behaviour=Behaviour(2.0, "masked")))
+    masked = policy_gradient(replace(full, importance_weights=ImportanceWeights(2.0, "masked")))
     assert mean(masked, outputs, batch) == pytest.approx((0 + 2 + 0.1 * 0.5 - 0.01 * 4) / 2)
 
 
 def test_stats_and_the_limit() -> None:
     batch = batch_of([2, 2], old=row(0, 0, 0, 0), advantages=row(1, 1, 1, 1), behaviour=row(0, 0, 0, 0))
-    objective = policy_gradient(PolicyGradient(stop_kl=0.02, behaviour=Behaviour(), entropy=0.1))
-    assert objective.stop == ("kl", 0.02) and objective.stats is not None
+    objective = policy_gradient(
+        PolicyGradient(target_kl=0.02, importance_weights=ImportanceWeights(), entropy_coef=0.1)
+    )
+    assert objective.limit == ("kl", 0.02) and objective.stats is not None
     found = objective.stats(Outputs(row(0, 0.5, 0, 0).requires_grad_(), entropy=row(1, 2, 3, 4)), batch)
-    assert tuple(found) == objective.measured
+    assert tuple(found) == objective.metric_names
     value, count = found["kl"]
     assert float(value) / count == pytest.approx((math.exp(0.5) - 1.5) / 4) and not value.requires_grad
     assert (float(found["clip_high"][0]), found["clip_high"][1]) == (1.0, 4)
     for preset in PRESETS:
-        assert (preset.objective.stop is None) == (preset.loss.stop_kl is None)
+        assert (preset.objective.limit is None) == (preset.loss.target_kl is None)
 
 
 def test_reinforce_is_never_clipped() -> None:
@@ -212,7 +214,7 @@ def test_reinforce_is_never_clipped() -> None:
 # ------------------------------------------------------------------ the contract of objectives
 
 
-def part(number: int, length: int, learned: list[int]) -> Parts:
+def part(number: int, length: int, learned: list[int]) -> TokenSequence:
     """A sequence whose columns hold what a model would say; what is not learned is NaN."""
     rng = np.random.default_rng(number)
     weight = np.zeros(length, np.float32)
@@ -225,7 +227,7 @@ def part(number: int, length: int, learned: list[int]) -> Parts:
     for column in columns.values():
         column[weight == 0] = np.nan
     columns |= {"action": np.cumsum(rng.random(length) < 0.4), "span": np.cumsum(rng.random(length) < 0.6)}
-    return Parts(f"p{number}", zeros, marks, marks, weight * 0, zeros, zeros, weight, columns=columns)
+    return TokenSequence(f"p{number}", zeros, marks, marks, weight * 0, zeros, zeros, weight, columns=columns)
 
 
 def said(batch: Batch) -> Outputs:
@@ -234,7 +236,7 @@ def said(batch: Batch) -> Outputs:
 
 
 @st.composite
-def sequences(draw: st.DrawFn) -> list[Parts]:
+def sequences(draw: st.DrawFn) -> list[TokenSequence]:
     made = []
     for number in range(draw(st.integers(2, 6))):
         length = draw(st.integers(2, 8))
@@ -247,7 +249,7 @@ def sequences(draw: st.DrawFn) -> list[Parts]:
 @settings(max_examples=8, deadline=None)
 @given(parts=sequences(), cuts=st.lists(st.booleans(), min_size=5, max_size=5), packed=st.booleans())
 def test_the_split_into_micro_batches_changes_nothing(
-    number: int, parts: list[Parts], cuts: list[bool], packed: bool
+    number: int, parts: list[TokenSequence], cuts: list[bool], packed: bool
 ) -> None:
     """Loss, count and gradient of a whole update are the sums over its micro-batches, padded or packed."""
     objective = OBJECTIVES[number]
@@ -300,7 +302,7 @@ def test_missing_outputs_are_named() -> None:
     with pytest.raises(BatchMismatch, match="no 'logprobs'"):
         policy_gradient().loss(Outputs(), batch)
     with pytest.raises(BatchMismatch, match="no 'values'"):
-        policy_gradient(PolicyGradient(value=ValueLoss())).loss(Outputs(row(0, 0, 0)), batch)
+        policy_gradient(PolicyGradient(value_loss=ValueLoss())).loss(Outputs(row(0, 0, 0)), batch)
     with pytest.raises(BatchMismatch, match="which sequence"):
         policy_gradient().loss(Outputs(row(0, 0, 0)), replace(batch, sequence=None))
 
@@ -308,9 +310,9 @@ def test_missing_outputs_are_named() -> None:
 def test_settings_are_the_identity() -> None:
     texts = {repr(objective) for objective in OBJECTIVES}
     assert len(texts) == len(OBJECTIVES)
-    again = policy_gradient(PolicyGradient(stop_kl=0.02, temperature=0.7))
-    assert repr(again) == repr(policy_gradient(PolicyGradient(stop_kl=0.02, temperature=0.7)))
-    assert repr(again) != repr(policy_gradient(PolicyGradient(stop_kl=0.02)))
+    again = policy_gradient(PolicyGradient(target_kl=0.02, temperature=0.7))
+    assert repr(again) == repr(policy_gradient(PolicyGradient(target_kl=0.02, temperature=0.7)))
+    assert repr(again) != repr(policy_gradient(PolicyGradient(target_kl=0.02)))
     assert again.temperature == 0.7
 
 
@@ -326,9 +328,9 @@ def test_all_bad_settings_at_once() -> None:
             surrogate=Clip(-0.1, -1.0, dual=1.0),
             aggregate=Aggregate("constant_length"),
             kl=Divergence(0.0),
-            value=ValueLoss(0.0, clip=0.0, huber=-1.0),
-            behaviour=Behaviour(0.0),
-            stop_kl=0.0,
+            value_loss=ValueLoss(0.0, clip=0.0, huber=-1.0),
+            importance_weights=ImportanceWeights(0.0),
+            target_kl=0.0,
             temperature=0.0,
         )
     assert [problem.where for problem in caught.value.problems] == [

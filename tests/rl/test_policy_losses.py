@@ -14,22 +14,22 @@ from torch import Tensor
 
 from evolvent.errors import BatchMismatch
 from evolvent.rl.policy_losses import (
-    aggregation,
-    behaviour_weights,
-    clipped,
-    clipped_weight,
-    first_of_unit,
+    aggregation_weights,
+    clipped_surrogate,
+    clipped_weight_surrogate,
+    importance_weights,
+    is_first_of_unit,
     kl_k1,
     kl_k2,
     kl_k3,
+    mask_unlearned,
+    number_units,
     policy_stats,
     reinforce,
-    selected,
     sequence_log_ratio,
-    total,
-    unit_sums,
-    units,
-    value_terms,
+    sum_over_unit,
+    value_losses,
+    weighted_sum,
 )
 
 
@@ -47,16 +47,16 @@ def gradient(loss: Tensor, of: Tensor) -> list[float]:
 
 def test_units_golden() -> None:
     sequence, action = torch.tensor([0, 0, 0, 2, 2, 5]), torch.tensor([0, 0, 1, 1, 1, 1])
-    assert units(sequence).tolist() == [0, 0, 0, 1, 1, 2]
-    assert units(sequence, action).tolist() == [0, 0, 1, 2, 2, 3]
-    assert first_of_unit(units(sequence, action)).tolist() == [True, False, True, True, False, True]
-    assert unit_sums(row(1, 2, 3, 4, 5, 6), units(sequence)).tolist() == [6, 6, 6, 9, 9, 6]
+    assert number_units(sequence).tolist() == [0, 0, 0, 1, 1, 2]
+    assert number_units(sequence, action).tolist() == [0, 0, 1, 2, 2, 3]
+    assert is_first_of_unit(number_units(sequence, action)).tolist() == [True, False, True, True, False, True]
+    assert sum_over_unit(row(1, 2, 3, 4, 5, 6), number_units(sequence)).tolist() == [6, 6, 6, 9, 9, 6]
 
 
 def test_units_of_nothing() -> None:
     none = torch.zeros(0, dtype=torch.int64)
-    assert units(none, none).shape == first_of_unit(none).shape == (0,)
-    assert unit_sums(row(), none).shape == sequence_log_ratio(row(), row(), none).shape == (0,)
+    assert number_units(none, none).shape == is_first_of_unit(none).shape == (0,)
+    assert sum_over_unit(row(), none).shape == sequence_log_ratio(row(), row(), none).shape == (0,)
 
 
 def test_sequence_ratio_golden() -> None:
@@ -102,20 +102,20 @@ def test_a_sequence_of_one_has_the_ratio_of_its_part() -> None:
 )
 def test_clip_golden(ratio: float, advantage: float, loss: float, slope: float) -> None:
     log_ratio = row(math.log(ratio), grad=True)
-    found = clipped(log_ratio, row(advantage), low=0.2, high=0.25)
+    found = clipped_surrogate(log_ratio, row(advantage), low=0.2, high=0.25)
     assert found.item() == pytest.approx(loss) and gradient(found, log_ratio) == pytest.approx([slope])
 
 
 def test_dual_clip_golden() -> None:
     log_ratio = row(math.log(5), math.log(2), math.log(5), grad=True)
-    found = clipped(log_ratio, row(-1, -1, 1), low=0.2, high=0.2, dual=3.0)
+    found = clipped_surrogate(log_ratio, row(-1, -1, 1), low=0.2, high=0.2, dual=3.0)
     assert found.tolist() == pytest.approx([3.0, 2.0, -1.2])
     assert gradient(found, log_ratio) == pytest.approx([0.0, 2.0, 0.0])
 
 
 def test_an_advantage_of_zero_teaches_nothing_at_any_ratio() -> None:
     log_ratio = torch.tensor([1e4, -1e4], requires_grad=True)
-    found = clipped(log_ratio, torch.zeros(2), low=0.2, high=0.2)
+    found = clipped_surrogate(log_ratio, torch.zeros(2), low=0.2, high=0.2)
     assert found.tolist() == [0.0, 0.0] and gradient(found, log_ratio) == [0.0, 0.0]
 
 
@@ -123,7 +123,7 @@ def test_an_advantage_of_zero_teaches_nothing_at_any_ratio() -> None:
 def test_a_ratio_beyond_all_numbers_is_clipped_without_a_trace(advantage: float, dual: float | None) -> None:
     """Of a span's tokens a log-ratio is a sum: exp of 95 is infinite in single precision."""
     ratio = torch.tensor([95.0, 0.1], requires_grad=True)
-    loss = clipped(ratio, torch.full((2,), advantage), low=0.2, high=0.2, dual=dual)
+    loss = clipped_surrogate(ratio, torch.full((2,), advantage), low=0.2, high=0.2, dual=dual)
     loss.sum().backward()
     assert loss[0].item() == pytest.approx(-1.2 if advantage > 0 else 3.0)
     assert ratio.grad is not None and ratio.grad.tolist() == pytest.approx([0.0, -advantage * math.exp(0.1)])
@@ -133,7 +133,7 @@ def test_clipped_weight_golden() -> None:
     """Every target keeps its gradient, times the clipped ratio."""
     logprobs = row(-1.0, -2.0, -3.0, grad=True)
     log_ratio = logprobs - row(-1.0 - math.log(3), -2.0 - math.log(0.1), -3.0)
-    found = clipped_weight(log_ratio, row(2, -1, 1), logprobs, low=0.5, high=1.0)
+    found = clipped_weight_surrogate(log_ratio, row(2, -1, 1), logprobs, low=0.5, high=1.0)
     assert found.tolist() == pytest.approx([2 * 2 * 1.0, 0.5 * -1 * 2.0, 3.0])
     assert gradient(found, logprobs) == pytest.approx([-4.0, 0.5, -1.0])
 
@@ -148,9 +148,9 @@ def test_at_ratio_one_all_surrogates_have_the_gradient_of_reinforce() -> None:
         if how == "reinforce":
             loss = reinforce(advantages, logprobs)
         elif how == "weight":
-            loss = clipped_weight(log_ratio, advantages, logprobs, low=0.2, high=0.2)
+            loss = clipped_weight_surrogate(log_ratio, advantages, logprobs, low=0.2, high=0.2)
         else:
-            loss = clipped(log_ratio, advantages, low=0.2, high=0.2, dual=3.0 if how == "dual" else None)
+            loss = clipped_surrogate(log_ratio, advantages, low=0.2, high=0.2, dual=3.0 if how == "dual" else None)
         slopes.append(gradient(loss, logprobs))
     for slope in slopes:
         assert slope == pytest.approx([-1.5, 0.5, -2.0])
@@ -182,7 +182,7 @@ def test_part_gradients_add_up_to_the_actions() -> None:
         [[value(a[: j + 1]) - value(a[:j]) for j in range(3)] for a in actions], dtype=torch.float64
     )
     for advantage in (whole, stepwise):
-        terms = clipped(parts - parts.detach(), advantage, low=0.2, high=0.2).sum(1)
+        terms = clipped_surrogate(parts - parts.detach(), advantage, low=0.2, high=0.2).sum(1)
         (found,) = torch.autograd.grad((fixed * terms).sum(), logits, retain_graph=True)
         torch.testing.assert_close(-found, true, rtol=0, atol=1e-12)
 
@@ -228,19 +228,21 @@ def test_k3_of_equal_policies_is_exactly_zero() -> None:
 
 def test_value_terms_golden() -> None:
     values, returns = row(1.0, 5.0, -2.0), row(2.0, 1.0, -2.0)
-    assert value_terms(values, returns).tolist() == [0.5, 8.0, 0.0]
-    assert value_terms(values, returns, huber=1.0).tolist() == [0.5, 3.5, 0.0]
+    assert value_losses(values, returns).tolist() == [0.5, 8.0, 0.0]
+    assert value_losses(values, returns, huber=1.0).tolist() == [0.5, 3.5, 0.0]
 
 
 def test_value_clipping_golden() -> None:
     """A value that has moved more than the clip towards its return has no gradient; one that moved away has."""
     values, old, returns = row(0.5, 0.1, -0.5, grad=True), row(0, 0, 0), row(1, 1, 1)
-    found = value_terms(values, returns, old, clip=0.2)
+    found = value_losses(values, returns, old, clip_range=0.2)
     assert found.tolist() == pytest.approx([0.5 * 0.64, 0.5 * 0.81, 0.5 * 2.25])
     assert gradient(found, values) == pytest.approx([0.0, -0.9, -1.5])
-    assert value_terms(values, returns, old, clip=0.2, huber=0.5).tolist() == pytest.approx([0.275, 0.325, 0.625])
+    assert value_losses(values, returns, old, clip_range=0.2, huber=0.5).tolist() == pytest.approx(
+        [0.275, 0.325, 0.625]
+    )
     with pytest.raises(BatchMismatch, match="cannot be clipped"):
-        value_terms(values, returns, clip=0.2)
+        value_losses(values, returns, clip_range=0.2)
 
 
 # ------------------------------------------------------------------ behaviour
@@ -249,11 +251,11 @@ def test_value_clipping_golden() -> None:
 def test_behaviour_golden() -> None:
     """-1.0 sampled, -.2 scored: e^.8 = 2.2255 is beyond a cap of 2."""
     old, behaviour = row(-0.2, -1.0, -1.5), row(-1.0, -1.0, -1.0)
-    truncated = behaviour_weights(old, behaviour, cap=2.0, kind="truncated")
-    masked = behaviour_weights(old, behaviour, cap=2.0, kind="masked")
+    truncated = importance_weights(old, behaviour, max_weight=2.0, kind="truncated")
+    masked = importance_weights(old, behaviour, max_weight=2.0, kind="masked")
     assert truncated.tolist() == pytest.approx([2.0, 1.0, math.exp(-0.5)])
     assert masked.tolist() == pytest.approx([0.0, 1.0, math.exp(-0.5)])
-    sequences = behaviour_weights(old, behaviour, cap=2.0, kind="masked", unit=torch.tensor([0, 1, 1]))
+    sequences = importance_weights(old, behaviour, max_weight=2.0, kind="masked", unit=torch.tensor([0, 1, 1]))
     assert sequences.tolist() == pytest.approx([0.0, math.exp(-0.5), math.exp(-0.5)])
 
 
@@ -263,7 +265,7 @@ def test_behaviour_equal_to_the_trainer_is_weight_one() -> None:
         (k, u) for k in ("truncated", "masked") for u in (None, torch.tensor([0, 0]))
     ]
     for kind, unit in cases:
-        found = behaviour_weights(old, old.detach(), cap=1.0, kind=kind, unit=unit)
+        found = importance_weights(old, old.detach(), max_weight=1.0, kind=kind, unit=unit)
         assert found.tolist() == [1.0, 1.0] and not found.requires_grad
 
 
@@ -274,7 +276,7 @@ def test_sequence_correction_is_unbiased() -> None:
     found = expected = 0.0
     for action, worth in pay.items():
         at, unit = list(action), torch.tensor([0, 0])
-        weight = behaviour_weights(p[at], q[at], cap=100.0, kind="masked", unit=unit)[0].item()
+        weight = importance_weights(p[at], q[at], max_weight=100.0, kind="masked", unit=unit)[0].item()
         found += math.exp(q[at].sum()) * weight * worth
         expected += math.exp(p[at].sum()) * worth
     assert found == pytest.approx(expected)
@@ -296,36 +298,36 @@ LOSSES = row(1, 1, 2, 2, 2, 2)
     ],
 )
 def test_aggregation_golden(kind: Any, length: int | None, expected: float, counted: int) -> None:
-    weights, count = aggregation(kind, TWO, sequences=2, length=length)
-    assert count == counted and total(LOSSES, weights).item() / count == pytest.approx(expected)
+    weights, count = aggregation_weights(kind, TWO, num_sequences=2, length=length)
+    assert count == counted and weighted_sum(LOSSES, weights).item() / count == pytest.approx(expected)
 
 
 def test_mean_over_units() -> None:
     """Actions of 2, 1 and 3 targets count alike."""
     unit = torch.tensor([0, 0, 1, 2, 2, 2])
-    weights, count = aggregation("unit_mean", TWO, sequences=2, unit=unit)
-    assert count == 3 and total(row(1, 3, 5, 2, 2, 5), weights).item() == pytest.approx(2 + 5 + 3)
+    weights, count = aggregation_weights("unit_mean", TWO, num_sequences=2, unit=unit)
+    assert count == 3 and weighted_sum(row(1, 3, 5, 2, 2, 5), weights).item() == pytest.approx(2 + 5 + 3)
 
 
 @pytest.mark.parametrize("kind", ["part_mean", "sequence_mean", "sequence_sum", "constant_length", "unit_mean"])
 def test_nothing_adds_up_to_nothing(kind: Any) -> None:
     none = torch.zeros(0, dtype=torch.int64)
-    weights, count = aggregation(kind, none, sequences=0, length=8, unit=none)
+    weights, count = aggregation_weights(kind, none, num_sequences=0, length=8, unit=none)
     assert weights.shape == (0,) and count == 0
 
 
 def test_aggregation_says_what_is_missing() -> None:
     with pytest.raises(BatchMismatch, match="units needs to know"):
-        aggregation("unit_mean", TWO, sequences=2)
+        aggregation_weights("unit_mean", TWO, num_sequences=2)
     with pytest.raises(BatchMismatch, match="constant length"):
-        aggregation("constant_length", TWO, sequences=2)
+        aggregation_weights("constant_length", TWO, num_sequences=2)
 
 
 def test_selected_is_not_looked_at() -> None:
     values = row(1.0, math.nan, math.inf, grad=True)
-    (found,) = selected(row(2, 0, 0), values)
+    (found,) = mask_unlearned(row(2, 0, 0), values)
     assert found.tolist() == [1, 0, 0] and gradient(found.exp(), values) == [math.e, 0, 0]
-    assert total(row(1.0, math.nan), row(3.0, 0.0)).item() == 3.0
+    assert weighted_sum(row(1.0, math.nan), row(3.0, 0.0)).item() == 3.0
 
 
 # ------------------------------------------------------------------ measurements
@@ -334,7 +336,13 @@ def test_selected_is_not_looked_at() -> None:
 def test_stats_golden() -> None:
     gap = row(math.log(1.5), math.log(0.5), 0.0, math.log(1.5))
     found = policy_stats(
-        gap, gap, row(1, -1, 0, -1), low=0.2, high=0.2, behaviour_gap=row(0, math.log(2), 0, 0), entropy=row(1, 2, 3, 4)
+        gap,
+        gap,
+        row(1, -1, 0, -1),
+        low=0.2,
+        high=0.2,
+        behavior_log_ratio=row(0, math.log(2), 0, 0),
+        entropy=row(1, 2, 3, 4),
     )
     means = {name: float(value) / count for name, (value, count) in found.items()}
     k3 = [0.5 - math.log(1.5), -0.5 + math.log(2), 0.0, 0.5 - math.log(1.5)]

@@ -7,7 +7,15 @@ import pytest
 
 from evolvent.errors import BatchMismatch, ErrorRecord, NonFinite, NothingToLearn
 from evolvent.learn.token_sequences import flatten
-from evolvent.rl.rollout_batch import CUT_OFF, GOES_ON, TERMINATED, TRUNCATED, Flat, flat, with_columns
+from evolvent.rl.rollout_batch import (
+    CUT_OFF,
+    GOES_ON,
+    TERMINATED,
+    TRUNCATED,
+    RolloutBatch,
+    add_columns,
+    build_rollout_batch,
+)
 from evolvent.trajectory import Generation, Score, Step, Task, Trajectory
 
 STOP = 9
@@ -46,7 +54,7 @@ def episode(name, steps, *, rewards, ended_by="world", group=None, version=0, **
 
 
 def chains_of(*trajectories, stops=True):
-    return flatten(trajectories, Dialect(), instructions=lambda task: "", context=99, stops=stops).parts
+    return flatten(trajectories, Dialect(), instructions=lambda task: "", context=99, stops=stops).sequences
 
 
 ONE = episode("one", [([1, 2], [3, 4, STOP]), ([5], [6, STOP])], rewards=[0.25, 1.0], group="g")
@@ -54,34 +62,34 @@ TWO = episode("two", [([1], [7, STOP])], rewards=[-1.0], ended_by="horizon", gro
 
 
 def test_parts_actions_and_episodes():
-    found, report = flat([ONE, TWO], chains_of(ONE, TWO))
+    found, report = build_rollout_batch([ONE, TWO], chains_of(ONE, TWO))
     assert found.action.tolist() == [0, 0, 0, 1, 1, 2, 2]
     assert found.episode.tolist() == [0, 0, 1] and found.group.tolist() == [0, 0]
     assert found.reward.tolist() == [0, 0, 0.25, 0, 1.0, 0, -1.0]
     assert found.ended.tolist() == [GOES_ON, TERMINATED, TRUNCATED]
     assert found.version.tolist() == [0] * 5 + [3] * 2
-    assert found.chain.tolist() == [0] * 5 + [1] * 2 and found.place.tolist() == [2, 3, 4, 6, 7, 1, 2]
-    assert found.last.tolist() == [False, False, True, False, True, False, True]
-    assert (report.episodes, report.taken, report.unscored) == (2, (0, 1), 0)
-    assert found.where(4) == "episode 0, action 1, part 1"
+    assert found.sequence.tolist() == [0] * 5 + [1] * 2 and found.position.tolist() == [2, 3, 4, 6, 7, 1, 2]
+    assert found.is_last_in_action.tolist() == [False, False, True, False, True, False, True]
+    assert (report.episodes, report.episode_index, report.unscored) == (2, (0, 1), 0)
+    assert found.describe_position(4) == "episode 0, action 1, part 1"
 
 
 def test_a_step_without_parts_pays_the_action_before_it():
     silent = episode("s", [([1], [2, STOP]), ([1], None), ([3], [4])], rewards=[0.0, 5.0, 1.0])
-    found, _ = flat([silent], chains_of(silent))
+    found, _ = build_rollout_batch([silent], chains_of(silent))
     assert found.reward.tolist() == [0, 5.0, 1.0] and found.episode.tolist() == [0, 0]
 
 
 def test_a_lone_stop_token_is_an_action_of_one_part():
     mute = episode("m", [([1], [STOP])], rewards=[-1.0])
-    assert flat([mute], chains_of(mute))[0].parts == 1
+    assert build_rollout_batch([mute], chains_of(mute))[0].num_tokens == 1
     with pytest.raises(NothingToLearn, match=r"none of 1 episodes .* got 1 without a token to learn"):
-        flat([mute], chains_of(mute, stops=False))
+        build_rollout_batch([mute], chains_of(mute, stops=False))
 
 
 def test_running_out_of_context_is_an_end():
     full = episode("f", [([1], [2])], rewards=[0.0], ended_by="horizon", meta={"context_full": True})
-    assert flat([full], chains_of(full))[0].ended.tolist() == [CUT_OFF]
+    assert build_rollout_batch([full], chains_of(full))[0].ended.tolist() == [CUT_OFF]
 
 
 @pytest.mark.parametrize(("ended_by", "end"), [("world", CUT_OFF), ("agent", CUT_OFF), ("horizon", TRUNCATED)])
@@ -94,35 +102,35 @@ def test_a_last_reply_that_was_cut_is_told_from_one_that_ended(ended_by, end):
         steps[at] = replace(steps[at], generations=(replace(steps[at].generations[0], stop="length"),))
         return replace(whole, steps=tuple(steps))
 
-    assert flat([cut(1)], chains_of(cut(1)))[0].ended.tolist() == [GOES_ON, end]
+    assert build_rollout_batch([cut(1)], chains_of(cut(1)))[0].ended.tolist() == [GOES_ON, end]
     goes_on = TRUNCATED if ended_by == "horizon" else TERMINATED
-    assert flat([cut(0)], chains_of(cut(0)))[0].ended.tolist() == [GOES_ON, goes_on]
+    assert build_rollout_batch([cut(0)], chains_of(cut(0)))[0].ended.tolist() == [GOES_ON, goes_on]
 
 
 def test_what_cannot_be_scored_is_left_out_and_never_0():
     failed = episode("x", [([1], [2])], rewards=[0.0], ended_by="error", error=ErrorRecord("EnvLost", "gone"))
     unknown = episode("u", [([1], [2])], rewards=[None])
     chains = chains_of(failed, ONE, unknown, TWO)
-    found, report = flat([failed, ONE, unknown, TWO], chains)
-    assert (report.unscored, report.taken) == (2, (1, 3)) and found.reward.sum() == pytest.approx(0.25)
-    assert set(found.chain.tolist()) == {1, 3}
+    found, report = build_rollout_batch([failed, ONE, unknown, TWO], chains)
+    assert (report.unscored, report.episode_index) == (2, (1, 3)) and found.reward.sum() == pytest.approx(0.25)
+    assert set(found.sequence.tolist()) == {1, 3}
     with pytest.raises(NothingToLearn, match="could not be scored; got 2 of 3"):
-        flat([failed, ONE, unknown], chains)
+        build_rollout_batch([failed, ONE, unknown], chains)
 
 
 def test_too_old_a_policy():
-    found, report = flat([ONE, TWO], chains_of(ONE, TWO), least_version=2)
+    found, report = build_rollout_batch([ONE, TWO], chains_of(ONE, TWO), min_version=2)
     assert (report.stale, report.episodes) == (1, 1) and found.version.min() == 3
 
 
 def test_rewards_of_a_method():
-    found, _ = flat([ONE], chains_of(ONE), rewards=lambda t: [0.0, 0.5])
+    found, _ = build_rollout_batch([ONE], chains_of(ONE), rewards=lambda t: [0.0, 0.5])
     assert found.reward.tolist() == [0, 0, 0, 0, 0.5]
     with pytest.raises(NonFinite, match="reward of episode 0, action 1, part 1 is not finite"):
-        flat([ONE], chains_of(ONE), rewards=lambda t: [0.0, float("nan")])
+        build_rollout_batch([ONE], chains_of(ONE), rewards=lambda t: [0.0, float("nan")])
     for wrong in ([1.0], [0.0, 0.5, 1.0]):
         with pytest.raises(BatchMismatch, match="not one reward a step of 'one'"):
-            flat([ONE], chains_of(ONE), rewards=lambda t, wrong=wrong: wrong)
+            build_rollout_batch([ONE], chains_of(ONE), rewards=lambda t, wrong=wrong: wrong)
 
 
 def test_forks_give_their_shared_tokens_once():
@@ -135,25 +143,25 @@ def test_forks_give_their_shared_tokens_once():
         Step("c", "c", 2.0, generations=(third,)),
     )
     fork = Trajectory("fork", Task("toy", "1", {}), steps, score=Score(1.0))
-    found, _ = flat([fork], chains_of(fork))
-    assert found.parts == 4 and found.reward.tolist() == [0, 0, 1, 2] and found.chain.tolist() == [0, 0, 0, 1]
+    found, _ = build_rollout_batch([fork], chains_of(fork))
+    assert found.num_tokens == 4 and found.reward.tolist() == [0, 0, 1, 2] and found.sequence.tolist() == [0, 0, 0, 1]
 
 
 def test_columns_come_back_to_their_tokens():
     chains = chains_of(ONE, TWO)
-    found, _ = flat([ONE, TWO], chains)
-    values = np.arange(found.parts, dtype=np.float64) + 1
-    one, two = with_columns(chains, found, {"advantages": values})
+    found, _ = build_rollout_batch([ONE, TWO], chains)
+    values = np.arange(found.num_tokens, dtype=np.float64) + 1
+    one, two = add_columns(chains, found, {"advantages": values})
     assert one.columns["advantages"].tolist() == [0, 0, 1, 2, 3, 0, 4, 5] and two.columns["advantages"].tolist() == [
         0,
         6,
         7,
     ]
     assert (one.weight != 0).tolist() == (one.columns["advantages"] != 0).tolist()
-    (rest,) = with_columns(chains, found, {"advantages": values}, kept=values > 5)
+    (rest,) = add_columns(chains, found, {"advantages": values}, learned_mask=values > 5)
     assert rest.trajectory == "two" and rest.weight.tolist() == [0, 1, 1]
     with pytest.raises(BatchMismatch, match="another length"):
-        with_columns(chains, found, {"advantages": values[1:]})
+        add_columns(chains, found, {"advantages": values[1:]})
 
 
 @pytest.mark.parametrize(
@@ -177,9 +185,9 @@ def test_refusals(change, what):
         "reward": np.zeros(3),
         "ended": np.asarray([GOES_ON, TERMINATED], np.int8),
         "bootstrap": np.zeros(2),
-        "chain": np.zeros(3, np.int64),
-        "place": np.arange(3),
+        "sequence": np.zeros(3, np.int64),
+        "position": np.arange(3),
     }
-    Flat(**plain)
+    RolloutBatch(**plain)
     with pytest.raises(BatchMismatch, match=what):
-        Flat(**{**plain, **{name: np.asarray(values) for name, values in change.items()}})
+        RolloutBatch(**{**plain, **{name: np.asarray(values) for name, values in change.items()}})

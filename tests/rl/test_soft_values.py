@@ -132,22 +132,22 @@ def test_targets_use_the_divergence_of_their_own_step() -> None:
     away = [sum(p * math.log(2 * p) for p in pair) for pair in chances]
     assert values.tolist() == pytest.approx([-gap for gap in away])
     flat = table(Told([2, 2], [1.0, 2.0]))
-    targets = decomposed_gae(values.numpy(), flat, gamma=0.5, lam=0.0, lam_part=0.0).returns
+    targets = decomposed_gae(values.numpy(), flat, gamma=0.5, gae_lambda=0.0, token_lambda=0.0).returns
     assert targets.tolist() == pytest.approx([-away[1], 1.0 - 0.5 * away[2], -away[3], 2.0])
 
 
 def test_targets_that_reach_back() -> None:
     """Q^pi(lambda) by hand: errors are v' - Q inside an action, r + gamma v' - Q at its end."""
     flat, soft, chosen = table(Told([2, 2], [1.0, 2.0])), [0.1, 0.2, 0.3, 0.4], [0.5, 0.6, 0.7, 0.8]
-    found = q_targets(soft, chosen, flat, gamma=0.5, lam=0.9, lam_part=1.0)
+    found = q_targets(soft, chosen, flat, gamma=0.5, gae_lambda=0.9, token_lambda=1.0)
     assert found.tolist() == pytest.approx([1.155, 1.555, 1.6, 2.0])
-    one = q_targets(soft, chosen, flat, gamma=0.5, lam=0.0, lam_part=0.0)
-    near = decomposed_gae(soft, flat, gamma=0.5, lam=0.0, lam_part=0.0).returns
+    one = q_targets(soft, chosen, flat, gamma=0.5, gae_lambda=0.0, token_lambda=0.0)
+    near = decomposed_gae(soft, flat, gamma=0.5, gae_lambda=0.0, token_lambda=0.0).returns
     assert one.tolist() == pytest.approx(near.tolist())
     two = table(Told([1], [1.0]), Told([1], [2.0]))  # what one episode earned is nothing to the one before it
-    assert q_targets([0.0, 0.0], [0.0, 0.0], two, gamma=1.0, lam=1.0).tolist() == [1.0, 2.0]
+    assert q_targets([0.0, 0.0], [0.0, 0.0], two, gamma=1.0, gae_lambda=1.0).tolist() == [1.0, 2.0]
     with pytest.raises(BatchMismatch, match="as many of 'chosen'"):
-        q_targets(soft, chosen[1:], flat, gamma=0.5, lam=0.9)
+        q_targets(soft, chosen[1:], flat, gamma=0.5, gae_lambda=0.9)
 
 
 def test_td_golden() -> None:

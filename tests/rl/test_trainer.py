@@ -9,7 +9,7 @@ import torch
 from acting import Echo, Endless, quick, run_of, small, talking, verbs_of
 
 import evolvent as ev
-from evolvent.agents.base import turn_of
+from evolvent.agents.base import recorded_turn
 from evolvent.agents.history import Window
 from evolvent.errors import NothingToLearn
 from evolvent.learn.config import TrainConfig
@@ -17,19 +17,19 @@ from evolvent.learn.learner import Learner
 from evolvent.learn.objectives import Objective
 from evolvent.learn.optim.make import OptimizerConfig
 from evolvent.learn.packing import Batch
-from evolvent.methods.etpo import ETPO, Networks, backup, etpo, within
+from evolvent.methods.etpo import ETPOConfig, Networks, etpo, mask_impossible, run_backup
 from evolvent.methods.grpo import GRPOConfig, grpo
-from evolvent.methods.ntpo import NTPO
-from evolvent.methods.poad import POAD as PoadConfig
+from evolvent.methods.ntpo import NTPOConfig
+from evolvent.methods.poad import POADConfig as PoadConfig
 from evolvent.methods.poad import poad
-from evolvent.methods.ppo import PPO, TOKEN, ppo
-from evolvent.rl.advantages import Credit, decomposed_gae
-from evolvent.rl.critic import critic
+from evolvent.methods.ppo import TOKEN, PPOConfig, ppo
+from evolvent.rl.advantages import Advantages, decomposed_gae
+from evolvent.rl.critic import critic_objective
 from evolvent.rl.objective import PolicyGradient, policy_gradient
 from evolvent.rl.presets import GRPO, POAD
-from evolvent.rl.rollout_batch import CUT_OFF, TRUNCATED, with_columns
-from evolvent.rl.scoring import look, supports
-from evolvent.rl.trainer import Practice, Setup, passes
+from evolvent.rl.rollout_batch import CUT_OFF, TRUNCATED, add_columns
+from evolvent.rl.scoring import add_top_k_support, score_sequences
+from evolvent.rl.trainer import PolicyTrainer, RLSpec, run_epochs
 
 
 def tasks(world):
@@ -37,37 +37,37 @@ def tasks(world):
 
 
 def setup_of(preset=POAD, *, valued=True, **config):
-    return Setup(preset.name, quick(**config), preset.objective, critic() if valued else None)
+    return RLSpec(preset.name, quick(**config), preset.objective, critic_objective() if valued else None)
 
 
 def looked(folder, world, setup):
     """What a first look at one iteration's episodes gives, and the practice."""
-    with run_of(folder, world) as run, run.practise(small(world), setup) as practice:
-        next(practice.rounds())
-        return practice.look(practice.play(practice.starts(tasks(world)))), practice
+    with run_of(folder, world) as run, run.train_rl(small(world), setup) as practice:
+        next(practice.iterations())
+        return practice.score(practice.rollout(practice.next_starts(tasks(world)))), practice
 
 
 @pytest.mark.parametrize(
     "config",
-    [{}, {"temperature": 0.6}, {"temperature": 1.4, "top_k": 3}, {"choose": True, "temperature": 0.8}],
+    [{}, {"temperature": 0.6}, {"temperature": 1.4, "top_k": 3}, {"restrict_to_admissible": True, "temperature": 0.8}],
     ids=["plain", "heat", "top-k", "chosen"],
 )
 def test_the_learner_computes_with_the_distribution_that_was_sampled(tmp_path, config):
-    world = Listed() if config.get("choose") else Echo()
+    world = Listed() if config.get("restrict_to_admissible") else Echo()
     seen, _ = looked(tmp_path, world, setup_of(GRPO, valued=False, **config))
-    assert np.allclose(seen.old, seen.flat.logp, atol=2e-5), "the ratio is 1 before the first update"
-    assert seen.flat.logp.std() > 0.05, "and says something"
+    assert np.allclose(seen.old, seen.batch.logp, atol=2e-5), "the ratio is 1 before the first update"
+    assert seen.batch.logp.std() > 0.05, "and says something"
 
 
 def test_a_sequence_without_targets_changes_nothing_of_what_is_said_of_the_others(tmp_path):
     """Of top-k too: the tokens that could be drawn are those of each sequence, wherever it stands."""
     seen, practice = looked(tmp_path, Echo(), setup_of(GRPO, valued=False, temperature=1.4, top_k=3))
-    plain = [replace(chain, columns={}) for chain in seen.chains[:4]]
+    plain = [replace(chain, columns={}) for chain in seen.sequences[:4]]
     silent = replace(plain[0], weight=np.zeros(len(plain[0]), np.float32))
 
     def said(chains):
-        drawn = supports(practice.policy, chains, top_k=3, temperature=1.4)
-        return look(practice.policy, drawn, temperature=1.4)
+        drawn = add_top_k_support(practice.policy, chains, top_k=3, temperature=1.4)
+        return score_sequences(practice.policy, drawn, temperature=1.4)
 
     for one, other in zip(said(plain), said([silent, *plain])[1:], strict=True):
         assert np.allclose(one["logprobs"], other["logprobs"], atol=1e-5)
@@ -86,16 +86,16 @@ class Listed(Echo):
 
 def test_sampled_probabilities_of_a_support_sum_to_one(tmp_path):
     """Over every token that could have been drawn at a place, `exp(logp)` adds up to 1."""
-    seen, practice = looked(tmp_path, Listed(), setup_of(GRPO, valued=False, choose=True))
-    from evolvent.learn.forward import on_support, target_logits
+    seen, practice = looked(tmp_path, Listed(), setup_of(GRPO, valued=False, restrict_to_admissible=True))
+    from evolvent.learn.forward import support_logprobs, target_logits
     from evolvent.learn.packing import collate_padded
 
-    batch = collate_padded(seen.chains, [[0]])
+    batch = collate_padded(seen.sequences, [[0]])
     support = batch.columns["support"].long()
     with torch.no_grad():
         logits = target_logits(practice.policy.model, batch).float()
     total = sum(
-        torch.where(support[:, k] >= 0, on_support(logits, support[:, k].clamp(min=0), support)[0].exp(), 0.0)
+        torch.where(support[:, k] >= 0, support_logprobs(logits, support[:, k].clamp(min=0), support)[0].exp(), 0.0)
         for k in range(support.shape[1])
     )
     assert torch.allclose(total, torch.ones(len(total)), atol=1e-5)
@@ -106,36 +106,36 @@ def test_a_truncated_episode_has_the_value_of_its_final_observation(tmp_path):
     world = Endless()
     setup = setup_of()
     seen, practice = looked(tmp_path, world, setup)
-    last = np.flatnonzero(seen.flat.ended)
-    assert set(seen.flat.ended[last].tolist()) == {TRUNCATED}
-    assert (seen.flat.bootstrap[last] == 0).all(), "a new head says 0 everywhere"
+    last = np.flatnonzero(seen.batch.ended)
+    assert set(seen.batch.ended[last].tolist()) == {TRUNCATED}
+    assert (seen.batch.bootstrap[last] == 0).all(), "a new head says 0 everywhere"
     with torch.no_grad():
         practice.policy.value_head.outer.bias.fill_(0.5)
         practice.policy.value_head.outer.weight.normal_(generator=torch.Generator().manual_seed(0))
-    again = practice.look(seen.played)
+    again = practice.score(seen.trajectories)
     dialect, trajectory = practice.policy.dialect, again.episodes[0]
     ids = [int(i) for generation in trajectory.generations for i in generation.ids]
     ids += dialect.turn(trajectory.final_observation, stopped=trajectory.steps[-1].generations[-1].stop != "length")
     with torch.no_grad():
         hidden = practice.policy.model.model(torch.tensor([ids])).last_hidden_state[0, -1]
         expected = float(practice.policy.value_head(hidden))
-    assert again.flat.bootstrap[last[0]] == pytest.approx(expected, abs=1e-5)
-    found = decomposed_gae(again.values, again.flat, gamma=0.9, lam=0.95)
+    assert again.batch.bootstrap[last[0]] == pytest.approx(expected, abs=1e-5)
+    found = decomposed_gae(again.values, again.batch, gamma=0.9, gae_lambda=0.95)
     assert np.isfinite(found.advantage).all()
 
 
 def test_an_episode_that_fills_the_context_has_no_next_action(tmp_path):
     world = Endless()
-    with run_of(tmp_path, world) as run, run.practise(small(world), setup_of()) as practice:
-        for _ in practice.rounds():
-            played = practice.play(practice.starts(tasks(world)))
-            seen = practice.look(played)
-            assert (seen.flat.ended[seen.flat.ended > 0] == TRUNCATED).all()
+    with run_of(tmp_path, world) as run, run.train_rl(small(world), setup_of()) as practice:
+        for _ in practice.iterations():
+            played = practice.rollout(practice.next_starts(tasks(world)))
+            seen = practice.score(played)
+            assert (seen.batch.ended[seen.batch.ended > 0] == TRUNCATED).all()
             long = [
                 ev.Trajectory(t.id, t.task, t.steps, "say red " * 20, t.ended_by, t.score, group=t.group)
                 for t in played
             ]
-            assert (practice.look(long).flat.ended[seen.flat.ended > 0] == CUT_OFF).all()
+            assert (practice.score(long).batch.ended[seen.batch.ended > 0] == CUT_OFF).all()
             break
 
 
@@ -143,33 +143,33 @@ def test_an_episode_that_fills_the_context_has_no_next_action(tmp_path):
 def test_a_history_policy_goes_on_at_a_cut_where_the_context_is_full(tmp_path, config):
     """What the agent would have read next has a value, though it does not fit behind what was read before."""
     world, setup = Endless(), setup_of(**config)
-    with run_of(tmp_path, world) as run, run.practise(small(world), setup) as practice:
-        next(practice.rounds())
+    with run_of(tmp_path, world) as run, run.train_rl(small(world), setup) as practice:
+        next(practice.iterations())
         with torch.no_grad():
-            practice.valued.value_head.outer.bias.fill_(0.5)
-            practice.valued.value_head.outer.weight.normal_(generator=torch.Generator().manual_seed(0))
+            practice.value_policy.value_head.outer.bias.fill_(0.5)
+            practice.value_policy.value_head.outer.weight.normal_(generator=torch.Generator().manual_seed(0))
         dialect, context, roots = practice.policy.dialect, practice.policy.context, {}
 
         def shorter(one):
-            turns = [turn_of(step, dialect, render=str) for step in one.steps]
+            turns = [recorded_turn(step, dialect, render=str) for step in one.steps]
             roots[one.id] = Window()(dialect, "", turns, one.final_observation, context - 3)
             return roots[one.id]
 
-        played = practice.play(practice.starts(tasks(world)))
-        room = {chain.trajectory: context - len(chain) for chain in practice.look(played).chains}
+        played = practice.rollout(practice.next_starts(tasks(world)))
+        room = {chain.trajectory: context - len(chain) for chain in practice.score(played).sequences}
         full = [replace(one, final_observation="red " * room[one.id]) for one in played]
-        without = practice.look(full)
-        practice.shorter = shorter
-        seen = practice.look(full)
-    last = np.flatnonzero(seen.flat.ended)
-    assert (without.flat.ended[last] == CUT_OFF).all() and (seen.flat.ended[last] == TRUNCATED).all()
-    assert np.allclose(seen.old, without.old, atol=1e-5) and len(seen.chains) == len(without.chains)
-    assert len(roots) == len(last) and not without.flat.bootstrap.any()
+        without = practice.score(full)
+        practice.truncate_history = shorter
+        seen = practice.score(full)
+    last = np.flatnonzero(seen.batch.ended)
+    assert (without.batch.ended[last] == CUT_OFF).all() and (seen.batch.ended[last] == TRUNCATED).all()
+    assert np.allclose(seen.old, without.old, atol=1e-5) and len(seen.sequences) == len(without.sequences)
+    assert len(roots) == len(last) and not without.batch.bootstrap.any()
     for one, action in zip(seen.episodes, last.tolist(), strict=True):
         with torch.no_grad():
-            hidden = practice.valued.model.model(torch.tensor([roots[one.id]])).last_hidden_state[0, -1]
-            expected = float(practice.valued.value_head(hidden))
-        assert seen.flat.bootstrap[action] == pytest.approx(expected, abs=1e-5)
+            hidden = practice.value_policy.model.model(torch.tensor([roots[one.id]])).last_hidden_state[0, -1]
+            expected = float(practice.value_policy.value_head(hidden))
+        assert seen.batch.bootstrap[action] == pytest.approx(expected, abs=1e-5)
 
 
 ETPO_PRACTICE = {"epochs": 4, "critic_lr": 3e-4, "iterations": 40, "save_every": 40}
@@ -178,9 +178,9 @@ RLOO_PRACTICE = {"iterations": 30, "save_every": 30}
 METHODS = {
     "poad": (poad, PoadConfig),
     "poad-own-critic": (poad, lambda practice: PoadConfig(practice=practice.model_copy(update={"critic": "own"}))),
-    "ntpo": (poad, lambda practice: NTPO(gamma=0.9, practice=practice)),
-    "ppo-action": (ppo, PPO),
-    "ppo-token": (ppo, lambda practice: PPO(practice=practice, **{**TOKEN, "kl": 0.01})),
+    "ntpo": (poad, lambda practice: NTPOConfig(gamma=0.9, practice=practice)),
+    "ppo-action": (ppo, PPOConfig),
+    "ppo-token": (ppo, lambda practice: PPOConfig(practice=practice, **{**TOKEN, "kl": 0.01})),
     "grpo": (grpo, lambda practice: GRPOConfig(practice=practice, kl=0.01)),
     "rloo": (
         grpo,
@@ -189,7 +189,7 @@ METHODS = {
         ),  # without one in four collapses
     ),
     "gigpo": (grpo, lambda practice: GRPOConfig(practice=practice, kind="gigpo")),
-    "etpo": (etpo, lambda practice: ETPO(practice=practice.model_copy(update=ETPO_PRACTICE))),
+    "etpo": (etpo, lambda practice: ETPOConfig(practice=practice.model_copy(update=ETPO_PRACTICE))),
     "dapo": (grpo, lambda practice: GRPOConfig(practice=practice, kind="dapo", refill=1)),
 }
 
@@ -207,7 +207,7 @@ def test_every_method_learns_to_say_what_is_shown(tmp_path, beginner, name):
     """Words at random are right in one episode of sixteen."""
     method, config = METHODS[name]
     world = Echo()
-    practice = quick(iterations=22, tasks=16, samples=4, save_every=22, minibatches=2)
+    practice = quick(iterations=22, tasks_per_iteration=16, group_size=4, save_every=22, minibatches=2)
 
     def learned(verbs, seed):
         with ev.Run(tmp_path / f"{verbs.train.layout}-{seed}", verbs, seed=seed, settings=verbs.settings()) as run:
@@ -225,7 +225,7 @@ def test_every_method_learns_to_say_what_is_shown(tmp_path, beginner, name):
 @pytest.mark.parametrize("method", ["grpo", "poad"])
 def test_playing_ahead_is_one_version_behind_whoever_is_faster(tmp_path, beginner, method):
     """With a critic on the policy's trunk too: what plays has no value head."""
-    world, practice = Echo(), quick(overlap=True, iterations=5, measure_every=2)
+    world, practice = Echo(), quick(prefetch_rollouts=True, iterations=5, measure_every=2)
     call, config = METHODS[method]
     found = []
     for n in range(2):
@@ -250,18 +250,18 @@ def test_a_stopped_practice_ends_as_if_it_had_not_been_stopped(tmp_path, monkeyp
     world, config = Echo(), quick(critic="own", save_every=2, iterations=5)
     if name == "warming":
         config = config.model_copy(update={"critic": "shared", "critic_warmup": 3})
-    config = config.model_copy(update={"overlap": name == "ahead"})
-    method, settings = (etpo, ETPO(practice=config)) if name == "etpo" else (poad, PoadConfig(practice=config))
+    config = config.model_copy(update={"prefetch_rollouts": name == "ahead"})
+    method, settings = (etpo, ETPOConfig(practice=config)) if name == "etpo" else (poad, PoadConfig(practice=config))
     with run_of(tmp_path / "whole", world, optimizer=optimizer) as run:
         whole = method(small(world), tasks(world), config=settings, run=run)
-    improve = Practice.improve
+    improve = PolicyTrainer.update
 
     def stops(self, seen, credit, **more):
         if self.iteration == 4:
             raise KeyboardInterrupt
         improve(self, seen, credit, **more)
 
-    monkeypatch.setattr(Practice, "improve", stops)
+    monkeypatch.setattr(PolicyTrainer, "update", stops)
     with run_of(tmp_path / "cut", world, optimizer=optimizer) as run, pytest.raises(KeyboardInterrupt):
         method(small(world), tasks(world), config=settings, run=run)
     monkeypatch.undo()
@@ -276,28 +276,28 @@ def test_a_stopped_practice_ends_as_if_it_had_not_been_stopped(tmp_path, monkeyp
 
 def test_the_first_soft_backup_is_the_reward(tmp_path):
     """Q is 0 and the policy is the reference: prefixes are worth 0, and an action's last token what it was paid."""
-    world, networks = Echo(), Networks(ETPO(beta=0.5))
+    world, networks = Echo(), Networks(ETPOConfig(beta=0.5))
     objective = Objective("etpo", networks.policy_loss, lambda batch: batch.count, ("logits",))
-    setup = Setup("etpo", quick(iterations=1), objective, prepare=networks.join)
-    with run_of(tmp_path, world) as run, run.practise(talking(tmp_path / "talks", world), setup) as practice:
-        for _ in practice.rounds():
-            seen = practice.look(practice.play(practice.starts(tasks(world))))
+    setup = RLSpec("etpo", quick(iterations=1), objective, on_start=networks.create)
+    with run_of(tmp_path, world) as run, run.train_rl(talking(tmp_path / "talks", world), setup) as practice:
+        for _ in practice.iterations():
+            seen = practice.score(practice.rollout(practice.next_starts(tasks(world))))
             fitted = {}
-            practice.passes_of = lambda name, seen, columns, fitted=fitted: fitted.update(columns)
-            backup(practice, seen, networks)
-    assert seen.flat.reward.sum() > 0 and np.allclose(fitted["returns"], seen.flat.reward, atol=1e-5)
-    assert practice.measured["loss"] < 1e-4, "the policy is already where Q would have it"
+            practice.update_network = lambda name, seen, columns, fitted=fitted: fitted.update(columns)
+            run_backup(practice, seen, networks)
+    assert seen.batch.reward.sum() > 0 and np.allclose(fitted["returns"], seen.batch.reward, atol=1e-5)
+    assert practice.metrics["loss"] < 1e-4, "the policy is already where Q would have it"
 
 
 def test_an_update_beyond_its_limit_is_not_taken_and_ends_the_passes(tmp_path):
     world = Echo()
-    objective = policy_gradient(PolicyGradient(stop_kl=1e-9), name="careful")
-    setup = Setup("careful", quick(epochs=5, minibatches=2, iterations=1), objective)
-    with run_of(tmp_path, world) as run, run.practise(small(world), setup) as practice:
-        for _ in practice.rounds():
-            seen = practice.look(practice.play(practice.starts(tasks(world))))
-            noise = np.random.default_rng(0).normal(size=seen.flat.parts)
-            practice.improve(seen, Credit(noise, noise))
+    objective = policy_gradient(PolicyGradient(target_kl=1e-9), name="careful")
+    setup = RLSpec("careful", quick(ppo_epochs=5, minibatches=2, iterations=1), objective)
+    with run_of(tmp_path, world) as run, run.train_rl(small(world), setup) as practice:
+        for _ in practice.iterations():
+            seen = practice.score(practice.rollout(practice.next_starts(tasks(world))))
+            noise = np.random.default_rng(0).normal(size=seen.batch.num_tokens)
+            practice.update(seen, Advantages(noise, noise))
         assert practice.learner.updates == 1, "the first update has ratio 1; the second would go on from another policy"
         steps = {int(state["step"]) for state in practice.learner.optimizer.state.values()}
         assert steps == {1}
@@ -305,7 +305,7 @@ def test_an_update_beyond_its_limit_is_not_taken_and_ends_the_passes(tmp_path):
 
 def test_nothing_to_learn_is_said_after_a_while(tmp_path):
     world = Endless()
-    config = GRPOConfig(practice=quick(iterations=30, tasks=2, samples=2))
+    config = GRPOConfig(practice=quick(iterations=30, tasks_per_iteration=2, group_size=2))
     with run_of(tmp_path, world) as run, pytest.raises(NothingToLearn, match=r"in 40 of 40 groups all .* the same"):
         grpo(small(world), tasks(world), config=config, run=run)
 
@@ -313,11 +313,11 @@ def test_nothing_to_learn_is_said_after_a_while(tmp_path):
 def test_the_critic_may_learn_alone_first(tmp_path):
     world = Endless()
     setup = setup_of(critic_warmup=4)
-    with run_of(tmp_path, world) as run, run.practise(small(world), setup) as practice:
-        for _ in practice.rounds():
-            seen = practice.look(practice.play(practice.starts(tasks(world))))
-            practice.improve(seen, seen.credit(POAD.credit))
-            rows = practice.measured
+    with run_of(tmp_path, world) as run, run.train_rl(small(world), setup) as practice:
+        for _ in practice.iterations():
+            seen = practice.score(practice.rollout(practice.next_starts(tasks(world))))
+            practice.update(seen, seen.estimate_advantages(POAD.estimator))
+            rows = practice.metrics
             assert "critic_loss" in rows and "loss" not in rows, "the policy's loss is not looked at"
         said = practice.policy.model.state_dict()
         assert all(torch.equal(weight, said[name]) for name, weight in practice.first.model.state_dict().items())
@@ -340,16 +340,16 @@ def test_a_finished_practice_is_the_same_policy_to_what_comes_after_it(tmp_path)
 def test_how_an_update_is_cut_does_not_change_what_is_in_it(tmp_path, beginner):
     world, found = Echo(), []
     setup = setup_of(GRPO, valued=False, iterations=1)
-    with run_of(tmp_path, world) as run, run.practise(beginner, setup) as practice:
-        next(practice.rounds())
-        seen = practice.look(practice.play(practice.starts(tasks(world))))
-        noise = np.random.default_rng(0).normal(size=seen.flat.parts)
-        columns = {"old": seen.old, "behaviour": seen.flat.logp, "advantages": noise, "reference": seen.old}
-        chains = with_columns(seen.chains, seen.flat, columns)
+    with run_of(tmp_path, world) as run, run.train_rl(beginner, setup) as practice:
+        next(practice.iterations())
+        seen = practice.score(practice.rollout(practice.next_starts(tasks(world))))
+        noise = np.random.default_rng(0).normal(size=seen.batch.num_tokens)
+        columns = {"old": seen.old, "behaviour": seen.batch.logp, "advantages": noise, "reference": seen.old}
+        chains = add_columns(seen.sequences, seen.batch, columns)
     for most in (2048, 48):
-        config = TrainConfig(lr=1e-3, weight_decay=0.0, warmup_updates=0, batch_tokens=most)
+        config = TrainConfig(lr=1e-3, weight_decay=0.0, warmup_steps=0, batch_tokens=most)
         learner = Learner(beginner.clone(), GRPO.objective, config, seed=0)
-        tally = passes(learner, chains, epochs=2, minibatches=2, rng=np.random.default_rng(3))
+        tally = run_epochs(learner, chains, num_epochs=2, minibatches=2, rng=np.random.default_rng(3))
         assert tally.updates == 4
         found.append(torch.cat([weight.detach().flatten() for weight in learner.policy.model.parameters()]))
     before = torch.cat([weight.detach().flatten() for weight in beginner.model.parameters()])
@@ -360,17 +360,17 @@ def test_how_an_update_is_cut_does_not_change_what_is_in_it(tmp_path, beginner):
 def test_soft_values_are_of_what_could_be_drawn():
     logits = torch.tensor([[1.0, 2.0, 3.0], [0.5, 0.1, 0.2]])
     batch = Batch(*[torch.zeros(0)] * 4, (0,), 0, columns={"support": torch.tensor([[2, 0, -1], [-1, -1, -1]])})
-    kept = within(logits, batch).log_softmax(-1).exp()
+    kept = mask_impossible(logits, batch).log_softmax(-1).exp()
     assert torch.allclose(
         kept[0], torch.tensor([1.0, 0.0, 3.0]).sub(3).exp() * torch.tensor([1.0, 0, 1]) / (1 + np.exp(-2))
     )
     assert torch.allclose(kept[1], logits[1].softmax(-1)), "after a final observation nothing was drawn"
 
 
-@pytest.mark.parametrize("wrong", [{"max_lag": 0}, {"top_k": 4}])
+@pytest.mark.parametrize("wrong", [{"max_policy_lag": 0}, {"top_k": 4}])
 def test_what_does_not_go_with_playing_ahead(wrong):
     with pytest.raises(ValueError, match="overlap"):
-        quick(overlap=True, **wrong)
+        quick(prefetch_rollouts=True, **wrong)
 
 
 def test_a_first_policy_is_left_as_it_was(tmp_path):
@@ -389,7 +389,7 @@ def test_an_adapter_practises_on_one_base(tmp_path, beginner):
 
     world = Echo()
     tuned = adapt(beginner, AdapterConfig(kind="lora", rank=4), seed=0)
-    config = PPO(practice=quick(iterations=2, critic="own"), **{**TOKEN, "kl": 0.01})
+    config = PPOConfig(practice=quick(iterations=2, critic="own"), **{**TOKEN, "kl": 0.01})
     frozen = {name: weight for name, weight in tuned.model.named_parameters() if "lora" not in name}
     before = {name: weight.clone() for name, weight in frozen.items()}
     with run_of(tmp_path, world) as run:

@@ -13,7 +13,7 @@ class Count(ev.TextWorld):
     name, horizon, instructions = "count", 4, "count"
 
     def __init__(self, *, blocking=True):
-        self.blocking, self.closed, self.release = blocking, [], threading.Event()
+        self.run_in_thread, self.closed, self.release = blocking, [], threading.Event()
 
     def specs(self):
         return [{"number": n, "mood": "fine"} for n in range(60)]

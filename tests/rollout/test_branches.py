@@ -11,8 +11,8 @@ from evolvent.agents.plain import _ScriptMind
 from evolvent.engine.asks import GREEDY
 from evolvent.learn.token_sequences import flatten
 from evolvent.models.policy import tiny_policy
-from evolvent.rl.scoring import chosen_supports
-from evolvent.rollout.branches import Branching, Origins
+from evolvent.rl.scoring import add_choice_support
+from evolvent.rollout.branches import BranchedStarts, BranchOrigins
 from evolvent.trajectory import Branch, Start
 from evolvent.worlds.countdown import Countdown
 from evolvent.worlds.grammar import Parsed
@@ -25,7 +25,7 @@ class Pair(ev.TextWorld):
     name, horizon, reward_range, instructions = "pair", 5, (0.0, 2.0), "repeat"
 
     def __init__(self, *, blocking=False, forks=True):
-        self.blocking, self.forks, self.seen = blocking, forks, []
+        self.run_in_thread, self.forks, self.seen = blocking, forks, []
 
     def specs(self):
         return [{"first": a, "then": b} for a in "abcd" for b in "abcd"]
@@ -62,7 +62,7 @@ COUNTDOWN = Countdown(numbers=3, sizes=Sizes(train=12, dev=2, test=2))
 
 
 def demonstrated(world, count=6):
-    return ev.demonstrations([world], world.tasks("train", world.tiers[0])[:count])
+    return ev.collect_demonstrations([world], world.tasks("train", world.tiers[0])[:count])
 
 
 def branches(parents):
@@ -74,7 +74,7 @@ def branches(parents):
 
 
 def follow(world, starts, origins, **options):
-    found = ev.collect({world.name: world}, Branching(starts, origins), Follows(None), engine=None, **options)
+    found = ev.collect({world.name: world}, BranchedStarts(starts, origins), Follows(None), engine=None, **options)
     return {(one.task.id, one.sample): one for one in found}
 
 
@@ -89,7 +89,7 @@ def by_id(parents):
 )
 def test_a_branch_goes_on_exactly_where_its_parent_was(world):
     parents = by_id(demonstrated(world))
-    starts, origins = branches(parents.values()), Origins(parents)
+    starts, origins = branches(parents.values()), BranchOrigins(parents)
     found = follow(world, starts, origins, slots=5)
     assert len(found) == len(starts)
     for start in starts:
@@ -103,7 +103,7 @@ def test_a_branch_goes_on_exactly_where_its_parent_was(world):
 def test_steps_played_again_are_counted_apart(forks):
     world = Pair(forks=forks)
     parents = demonstrated(world)
-    starts, origins = branches(parents), Origins(by_id(parents))
+    starts, origins = branches(parents), BranchOrigins(by_id(parents))
     found = follow(world, starts, origins, slots=1)
     assert sum(len(one.steps) for one in found.values()) == 6 * 3 * (2 + 1), "their own steps alone"
     # Each of six parents has three branches at step 0 and three at step 1.
@@ -114,7 +114,7 @@ def test_steps_played_again_are_counted_apart(forks):
 def test_snapshots_that_are_let_go_are_made_again():
     parents = demonstrated(COUNTDOWN)
     starts = branches(parents)
-    origins, small = Origins(by_id(parents)), Origins(by_id(parents), kept=1)
+    origins, small = BranchOrigins(by_id(parents)), BranchOrigins(by_id(parents), max_parents=1)
     turns = sorted(starts, key=lambda start: start.sample)
     assert follow(COUNTDOWN, turns, origins, slots=1) == follow(COUNTDOWN, turns, small, slots=1)
     assert small.replayed > origins.replayed == sum(len(parent.steps) - 1 for parent in parents)
@@ -125,7 +125,7 @@ def test_a_parent_that_goes_another_way_when_played_again_is_an_error_of_its_bra
     wrong = replace(parent, steps=(parent.steps[0], replace(parent.steps[1], observation="say nothing")))
     ends = replace(other, steps=(*other.steps, other.steps[-1]))
     starts = [Start(parent.task, 0, Branch(wrong.id, 1)), Start(other.task, 0, Branch(ends.id, 2))]
-    found = follow(Pair(), starts, Origins(by_id([wrong, ends])))
+    found = follow(Pair(), starts, BranchOrigins(by_id([wrong, ends])))
     assert {one.error.kind for one in found.values()} == {"EnvLost"}
     assert "another episode at step 1" in found[parent.task.id, 0].error.message
     assert "its end" in found[other.task.id, 0].error.message
@@ -134,7 +134,7 @@ def test_a_parent_that_goes_another_way_when_played_again_is_an_error_of_its_bra
 
 def test_branches_that_no_episode_can_begin_at_are_refused_all_at_once():
     first, second = demonstrated(Pair(), 2)
-    origins = Origins(by_id([first, replace(second, branch=Branch(first.id, 1))]))
+    origins = BranchOrigins(by_id([first, replace(second, branch=Branch(first.id, 1))]))
     starts = [
         Start(first.task, 0, Branch("nobody", 1)),
         Start(first.task, 1, Branch(first.id, 2)),
@@ -151,7 +151,7 @@ def test_branches_that_no_episode_can_begin_at_are_refused_all_at_once():
     with pytest.raises(ev.ConfigError, match=r"not handed in"):
         list(ev.collect({"pair": Pair()}, starts[:1], ev.Expert(), engine=None))
     with pytest.raises(ev.ConfigError, match=r"cannot begin in the middle.*Expert"):
-        list(ev.collect({"pair": Pair()}, Branching(starts[-1:], origins), ev.Expert(), engine=None))
+        list(ev.collect({"pair": Pair()}, BranchedStarts(starts[-1:], origins), ev.Expert(), engine=None))
 
 
 def test_a_branch_has_the_steps_that_its_parent_had_left():
@@ -170,7 +170,7 @@ def test_a_branch_has_the_steps_that_its_parent_had_left():
     world = Longer()
     record = replace(stays, steps=(parent.steps[0],) * 4)
     starts = [Start(parent.task, step, Branch(record.id, step)) for step in range(4)]
-    found = ev.collect({"pair": world}, Branching(starts, Origins(by_id([record]))), Mute(None), engine=None)
+    found = ev.collect({"pair": world}, BranchedStarts(starts, BranchOrigins(by_id([record]))), Mute(None), engine=None)
     assert {one.branch.step: len(one.steps) for one in found} == {0: 5, 1: 4, 2: 3, 3: 2}
 
 
@@ -180,7 +180,7 @@ def test_a_branch_has_the_steps_that_its_parent_had_left():
 def speaking(policy, starts, origins, *, agent=None, slots=8, world=COUNTDOWN):
     agent = agent or ev.LanguageAgent(policy, GREEDY, max_tokens=6)
     engine = ev.LocalEngine(policy, slots=slots)
-    starts = starts if origins is None else Branching(starts, origins)
+    starts = starts if origins is None else BranchedStarts(starts, origins)
     return {
         (t.task.id, t.sample): t for t in ev.collect({world.name: world}, starts, agent, engine=engine, slots=slots)
     }
@@ -188,7 +188,7 @@ def speaking(policy, starts, origins, *, agent=None, slots=8, world=COUNTDOWN):
 
 @pytest.fixture(scope="module")
 def policy():
-    return ev.policy_for([COUNTDOWN], seed=7)
+    return ev.make_policy([COUNTDOWN], seed=7)
 
 
 def test_every_branch_of_a_greedy_episode_goes_on_as_that_did(policy):
@@ -199,7 +199,7 @@ def test_every_branch_of_a_greedy_episode_goes_on_as_that_did(policy):
     assert len(parent.steps) > 3 and max(map(len, actions)) > 2
     places = [(step, token) for step, ids in enumerate(actions) for token in range(len(ids))]
     starts = [Start(task, n, Branch(parent.id, *place)) for n, place in enumerate(places)]
-    found = speaking(policy, starts, Origins(by_id([parent])))
+    found = speaking(policy, starts, BranchOrigins(by_id([parent])))
     whole = np.concatenate([generation.ids for generation in parent.generations])
     ends = np.cumsum([len(generation.ids) for generation in parent.generations])
     for n, (step, token) in enumerate(places):
@@ -219,11 +219,11 @@ def test_every_branch_of_a_greedy_episode_goes_on_as_that_did(policy):
 
 def test_a_demonstration_in_words_is_read_as_the_learner_reads_it(policy):
     parents = demonstrated(COUNTDOWN, 4)
-    parts = flatten(parents, policy.dialect, instructions=lambda task: "", context=512).parts
+    parts = flatten(parents, policy.dialect, instructions=lambda task: "", context=512).sequences
     agent = ev.LanguageAgent(policy, max_tokens=6)
     for parent, part in zip(parents, parts, strict=True):
         starts = [Start(parent.task, n, Branch(parent.id, 1, n)) for n in range(3)]
-        found = speaking(policy, starts, Origins(by_id(parents)), agent=agent)
+        found = speaking(policy, starts, BranchOrigins(by_id(parents)), agent=agent)
         begins = int(np.flatnonzero(part.written & (part.step == 1))[0])
         for start in starts:
             one = found[parent.task.id, start.sample]
@@ -234,7 +234,7 @@ def test_a_demonstration_in_words_is_read_as_the_learner_reads_it(policy):
             text = policy.dialect.text(first.ids[begins:])
             assert text.strip() == one.steps[0].action
             assert one.steps[0].observation == parent.steps[1].observation
-            (learned,) = flatten([one], policy.dialect, instructions=lambda task: "", context=512, stops=True).parts
+            (learned,) = flatten([one], policy.dialect, instructions=lambda task: "", context=512, stops=True).sequences
             assert not learned.weight[:count].any() and not learned.logprobs[:count].any()
             assert learned.weight[count : len(first.ids)].all()
 
@@ -243,16 +243,16 @@ def test_branches_do_not_depend_on_slots_or_order(policy):
     parents = demonstrated(COUNTDOWN, 5)
     starts = [Start(p.task, n, Branch(p.id, n % 2, n % 3)) for p in parents for n in range(4)]
     agent = ev.LanguageAgent(policy, max_tokens=6)
-    one = speaking(policy, starts, Origins(by_id(parents)), agent=agent, slots=1)
-    many = speaking(policy, starts[::-1], Origins(by_id(parents)), agent=agent, slots=32)
+    one = speaking(policy, starts, BranchOrigins(by_id(parents)), agent=agent, slots=1)
+    many = speaking(policy, starts[::-1], BranchOrigins(by_id(parents)), agent=agent, slots=32)
     assert one == many and len(one) == 20
 
 
 def test_only_admissible_actions_that_begin_as_given_are_chosen(policy):
     parents = demonstrated(COUNTDOWN, 4)
     starts = [Start(p.task, n, Branch(p.id, 1, n)) for p in parents for n in range(4)]
-    agent = ev.LanguageAgent(policy, max_tokens=6, choose=True)
-    found = speaking(policy, starts, Origins(by_id(parents)), agent=agent)
+    agent = ev.LanguageAgent(policy, max_tokens=6, restrict_to_admissible=True)
+    found = speaking(policy, starts, BranchOrigins(by_id(parents)), agent=agent)
     for start in starts:
         one, parent = found[start.task.id, start.sample], by_id(parents)[start.branch.parent]
         given = start.branch.token
@@ -264,8 +264,8 @@ def test_only_admissible_actions_that_begin_as_given_are_chosen(policy):
         assert one.actions[0] in listed
         if given == 3:
             assert one.actions[0] == parent.actions[1] and one.steps[0].info["choices"] == [[2]], "only to stop is left"
-    parts = flatten(found.values(), policy.dialect, instructions=lambda task: "", context=512, stops=True).parts
-    chains = chosen_supports(list(found.values()), parts)
+    parts = flatten(found.values(), policy.dialect, instructions=lambda task: "", context=512, stops=True).sequences
+    chains = add_choice_support(list(found.values()), parts)
     for chain in chains:
         learned = np.flatnonzero(chain.weight)
         assert all(chain.ids[place] in chain.columns["support"][place] for place in learned)
@@ -273,12 +273,14 @@ def test_only_admissible_actions_that_begin_as_given_are_chosen(policy):
 
 def test_a_token_beyond_the_action_and_words_that_no_action_begins_with_end_their_episode(policy):
     (parent,) = demonstrated(COUNTDOWN, 1)
-    (beyond,) = speaking(policy, [Start(parent.task, 0, Branch(parent.id, 1, 4))], Origins(by_id([parent]))).values()
+    (beyond,) = speaking(
+        policy, [Start(parent.task, 0, Branch(parent.id, 1, 4))], BranchOrigins(by_id([parent]))
+    ).values()
     assert (beyond.ended_by, beyond.error.kind) == ("error", "ConfigError") and "its 4 tokens" in beyond.error.message
     strange = replace(parent, steps=(replace(parent.steps[0], action="= = ="), *parent.steps[1:]))
-    agent = ev.LanguageAgent(policy, max_tokens=6, choose=True)
+    agent = ev.LanguageAgent(policy, max_tokens=6, restrict_to_admissible=True)
     start = Start(parent.task, 0, Branch(parent.id, 0, 1))
-    (lost,) = speaking(policy, [start], Origins(by_id([strange])), agent=agent).values()
+    (lost,) = speaking(policy, [start], BranchOrigins(by_id([strange])), agent=agent).values()
     assert lost.error.kind == "InvalidAction" and "no admissible action" in lost.error.message
 
 
@@ -288,7 +290,7 @@ def test_a_past_that_does_not_fit_goes_to_the_history_policy(history):
     policy = tiny_policy(sorted(COUNTDOWN.vocabulary()), context=20, seed=1)
     agent = ev.LanguageAgent(policy, max_tokens=5, history=history)
     start = Start(parent.task, 0, Branch(parent.id, 1, 2))
-    (one,) = speaking(policy, [start], Origins(by_id([parent])), agent=agent).values()
+    (one,) = speaking(policy, [start], BranchOrigins(by_id([parent])), agent=agent).values()
     if history.name == "refuse":
         assert (one.ended_by, one.steps, one.meta) == ("horizon", (), {"context_full": True})
     else:

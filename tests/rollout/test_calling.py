@@ -10,28 +10,28 @@ from evolvent.agents.calling import ValidCalls
 from evolvent.agents.language import LanguageAgent
 from evolvent.cli.main import main
 from evolvent.engine.asks import SampleAsk
-from evolvent.engine.driver import blocking
+from evolvent.engine.driver import ask_and_wait
 from evolvent.engine.local import LocalEngine
 from evolvent.errors import BatchMismatch, ConfigError, InvalidAction
 from evolvent.learn.token_sequences import flatten
-from evolvent.models.call_schemas import Limits
+from evolvent.models.call_schemas import AnswerLimits
 from evolvent.models.constraints import CallConstraints
 from evolvent.models.dialects import dialect_for
 from evolvent.models.policy import Policy
 from evolvent.models.tiny import init_tiny, tiny_config, word_tokenizer
 from evolvent.models.toolprompt import FourBlocks
-from evolvent.rl.rollout_batch import flat
+from evolvent.rl.rollout_batch import build_rollout_batch
 from evolvent.rollout.collect import collect
-from evolvent.schemas import faults
+from evolvent.schemas import find_argument_faults
 from evolvent.trajectory import Start
 from evolvent.worlds.crafting import Crafting
 from evolvent.worlds.functions.episode import read_calls
-from evolvent.worlds.functions.spelling import resolved
+from evolvent.worlds.functions.spelling import resolve_names
 from evolvent.worlds.functions.world import Functions
 from tests.models.test_dialects import CHATML, byte_tokenizer
 from tests.worlds.bfcl_mini import build
 
-LIMITS = Limits(calls=2, text=6, items=2)
+LIMITS = AnswerLimits(calls=2, text=6, items=2)
 
 
 def policy_of(form: str, *, context: int) -> Policy:
@@ -67,8 +67,8 @@ def test_random_weights_write_valid_calls_alone(form):
     for task, step in steps:
         assert step.info["constrained"] and "unparsed" not in step.info and step.generations[-1].stop == "stop"
         known = {tool.name: tool for tool in world.toolbox(task).tools}
-        for call in resolved(read_calls(step.action, form), list(known.values())):
-            assert faults(call.arguments, known[call.name].parameters) == ()
+        for call in resolve_names(read_calls(step.action, form), list(known.values())):
+            assert find_argument_faults(call.arguments, known[call.name].parameters) == ()
             count += 1
     assert count > 0
 
@@ -76,17 +76,19 @@ def test_random_weights_write_valid_calls_alone(form):
 def test_what_is_cut_is_no_action_and_learners_tell_what_was_held():
     world, policy = Functions("words"), policy_of("words", context=512)
     tasks = world.tasks("test", "seen")[:3]
-    held = ValidCalls(CallConstraints(policy, limits=Limits(text=200)))
+    held = ValidCalls(CallConstraints(policy, limits=AnswerLimits(text=200)))
     for one in play(policy, world, tasks, constrain=held, max_tokens=3):
         assert all(step.info.get("unparsed") or step.action == "[]" for step in one.steps)
     played = play(policy, world, tasks, constrain=ValidCalls(CallConstraints(policy, limits=LIMITS)), max_tokens=300)
-    chains = flatten(played, policy.dialect, instructions=lambda task: "", context=1024, stops=True).parts
+    chains = flatten(played, policy.dialect, instructions=lambda task: "", context=1024, stops=True).sequences
     assert chains, "imitation takes them"
     with pytest.raises(BatchMismatch, match="was sampled under a constraint"):
-        flat(played, chains)
+        build_rollout_batch(played, chains)
     free = play(policy, world, tasks, constrain=None, max_tokens=8)
     assert not any("constrained" in step.info for one in free for step in one.steps)
-    flat(free, flatten(free, policy.dialect, instructions=lambda task: "", context=1024, stops=True).parts)
+    build_rollout_batch(
+        free, flatten(free, policy.dialect, instructions=lambda task: "", context=1024, stops=True).sequences
+    )
 
 
 def test_worlds_and_settings_that_say_nothing_of_calls_are_refused():
@@ -96,23 +98,23 @@ def test_worlds_and_settings_that_say_nothing_of_calls_are_refused():
     with pytest.raises(ConfigError, match="does not say which calls are valid"):
         held(world, world.tasks("test", "seen")[0], {})
     with pytest.raises(ConfigError, match="listed and constrained"):
-        LanguageAgent(policy, choose=True, constrain=held)
+        LanguageAgent(policy, restrict_to_admissible=True, constrain=held)
     assert held(Functions("words"), None, {"tools": [], "language": "java"}) is None
 
 
 def test_an_ask_under_a_prompt_can_be_held():
     policy, world = policy_of("json", context=6144), Functions("json")
     sample = world.sample_of(world.tasks("test", "seen")[0])
-    made = CallConstraints(policy, limits=LIMITS).under(FourBlocks(), sample)
+    made = CallConstraints(policy, limits=LIMITS).for_prompt(FourBlocks(), sample)
     tokens = FourBlocks().tokens(sample, policy.dialect).prompt
     asks = [
         SampleAsk(None, tokens, 600, policy.dialect.stop_ids, seeds=(1, 2, 3), constraint=one) for one in (made, None)
     ]
-    held, free = blocking(asks, LocalEngine(policy, slots=2))
+    held, free = ask_and_wait(asks, LocalEngine(policy, slots=2))
     for one in held:
-        FourBlocks().read(policy.dialect.text(one.ids.tolist()), sample)
+        FourBlocks().parse_calls(policy.dialect.text(one.ids.tolist()), sample)
     with pytest.raises(InvalidAction):
-        FourBlocks().read(policy.dialect.text(free[0].ids.tolist()), sample)
+        FourBlocks().parse_calls(policy.dialect.text(free[0].ids.tolist()), sample)
 
 
 def test_bench_bfcl_can_be_held_to_valid_calls(tmp_path, capsys):

@@ -10,8 +10,8 @@ import pytest
 from evolvent.engine.local import LocalEngine
 from evolvent.errors import ConfigError
 from evolvent.models.policy import Policy
-from evolvent.rollout.search import Player, Searched, check_search, searching
-from evolvent.scale.initial import policy_for
+from evolvent.rollout.search import SearchOutcome, SearchPlayer, check_search, search_starts
+from evolvent.scale.initial import make_policy
 from evolvent.search.settings import ForestConfig, SearchConfig
 from evolvent.trajectory import Start
 from evolvent.worlds.base import World
@@ -27,17 +27,17 @@ SIZES = Sizes(train=20, dev=6, test=6)
 @pytest.fixture(scope="module", params=["deduction", pytest.param("countdown", marks=pytest.mark.long)])
 def place(request: pytest.FixtureRequest) -> tuple[World, Policy]:
     world: World = Countdown(sizes=SIZES) if request.param == "countdown" else Deduction(sizes=SIZES)
-    return world, policy_for([world], context=256, seed=1)
+    return world, make_policy([world], context=256, seed=1)
 
 
-def play(place: tuple[World, Policy], how: SearchConfig, *, engine: Any = None, trees: int = 0) -> list[Searched]:
+def play(place: tuple[World, Policy], how: SearchConfig, *, engine: Any = None, trees: int = 0) -> list[SearchOutcome]:
     world, policy = place
     starts = [Start(task) for task in world.tasks("test", "seen")[: 1 if engine is not None else 2]]
-    player = Player(policy, engine or LocalEngine(policy, slots=16), Noted() if how.judged else None)
-    return list(searching({world.name: world}, starts, how, player=player, seed=5, trees=trees))
+    player = SearchPlayer(policy, engine or LocalEngine(policy, slots=16), Noted() if how.uses_judge else None)
+    return list(search_starts({world.name: world}, starts, how, player=player, seed=5, trees=trees))
 
 
-def told(one: Searched) -> tuple[Any, ...]:
+def told(one: SearchOutcome) -> tuple[Any, ...]:
     return replace(one, spent=replace(one.spent, seconds=0.0), tree=timeless(one.tree), forest=()), one.trajectory
 
 
@@ -72,7 +72,7 @@ def test_the_budget_of_a_problem_is_shared(place: tuple[World, Policy], trees: i
 
 def test_trees_of_an_episode_turn_by_turn() -> None:
     world = Countdown(numbers=3, sizes=Sizes(train=4, dev=2, test=2))
-    place = world, policy_for([world], context=128, seed=1)
+    place = world, make_policy([world], context=128, seed=1)
     how = ForestConfig(**SMALL, method="mcts", forest=3, between="max", expansions=7)
     for one in play(place, how, trees=2):
         assert len(one.forest) == 3 and one.spent.expansions <= 7
@@ -83,7 +83,7 @@ def test_trees_of_an_episode_turn_by_turn() -> None:
 def test_what_trees_of_a_response_share_is_fed_once() -> None:
     """A problem alone on a new engine: what was counted is what the engine has fed, its prompt once for all trees."""
     world = Deduction(sizes=SIZES)
-    place = world, policy_for([world], context=256, seed=1)
+    place = world, make_policy([world], context=256, seed=1)
     engine = LocalEngine(place[1], slots=16)
     (one,) = play(place, ForestConfig(**SMALL, method="sampled_tree", value="none", forest=3), engine=engine)
     assert (one.spent.generated, one.spent.computed) == (engine.usage.generated, engine.usage.computed)
@@ -104,7 +104,7 @@ def test_what_cannot_be_grown_is_refused() -> None:
 
     def refused(said: str, worlds: Any = known, *, stopped: bool = False, **given: Any) -> None:
         with pytest.raises(ConfigError, match=said):
-            check_search(worlds, ForestConfig(**{**SMALL, **given}), judged=True, stopped=stopped)
+            check_search(worlds, ForestConfig(**{**SMALL, **given}), has_scorer=True, has_detector=stopped)
 
     refused("a budget of 60, shared by 4 trees, and one ask may take 24 tokens", method="mcts", forest=4, generated=60)
     refused("the votes of one tree", method="mcts", forest=2, stopped=True)
@@ -115,11 +115,11 @@ def test_what_cannot_be_grown_is_refused() -> None:
     countdown, preference = Countdown(sizes=SIZES), Preference()
     refused("one question in words, and 'countdown' is played turn by turn", {"countdown": countdown}, method="rstar")
     refused("ends in an answer, and 'preference' asks for none", {"preference": preference}, method="rstar")
-    check_search(known, ForestConfig(**SMALL, method="rstar", generated=240, value="none"), judged=False)
+    check_search(known, ForestConfig(**SMALL, method="rstar", generated=240, value="none"), has_scorer=False)
 
 
 def test_a_policy_of_whole_words_is_not_asked_in_english() -> None:
     world = Deduction(sizes=SIZES)
     how = ForestConfig(**SMALL, method="rstar", value="none")
     with pytest.raises(ConfigError, match="knows the words of its worlds alone"):
-        play((world, policy_for([world], context=256, seed=1)), how)
+        play((world, make_policy([world], context=256, seed=1)), how)

@@ -9,7 +9,7 @@ import evolvent as ev
 from evolvent.agents.history import Refuse, Summarise, Window
 from evolvent.agents.language import LanguageAgent
 from evolvent.engine.asks import GREEDY
-from evolvent.rollout.branches import Branching, Origins
+from evolvent.rollout.branches import BranchedStarts, BranchOrigins
 from evolvent.trajectory import Branch, Start
 from evolvent.worlds.panel import Sizes
 
@@ -19,7 +19,7 @@ TASK = WORLD.tasks("dev", "longer")[0]
 
 @pytest.mark.parametrize("history", [Refuse(), Window(), Summarise()], ids=lambda history: history.name)
 def test_a_first_observation_that_is_too_long_ends_its_own_episode(history):
-    policy = ev.policy_for([WORLD], seed=3, context=8)
+    policy = ev.make_policy([WORLD], seed=3, context=8)
     agent, engine = LanguageAgent(policy, GREEDY, max_tokens=2, history=history), ev.LocalEngine(policy, slots=2)
     (played,) = ev.collect({"lookup": WORLD}, [Start(TASK)], agent, engine=engine)
     assert (played.ended_by, played.error, played.meta) == ("horizon", None, {"context_full": True})
@@ -28,12 +28,14 @@ def test_a_first_observation_that_is_too_long_ends_its_own_episode(history):
 @pytest.mark.parametrize("history", [Window(), Summarise()], ids=lambda history: history.name)
 @pytest.mark.parametrize("context", range(20, 36, 2))
 def test_a_branch_within_an_action_longer_than_one_may_be_has_room_for_more(context, history):
-    policy = ev.policy_for([WORLD], seed=3, context=context)
+    policy = ev.make_policy([WORLD], seed=3, context=context)
     (parent,) = ev.collect({"lookup": WORLD}, [Start(TASK)], ev.Expert(), engine=None)
     lengths = [len(policy.dialect.action(str(step.action))) for step in parent.steps]
     starts = [Start(TASK, at, Branch(parent.id, at, size - 1)) for at, size in enumerate(lengths) if size > 1]
     agent, engine = LanguageAgent(policy, GREEDY, max_tokens=1, history=history), ev.LocalEngine(policy, slots=4)
-    played = list(ev.collect({"lookup": WORLD}, Branching(starts, Origins({parent.id: parent})), agent, engine=engine))
+    played = list(
+        ev.collect({"lookup": WORLD}, BranchedStarts(starts, BranchOrigins({parent.id: parent})), agent, engine=engine)
+    )
     assert len(played) == len(starts) > 2
     assert [one.error for one in played] == [None] * len(played)
 
@@ -41,7 +43,7 @@ def test_a_branch_within_an_action_longer_than_one_may_be_has_room_for_more(cont
 class Tenths(ev.TextWorld):
     """Pays a tenth a step, as many environments do, in half the digits."""
 
-    name, instructions, horizon, blocking = "tenths", "go on", 3, False
+    name, instructions, horizon, run_in_thread = "tenths", "go on", 3, False
 
     def specs(self):
         return ({"n": n} for n in range(9))

@@ -13,7 +13,7 @@ def setting():
     world = ev.Lookup()
     return (
         world,
-        ev.policy_for([world], seed=3),
+        ev.make_policy([world], seed=3),
         [ev.Start(t, s) for t in world.tasks("test", "seen")[:12] for s in (0, 1)],
     )
 
@@ -45,7 +45,7 @@ def test_records_are_token_exact(setting):
             (g,) = step.generations
             assert policy.dialect.text(g.ids[g.sampled]).strip() == step.action
             assert np.all(g.logprobs[g.sampled] < 0) and np.all(g.logprobs[~g.sampled] == 0)
-    assert engine.usage.generated == sum(t.generated() for t in found.values())
+    assert engine.usage.generated == sum(t.count_generated_tokens() for t in found.values())
 
 
 def test_computed_tokens_are_at_most_those_of_the_trajectories(setting):
@@ -56,8 +56,8 @@ def test_computed_tokens_are_at_most_those_of_the_trajectories(setting):
 
 def test_choosing_among_admissible_actions_is_always_admissible():
     world = ev.Crafting()
-    policy = ev.policy_for([world], seed=1)
-    agent = ev.LanguageAgent(policy, max_tokens=24, choose=True)
+    policy = ev.make_policy([world], seed=1)
+    agent = ev.LanguageAgent(policy, max_tokens=24, restrict_to_admissible=True)
     starts = [ev.Start(t) for t in world.tasks("test", "seen")[:10]]
     found = list(ev.collect({"crafting": world}, starts, agent, engine=ev.LocalEngine(policy, slots=4), slots=4))
     for t in found:
@@ -71,7 +71,7 @@ def test_choosing_among_admissible_actions_is_always_admissible():
 @pytest.mark.parametrize("history", [Refuse(), Window(), Summarise()])
 def test_full_contexts(history):
     world = ev.Lookup()
-    policy = ev.policy_for([world], context=52)
+    policy = ev.make_policy([world], context=52)
     starts = [ev.Start(t) for t in world.tasks("test", "longer")[:10]]
     agent = ev.LanguageAgent(policy, max_tokens=10, history=history)
     found = list(ev.collect({"lookup": world}, starts, agent, engine=ev.LocalEngine(policy, slots=4), slots=4))

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from evolvent.errors import BatchMismatch, ConfigError, CorruptRecord, EnvLost
-from evolvent.rollout.arrays import play
-from evolvent.rollout.mixtures import KINDS, mixture
+from evolvent.rollout.arrays import play_arrays
+from evolvent.rollout.mixtures import KINDS, play_mixture
 from evolvent.store.episodes import load_episodes, save_episodes
-from evolvent.worlds.control import CONTROLS, control_named
+from evolvent.worlds.control import CONTROLS, get_control
 from tests.sequence_support import Chain
 
 pytest.importorskip("gymnasium")
@@ -21,11 +21,11 @@ def test_episodes_do_not_depend_on_how_many_are_played():
     def act(history):
         return (history.seed + history.step) % 2
 
-    three = play(act, Chain, episodes=3, horizon=5, actions=2, seed=0)
-    one = play(act, Chain, episodes=1, horizon=5, actions=2, seed=0)
-    assert three.chosen([0]).digest == one.digest
+    three = play_arrays(act, Chain, episodes=3, horizon=5, num_actions=2, seed=0)
+    one = play_arrays(act, Chain, episodes=1, horizon=5, num_actions=2, seed=0)
+    assert three.select([0]).digest == one.digest
     assert three.lengths.tolist() == [2, 2, 2] and three.terminated.all()
-    cut = play(act, Chain, episodes=2, horizon=1, actions=2, seed=0)
+    cut = play_arrays(act, Chain, episodes=2, horizon=1, num_actions=2, seed=0)
     assert cut.lengths.tolist() == [1, 1] and not cut.terminated.any()
 
 
@@ -35,9 +35,11 @@ def test_an_environment_that_fails_is_named():
             raise RuntimeError("a cable")
 
     with pytest.raises(EnvLost, match="a cable"):
-        play(lambda history: np.zeros(len(history.seed), np.int64), Broken, episodes=1, horizon=2, actions=2, seed=0)
+        play_arrays(
+            lambda history: np.zeros(len(history.seed), np.int64), Broken, episodes=1, horizon=2, num_actions=2, seed=0
+        )
     with pytest.raises(ConfigError):
-        play(lambda history: np.zeros(1), Chain, episodes=0, horizon=2, actions=2, seed=0)
+        play_arrays(lambda history: np.zeros(1), Chain, episodes=0, horizon=2, num_actions=2, seed=0)
 
 
 def test_what_was_made_is_closed_where_the_next_fails():
@@ -54,25 +56,27 @@ def test_what_was_made_is_closed_where_the_next_fails():
             self.open = False
 
     with pytest.raises(EnvLost, match="no room"):
-        play(lambda history: np.zeros(len(history.seed), np.int64), Counted, episodes=3, horizon=2, actions=2, seed=0)
+        play_arrays(
+            lambda history: np.zeros(len(history.seed), np.int64), Counted, episodes=3, horizon=2, num_actions=2, seed=0
+        )
     assert [each.open for each in made] == [False, False]
 
 
 @pytest.mark.parametrize("wrong", [np.zeros(1), np.zeros((2, 1), np.int64), np.int64(0)])
 def test_an_actor_of_another_world_is_refused(wrong):
     with pytest.raises(BatchMismatch):
-        play(lambda history: wrong, Chain, episodes=2, horizon=2, actions=2, seed=0)
+        play_arrays(lambda history: wrong, Chain, episodes=2, horizon=2, num_actions=2, seed=0)
 
 
 @pytest.mark.parametrize(("name", "random", "expert"), [("cartpole", 40, 450), ("pendulum", -900, -350)])
 def test_qualities_are_in_order(name, random, expert):
-    made = {kind: mixture(control_named(name), kind=kind, episodes=8, seed=1) for kind in KINDS}
+    made = {kind: play_mixture(get_control(name), kind=kind, episodes=8, seed=1) for kind in KINDS}
     mean = {kind: each.manifest["return"]["mean"] for kind, each in made.items()}
     assert mean["random"] < random and mean["expert"] > expert
     assert mean["random"] < mean["replay"] < mean["expert"] and mean["random"] < mean["medium"] < mean["expert"]
-    again = mixture(control_named(name), kind="replay", episodes=8, seed=1)
+    again = play_mixture(get_control(name), kind="replay", episodes=8, seed=1)
     assert again.manifest == made["replay"].manifest, "the same seed, the same episodes"
-    other = mixture(control_named(name), kind="replay", episodes=8, seed=2)
+    other = play_mixture(get_control(name), kind="replay", episodes=8, seed=2)
     assert other.episodes.digest != again.episodes.digest
     assert made["replay"].manifest["random_share"] == [1.0, 0.4]
     if name == "pendulum":
@@ -81,40 +85,42 @@ def test_qualities_are_in_order(name, random, expert):
 
 def test_what_cannot_be_made_is_refused():
     with pytest.raises(ConfigError, match="cartpole"):
-        control_named("cartpol")
+        get_control("cartpol")
     with pytest.raises(ConfigError, match="expert"):
-        mixture(dataclasses.replace(CONTROLS["hopper"], expert=None), kind="medium", episodes=1, seed=0)
+        play_mixture(dataclasses.replace(CONTROLS["hopper"], expert=None), kind="medium", episodes=1, seed=0)
     with pytest.raises(ConfigError):
-        mixture(CONTROLS["cartpole"], kind="good", episodes=1, seed=0)
+        play_mixture(CONTROLS["cartpole"], kind="good", episodes=1, seed=0)
     with pytest.raises(ConfigError):
-        mixture(CONTROLS["cartpole"], kind="medium", episodes=1, seed=0, medium=2.0)
+        play_mixture(CONTROLS["cartpole"], kind="medium", episodes=1, seed=0, medium=2.0)
 
 
 def test_a_foreign_expert_is_taken():
     left = dataclasses.replace(CONTROLS["cartpole"], expert=lambda seen: np.zeros(len(seen), np.int64))
-    found = mixture(left, kind="expert", episodes=2, seed=0)
+    found = play_mixture(left, kind="expert", episodes=2, seed=0)
     assert found.episodes.lengths.max() < 15 and found.manifest["world"] == "CartPole-v1"
 
 
 def test_hoppers_expert_hops():
     pytest.importorskip("mujoco")
-    control = dataclasses.replace(control_named("hopper"), horizon=300)
-    found = {kind: mixture(control, kind=kind, episodes=2, seed=0).episodes for kind in ("random", "expert")}
+    control = dataclasses.replace(get_control("hopper"), horizon=300)
+    found = {kind: play_mixture(control, kind=kind, episodes=2, seed=0).episodes for kind in ("random", "expert")}
     assert found["random"].returns.max() < 200 < 600 < found["expert"].returns.max()
 
 
 def test_hoppers_expert_does_not_depend_on_who_is_beside():
-    expert, seen = control_named("hopper").expert, np.random.default_rng(0).normal(size=(5, 11)).astype(np.float32)
+    expert, seen = get_control("hopper").expert, np.random.default_rng(0).normal(size=(5, 11)).astype(np.float32)
     alone = np.concatenate([expert(seen[row : row + 1]) for row in range(5)])
     np.testing.assert_array_equal(expert(seen), alone)
     assert alone.shape == (5, 3) and alone.dtype == np.float32 and np.abs(alone).max() <= 1
 
 
 def test_episodes_in_a_file(tmp_path):
-    data = mixture(dataclasses.replace(CONTROLS["pendulum"], horizon=5), kind="medium", episodes=3, seed=0).episodes
+    data = play_mixture(
+        dataclasses.replace(CONTROLS["pendulum"], horizon=5), kind="medium", episodes=3, seed=0
+    ).episodes
     save_episodes(data, tmp_path / "kept")
     found = load_episodes(tmp_path / "kept")
-    assert found.digest == data.digest and found.dim == 1
+    assert found.digest == data.digest and found.action_dim == 1
     (tmp_path / "kept").write_bytes(b"torn")
     with pytest.raises(CorruptRecord):
         load_episodes(tmp_path / "kept")

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from evolvent.belief.outcomes import outcomes
+from evolvent.belief.outcomes import tabulate_outcomes
 from evolvent.belief.stopping import Agreement, Decided, Detector
 from evolvent.engine.local import LocalEngine
 from evolvent.errors import ConfigError
 from evolvent.models.policy import Policy
-from evolvent.rollout.search import Player, Searched, check_search, searching
-from evolvent.scale.initial import policy_for
+from evolvent.rollout.search import SearchOutcome, SearchPlayer, check_search, search_starts
+from evolvent.scale.initial import make_policy
 from evolvent.search.settings import SearchConfig
 from evolvent.trajectory import Start
 from evolvent.worlds.base import World
@@ -25,10 +25,12 @@ from evolvent.worlds.reasoning.problems import Problems
 def place(request: pytest.FixtureRequest) -> tuple[World, Policy]:
     sizes = Sizes(train=20, dev=6, test=6)
     world: World = Countdown(sizes=sizes) if request.param == "countdown" else Problems(sizes=sizes)
-    return world, policy_for([world], context=256, seed=1)
+    return world, make_policy([world], context=256, seed=1)
 
 
-def play(place: tuple[World, Policy], stop: Detector | None, method: str = "samples", **more: Any) -> list[Searched]:
+def play(
+    place: tuple[World, Policy], stop: Detector | None, method: str = "samples", **more: Any
+) -> list[SearchOutcome]:
     world, policy = place
     how = SearchConfig(
         **{
@@ -43,9 +45,9 @@ def play(place: tuple[World, Policy], stop: Detector | None, method: str = "samp
             **more,
         }
     )
-    player = Player(policy, LocalEngine(policy, slots=16), stop=stop)
+    player = SearchPlayer(policy, LocalEngine(policy, slots=16), stop=stop)
     starts = [Start(task) for task in world.tasks("test", "seen")[:4]]
-    found = searching({world.name: world}, starts, how, player=player, seed=5)
+    found = search_starts({world.name: world}, starts, how, player=player, seed=5)
     return sorted(found, key=lambda one: one.trajectory.id)
 
 
@@ -63,7 +65,7 @@ def test_a_decided_vote_has_the_answer_of_the_whole_one(place: tuple[World, Poli
         assert one.spent.generated <= full.spent.generated
     if method == "samples":
         assert any(one.spared for one in found)
-    table = outcomes(
+    table = tabulate_outcomes(
         [bool(one.stopped) for one in found],
         [one.trajectory.success for one in found],
         [9 - one.spared for one in found],
@@ -87,8 +89,10 @@ def test_what_cannot_be_stopped_is_refused_before_anything_is_played() -> None:
     world = Problems(sizes=Sizes(train=4, dev=2, test=2))
     programs = Problems(form="program", sizes=Sizes(train=4, dev=2, test=2))
     plain = SearchConfig(method="samples", value="none", separators=(";",))
-    check_search({world.name: world}, plain, judged=False, stopped=True)
+    check_search({world.name: world}, plain, has_scorer=False, has_detector=True)
     with pytest.raises(ConfigError, match="no votes to end early"):
-        check_search({world.name: world}, SearchConfig(method="greedy", value="none"), judged=False, stopped=True)
+        check_search(
+            {world.name: world}, SearchConfig(method="greedy", value="none"), has_scorer=False, has_detector=True
+        )
     with pytest.raises(ConfigError, match="too long to be read"):
-        check_search({world.name: programs}, plain, judged=False, stopped=True)
+        check_search({world.name: programs}, plain, has_scorer=False, has_detector=True)

@@ -9,20 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evolvent.engine.asks import Work
-from evolvent.engine.driver import drive
+from evolvent.engine.asks import Job
+from evolvent.engine.driver import run_jobs
 from evolvent.engine.local import LocalEngine
 from evolvent.errors import ConfigError
 from evolvent.grade.base import Grade
 from evolvent.learn.token_sequences import flatten
 from evolvent.models.policy import Policy
-from evolvent.reward.states import states
-from evolvent.rollout.search import Player, Searched, check_search, graded, searching
-from evolvent.scale.initial import policy_for
+from evolvent.reward.states import build_state_rows
+from evolvent.rollout.search import SearchOutcome, SearchPlayer, check_search, graded, search_starts
+from evolvent.scale.initial import make_policy
 from evolvent.search.beam import beam
-from evolvent.search.environments import StateValue, over_env
+from evolvent.search.environments import StateValue, search_env
 from evolvent.search.mcts import Commit, Descend, Restart
-from evolvent.search.proposers import Listed
+from evolvent.search.proposers import ListedProposer
 from evolvent.search.records import Budget
 from evolvent.search.scorers import Ending
 from evolvent.search.settings import SEARCHES, SearchConfig
@@ -51,7 +51,7 @@ class Noted:
     model: str | None = None
     asked: set[tuple[int, ...]] = field(default_factory=set)
 
-    def scores(self, asked: Sequence[Ending]) -> Work[list[tuple[float, ...]]]:
+    def scores(self, asked: Sequence[Ending]) -> Job[list[tuple[float, ...]]]:
         yield from ()
         found = []
         for item in asked:
@@ -67,17 +67,17 @@ class Noted:
 def place(request: pytest.FixtureRequest) -> tuple[World, Policy]:
     sizes = Sizes(train=20, dev=6, test=6)
     world: World = Countdown(sizes=sizes) if request.param == "countdown" else Deduction(sizes=sizes)
-    return world, policy_for([world], context=256, seed=1)
+    return world, make_policy([world], context=256, seed=1)
 
 
 def play(
     place: tuple[World, Policy], how: SearchConfig, *, count: int = 3, seed: int = 5, scorer: Any = None, trees: int = 0
-) -> dict[str, Searched]:
+) -> dict[str, SearchOutcome]:
     world, policy = place
     starts = [Start(task) for task in world.tasks("test", "seen")[:count]]
-    scorer = Noted() if scorer is None and how.judged else scorer
-    player = Player(policy, LocalEngine(policy, slots=16), scorer)
-    found = searching({world.name: world}, starts, how, player=player, seed=seed, trees=trees)
+    scorer = Noted() if scorer is None and how.uses_judge else scorer
+    player = SearchPlayer(policy, LocalEngine(policy, slots=16), scorer)
+    found = search_starts({world.name: world}, starts, how, player=player, seed=seed, trees=trees)
     return {one.trajectory.task.id: one for one in found}
 
 
@@ -99,11 +99,11 @@ def test_a_search_depends_on_nothing_beside_it_and_is_scored_by_its_world(
     for one in many.values():
         assert one.trajectory.error is None and one.trajectory.success is not None
         assert replayed(world, one.trajectory) == one.trajectory.score
-        assert one.spent.generated >= one.trajectory.generated() > 0
+        assert one.spent.generated >= one.trajectory.count_generated_tokens() > 0
     flat = flatten(
         [one.trajectory for one in many.values()], policy.dialect, instructions=lambda task: "", context=policy.context
     )
-    assert len(flat.parts) == 3 and not flat.refused
+    assert len(flat.sequences) == 3 and not flat.refused
 
 
 def replayed(world: World, trajectory: Trajectory) -> object:
@@ -123,9 +123,11 @@ def test_seeds_and_samples_differ(place: tuple[World, Policy]) -> None:
     first, other = (play(place, config("samples"), seed=seed) for seed in (1, 2))
     assert any(first[task].trajectory != other[task].trajectory for task in first)
     task = world.tasks("test", "seen")[0]
-    player = Player(policy, LocalEngine(policy, slots=16))
+    player = SearchPlayer(policy, LocalEngine(policy, slots=16))
     starts = [Start(task, 0), Start(task, 1)]
-    one, two = (found.trajectory for found in searching({world.name: world}, starts, config("samples"), player=player))
+    one, two = (
+        found.trajectory for found in search_starts({world.name: world}, starts, config("samples"), player=player)
+    )
     assert {one.id, two.id} == {trajectory_name(start) for start in starts} and one.group == two.group
     assert one.steps != two.steps
 
@@ -135,12 +137,14 @@ def test_a_judge_is_asked_where_it_has_learned(place: tuple[World, Policy]) -> N
     world, policy = place
     how, noted = config("beam", terminal="value"), Noted()
     found = play(place, how, scorer=noted)
-    writing = Writing.of(policy, max_tokens=how.max_tokens, span_tokens=how.span_tokens, separators=how.separators)
+    writing = Writing.for_policy(
+        policy, max_tokens=how.max_tokens, span_tokens=how.span_tokens, separators=how.separators
+    )
     spans = writing.spans if world.horizon == 1 else None
     played = [one.trajectory for one in found.values()]
-    made = states(played, policy.dialect, context=policy.context, spans=spans)
-    assert len(made.parts) == len(played) and not made.refused
-    for one, row in zip(played, made.parts, strict=True):
+    made = build_state_rows(played, policy.dialect, context=policy.context, spans=spans)
+    assert len(made.sequences) == len(played) and not made.refused
+    for one, row in zip(played, made.sequences, strict=True):
         whole, size = tuple(row.ids[:-1].tolist()), len(row) - 1
         asked = {len(path) for path in noted.asked if whole[: len(path)] == path}
         learned = set(np.flatnonzero(row.weight).tolist())
@@ -162,7 +166,7 @@ class Broken:
 
     model: str | None = None
 
-    def scores(self, asked: Sequence[Ending]) -> Work[list[tuple[float, ...]]]:
+    def scores(self, asked: Sequence[Ending]) -> Job[list[tuple[float, ...]]]:
         yield from ()
         return [() for _ in asked]
 
@@ -175,7 +179,7 @@ def test_what_fails_is_not_scored(place: tuple[World, Policy]) -> None:
 
 def test_one_response_that_cannot_be_graded_is_left_out_and_loses_nothing() -> None:
     world = Deduction(sizes=Sizes(train=20, dev=6, test=6))
-    policy = policy_for([world], context=256, seed=1)
+    policy = make_policy([world], context=256, seed=1)
     how = config("samples", paths=6, max_tokens=40)
     usual = next(iter(play((world, policy), how, count=1).values()))
     plain, seen = world.grade, list[str]()
@@ -195,12 +199,12 @@ def test_budgets_and_settings_that_could_never_work_are_refused() -> None:
     world = Deduction(sizes=Sizes(train=4, dev=2, test=2))
     known = {world.name: world}
     with pytest.raises(ConfigError, match="one ask may take 24 tokens"):
-        check_search(known, config("best_of_n", generated=23), judged=True)
-    check_search(known, config("best_of_n", generated=24), judged=True)
+        check_search(known, config("best_of_n", generated=23), has_scorer=True)
+    check_search(known, config("best_of_n", generated=24), has_scorer=True)
     with pytest.raises(ConfigError, match="none of which is sampled"):
-        check_search(known, config("beam", generated=500, level="token"), judged=True)
+        check_search(known, config("beam", generated=500, level="token"), has_scorer=True)
     with pytest.raises(ConfigError, match="needs values"):
-        check_search(known, config("beam", value="none"), judged=True)
+        check_search(known, config("beam", value="none"), has_scorer=True)
     with pytest.raises(ValueError, match=r"outside of 0\.\.1"):
         config("beam", rule="vote")
     with pytest.raises(ValueError, match="separators"):
@@ -232,17 +236,21 @@ def test_trees_are_told_of_the_first(place: tuple[World, Policy]) -> None:
 def test_what_cannot_be_searched_is_refused_at_once(place: tuple[World, Policy]) -> None:
     world, policy = place
     with pytest.raises(ConfigError, match="there is none"):
-        check_search({world.name: world}, config("mcts"), judged=False)
+        check_search({world.name: world}, config("mcts"), has_scorer=False)
     turns = world.horizon > 1
     wrong = config("mcts", level="span") if turns else config("mcts", value="reward")
     with pytest.raises(ConfigError, match="level" if turns else "value"):
-        check_search({world.name: world}, wrong, judged=True)
+        check_search({world.name: world}, wrong, has_scorer=True)
     if turns:
         with pytest.raises(ConfigError, match="rollouts"):
-            check_search({world.name: world}, config("mcts", value="rollouts"), judged=True)
+            check_search({world.name: world}, config("mcts", value="rollouts"), has_scorer=True)
     start = Start(replace(world.tasks("test", "seen")[0], world="elsewhere"))
     with pytest.raises(ConfigError, match="elsewhere"):
-        next(searching({world.name: world}, [start], config("samples"), player=Player(policy, LocalEngine(policy))))
+        next(
+            search_starts(
+                {world.name: world}, [start], config("samples"), player=SearchPlayer(policy, LocalEngine(policy))
+            )
+        )
 
 
 def test_a_world_that_pays_for_the_expert_grades_it_so() -> None:
@@ -263,10 +271,15 @@ def test_what_the_world_paid_is_told_only_where_it_may_be(terminal: Any) -> None
     def begin(root: Any) -> Any:
         return beam(root, Budget(), np.random.default_rng(0), width=99, keep=None, depth=9)
 
-    work = over_env(
-        begin, world=world, task=task, proposer=Listed(), estimate=StateValue(lambda state: 0.25), terminal=terminal
+    work = search_env(
+        begin,
+        world=world,
+        task=task,
+        proposer=ListedProposer(),
+        estimate=StateValue(lambda state: 0.25),
+        terminal=terminal,
     )
-    (done,) = drive([work], None, slots=1)
+    (done,) = run_jobs([work], None, slots=1)
     tree = done.value.tree
     won = [node for node in done.value.finished if tree.states[node].rewards[-1] == 1.0]
     lost = [node for node in done.value.finished if node not in won]

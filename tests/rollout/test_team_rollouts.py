@@ -9,7 +9,7 @@ import pytest
 
 from evolvent.errors import BatchMismatch, ConfigError, ErrorRecord, ShapeMismatch
 from evolvent.marl.rollout import Decision
-from evolvent.rollout.teams import TeamCollector, film, outcome_row, play_episodes, trajectories_of
+from evolvent.rollout.teams import TeamCollector, extract_trajectories, outcome_row, play_episodes, record_scenes
 from evolvent.trajectory import Score, Task
 from evolvent.worlds.panel import Sizes
 from evolvent.worlds.teams.games import GameWorld
@@ -101,7 +101,7 @@ def test_an_episode_that_is_lost_teaches_nothing():
     assert not (rollout.terminated | rollout.truncated)[rollout.lost].any()
     ends = {int(rollout.number[t, row]) for t, row in np.argwhere(rollout.lost_end)}
     assert ends == set(bad)
-    records = {record.sample: record for record in trajectories_of(rollout, batch)}
+    records = {record.sample: record for record in extract_trajectories(rollout, batch)}
     assert set(records) >= set(bad)
     for number in bad:
         assert records[number].ended_by == "error" and records[number].score.raw is None
@@ -147,7 +147,7 @@ def test_records_of_a_rollout_are_those_of_playing():
     batch = relay(2)
     player = Drawing(batch.spec)
     rollout = TeamCollector(batch).collect(player, 30)
-    found = trajectories_of(rollout, batch)
+    found = extract_trajectories(rollout, batch)
     assert len(found) == (rollout.terminated | rollout.truncated).sum()
     whole = {r.id: r for r in play_episodes(relay(2), player, 2 * len(found), greedy=False)}
     for record in found:
@@ -161,7 +161,7 @@ def test_records_of_a_rollout_come_by_number():
     tasks = RELAY.tasks("train", "seen")[:4]
     for order in (tasks, tasks[::-1]):
         batch = RELAY.batch(order, 2)
-        found = trajectories_of(TeamCollector(batch).collect(Drawing(batch.spec), 80), batch)
+        found = extract_trajectories(TeamCollector(batch).collect(Drawing(batch.spec), 80), batch)
         numbers = [record.sample * 4 + [task.id for task in order].index(record.task.id) for record in found]
         assert numbers == sorted(numbers) and len(set(numbers)) == len(numbers) > 4
 
@@ -215,11 +215,11 @@ def test_a_row_of_the_table():
 def test_a_film_shows_every_decision():
     batch = RESCUE.batch(RESCUE.tasks("train", "seen"), 2)
     player = Drawing(batch.spec)
-    scenes = film(batch, player, 3)
+    scenes = record_scenes(batch, player, 3)
     record = play_episodes(RESCUE.batch(RESCUE.tasks("train", "seen"), 1), player, 1, first=3)[0]
     assert len(scenes) == len(record.steps)
     agents = [sum(mark.role == "agent" for mark in scene.marks) for scene in scenes]
     assert agents == [sum(step.info["alive"]) for step in record.steps]
     game = GameWorld("team")
     with pytest.raises(ConfigError, match="cannot be drawn"):
-        film(game.batch(game.tasks("train", "seen"), 1), player, 0)
+        record_scenes(game.batch(game.tasks("train", "seen"), 1), player, 0)

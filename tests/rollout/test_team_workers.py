@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from evolvent.errors import ConfigError, EnvLost, ErrorRecord
-from evolvent.methods.mat import MAT, mat
+from evolvent.methods.mat import MATConfig, mat
 from evolvent.rollout.team_workers import ProcessRows
 from evolvent.trajectory import Task
 from evolvent.worlds.teams.rows import Interrupted, LocalRows, RowTeam, episode_seed
@@ -76,7 +76,7 @@ def test_one_slot_is_lost_and_the_others_go_on(hosts, tmp_path, what):
     at = calm.reset(base + np.arange(4))
     for view, result in results:
         same_rows = np.array(others)
-        assert same(view.rows(same_rows), at.rows(same_rows))
+        assert same(view.select_rows(same_rows), at.select_rows(same_rows))
         step = calm.step(actions_for(at, calm.spec))
         assert np.array_equal(step.reward[others], result.reward[others])
         at = step.view
@@ -146,10 +146,10 @@ def test_training_goes_on_through_losses_and_interruptions(hosts, tmp_path):
     def made() -> RowTeam:
         return team(hosts(4), 4, ends=5, what="raise", at=4, only=0)
 
-    config = MAT(rows=4, steps=7, decisions=140, keep_every=1, update={"minibatches": 1, "epochs": 2})
+    config = MATConfig(rows=4, steps=7, decisions=140, keep_every=1, update={"minibatches": 1, "epochs": 2})
     whole = mat(config, made())
     with pytest.raises(Stopped):
-        mat(config, made(), folder=tmp_path, told=told)
+        mat(config, made(), folder=tmp_path, on_row=told)
     assert mat(config, made(), folder=tmp_path).history == whole.history
 
 

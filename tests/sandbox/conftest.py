@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from evolvent.sandbox.bubblewrap import isolation
-from evolvent.sandbox.pool import Boxes
+from evolvent.sandbox.pool import SandboxPool
 
 
 @pytest.fixture(scope="session")
@@ -13,5 +13,5 @@ def isolated():
 
 @pytest.fixture(scope="module")
 def boxes(isolated):
-    with Boxes(at_once=4) as pool:
+    with SandboxPool(at_once=4) as pool:
         yield pool

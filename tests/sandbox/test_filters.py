@@ -11,7 +11,7 @@ import pytest
 
 from evolvent.errors import IsolationUnavailable
 from evolvent.sandbox.filters import ALLOW, BUFFERS, DENIED, FAMILIES, KILL, MACHINES, NAMESPACES, errno, program
-from evolvent.sandbox.limits import Limits, Request
+from evolvent.sandbox.limits import CallRequest, SandboxLimits
 
 EPERM, ENOSYS, NOT_SUPPORTED = errno(1), errno(38), errno(97)
 HEADERS = {"x86_64": "/usr/include/x86_64-linux-gnu/asm/unistd_64.h", "aarch64": "/usr/include/asm-generic/unistd.h"}
@@ -122,5 +122,5 @@ def test_the_kernel_obeys(boxes):
     column = MACHINES[platform.machine()].column
     numbers = [pair[column] for pair in DENIED.values() if pair[column] is not None]
     asked = [*numbers, MACHINES[platform.machine()].clone3, 10**6]
-    outcomes = boxes.observe(CALLS, [Request("f", (number,)) for number in asked], Limits())
+    outcomes = boxes.observe(CALLS, [CallRequest("f", (number,)) for number in asked], SandboxLimits())
     assert [outcome.value for outcome in outcomes] == ["EPERM"] * len(numbers) + ["ENOSYS", "ENOSYS"]

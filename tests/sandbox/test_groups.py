@@ -8,8 +8,8 @@ import time
 import pytest
 
 from evolvent.sandbox import groups
-from evolvent.sandbox.limits import Limits, Request
-from evolvent.sandbox.pool import Boxes
+from evolvent.sandbox.limits import CallRequest, SandboxLimits
+from evolvent.sandbox.pool import SandboxPool
 
 FORKS = """
 import os, sys, time
@@ -29,7 +29,7 @@ os.killpg(0, 9)
 
 @pytest.fixture
 def group():
-    found = groups.made()
+    found = groups.create_group()
     if found is None:
         pytest.skip("this user may make no control groups of the pids controller (cgroup v1)")
     yield found
@@ -42,8 +42,8 @@ def group():
 
 
 def test_what_is_started_inside_is_counted_and_this_process_is_not_in_it(group):
-    group.limit(4)  # and two for bubblewrap
-    with group.joined():
+    group.set_limit(4)  # and two for bubblewrap
+    with group.membership():
         process = subprocess.Popen(
             [sys.executable, "-c", FORKS],
             stdin=subprocess.PIPE,
@@ -59,21 +59,21 @@ def test_what_is_started_inside_is_counted_and_this_process_is_not_in_it(group):
 def test_groups_of_processes_that_are_gone_are_swept(group):
     old = group._path.with_name("evolvent-4194305-1")
     old.mkdir()
-    another = groups.made()
+    another = groups.create_group()
     assert not old.exists() and group._path.exists() and another._path.exists()
     another.remove()
 
 
 def test_a_box_leaves_no_group(isolated, group):
     before = set(group._path.parent.glob("evolvent-*"))
-    with Boxes(ahead=0) as pool:
-        assert pool.observe("def f(): return 1", [Request("f")], Limits(wall_s=60.0))[0].ok
-        assert pool.observe("def f(): return g", [Request("f")], Limits(wall_s=60.0))[0].status == "raised"
+    with SandboxPool(ahead=0) as pool:
+        assert pool.observe("def f(): return 1", [CallRequest("f")], SandboxLimits(wall_s=60.0))[0].ok
+        assert pool.observe("def f(): return g", [CallRequest("f")], SandboxLimits(wall_s=60.0))[0].status == "raised"
     assert set(group._path.parent.glob(f"evolvent-{os.getpid()}-*")) <= before
 
 
 def test_a_user_without_rights_has_none(monkeypatch, tmp_path):
-    monkeypatch.setattr(groups, "place", lambda: tmp_path / "nothing")
-    assert groups.made() is None
-    monkeypatch.setattr(groups, "place", lambda: None)
-    assert groups.made() is None
+    monkeypatch.setattr(groups, "find_parent_group", lambda: tmp_path / "nothing")
+    assert groups.create_group() is None
+    monkeypatch.setattr(groups, "find_parent_group", lambda: None)
+    assert groups.create_group() is None

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evolvent.sandbox.frames import frame, parse
-from evolvent.sandbox.values import DEPTH, HEAD, SIZE, Malformed, Other, decode, encode
+from evolvent.sandbox.frames import encode_frame, parse_frame
+from evolvent.sandbox.values import HEADER_BYTES, MAX_DEPTH, MAX_FRAME_BYTES, Malformed, OpaqueValue, decode, encode
 
 SIMPLE = (
     st.none()
@@ -42,7 +42,7 @@ JUNK = st.recursive(
 
 def through(value):
     """A value as it arrives: encoded, as JSON in a frame, decoded."""
-    return decode(parse(frame(encode(value))[HEAD:]))
+    return decode(parse_frame(encode_frame(encode(value))[HEADER_BYTES:]))
 
 
 def same(left, right):
@@ -104,12 +104,12 @@ class Agrees(str):
 )
 def test_other_classes_equal_nothing(value):
     arrived = through(value)
-    assert type(arrived) is Other
+    assert type(arrived) is OpaqueValue
     assert arrived != value and value != 3 and arrived != arrived
     assert [arrived] != [through(value)] and arrived not in [1, "x", None]
     with pytest.raises(TypeError, match="neither true nor false"):
         bool(arrived)
-    assert type(through({"a": [value]})["a"][0]) is Other
+    assert type(through({"a": [value]})["a"][0]) is OpaqueValue
 
 
 def test_what_holds_itself_is_malformed():
@@ -132,10 +132,10 @@ def nested(levels):
 
 
 def test_depth_has_an_end_on_both_sides():
-    assert through(nested(DEPTH)) == nested(DEPTH)
+    assert through(nested(MAX_DEPTH)) == nested(MAX_DEPTH)
     with pytest.raises(Malformed):
-        encode(nested(DEPTH + 1))
-    row = encode(nested(DEPTH))
+        encode(nested(MAX_DEPTH + 1))
+    row = encode(nested(MAX_DEPTH))
     with pytest.raises(Malformed):
         decode({"t": "list", "v": [row]})
 
@@ -147,7 +147,9 @@ def test_junk_is_a_value_or_malformed(junk):
         value = decode(junk)
     except Malformed:
         return
-    assert isinstance(value, Other) or same(decode(encode(value)), value) or value != value or "nan" in repr(value)
+    assert (
+        isinstance(value, OpaqueValue) or same(decode(encode(value)), value) or value != value or "nan" in repr(value)
+    )
 
 
 @pytest.mark.parametrize(
@@ -192,12 +194,12 @@ def test_numbers_of_one_hash_are_refused(kind):
 @pytest.mark.parametrize("body", [b"", b"[1]", b"1", b"{", b"\xff", b"[" * 100_000, b'{"a": ' + b"9" * 5000 + b"}"])
 def test_no_frame(body):
     with pytest.raises(Malformed):
-        parse(body)
+        parse_frame(body)
 
 
 def test_a_frame_has_its_length_in_front():
-    data = frame({"a": "\u00e9"})
+    data = encode_frame({"a": "\u00e9"})
     assert data == b"\x0e\x00\x00\x00" + b'{"a":"\\u00e9"}'
-    assert parse(data[HEAD:]) == {"a": "\u00e9"} == json.loads(data[HEAD:])
+    assert parse_frame(data[HEADER_BYTES:]) == {"a": "\u00e9"} == json.loads(data[HEADER_BYTES:])
     with pytest.raises(Malformed, match="at most"):
-        frame({"a": "x" * SIZE})
+        encode_frame({"a": "x" * MAX_FRAME_BYTES})

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from evolvent.sandbox import watch
-from evolvent.sandbox.limits import Limits
-from evolvent.sandbox.watch import descendants, exceeded
+from evolvent.sandbox.limits import SandboxLimits
+from evolvent.sandbox.watch import descendants, exceeded_limit
 
-WIDE = Limits(wall_s=60.0, cpu_s=60)
+WIDE = SandboxLimits(wall_s=60.0, cpu_s=60)
 SOURCE = """
 import os, socket, threading, time
 def fork(n):
@@ -60,23 +60,23 @@ def names(n):
 )
 def test_what_is_used_is_seen(boxes, call, tight, said):
     with boxes.open(SOURCE, WIDE) as box:
-        assert exceeded(box._pid, WIDE) == ""
+        assert exceeded_limit(box._pid, WIDE) == ""
         assert box.ask(call[0], call[1:]).ok
-        assert exceeded(box._pid, WIDE) == ""
-        assert said in exceeded(box._pid, dataclasses.replace(WIDE, **tight))
+        assert exceeded_limit(box._pid, WIDE) == ""
+        assert said in exceeded_limit(box._pid, dataclasses.replace(WIDE, **tight))
 
 
 def test_memory_that_forks_share_counts_once(boxes):
     """Nine processes that share 100 MiB hold some 100 MiB, though each of them has it all in its address space."""
     with boxes.open(SOURCE, WIDE) as box:
         assert box.ask("fill", (100,)).ok and box.ask("fork", (8,)).ok
-        assert exceeded(box._pid, dataclasses.replace(WIDE, total_mb=300)) == ""
-        assert "MiB in 9 processes" in exceeded(box._pid, dataclasses.replace(WIDE, total_mb=90))
+        assert exceeded_limit(box._pid, dataclasses.replace(WIDE, total_mb=300)) == ""
+        assert "MiB in 9 processes" in exceeded_limit(box._pid, dataclasses.replace(WIDE, total_mb=90))
 
 
 def test_processes_that_are_gone():
     assert list(descendants(2**22 + 1)) == []
-    assert exceeded(2**22 + 1, WIDE) == exceeded(2**22 + 1, WIDE, unsafe=True) == ""
+    assert exceeded_limit(2**22 + 1, WIDE) == exceeded_limit(2**22 + 1, WIDE, unsafe=True) == ""
 
 
 def test_the_pids_group_holds_where_there_is_one(boxes):
@@ -92,9 +92,9 @@ def test_a_process_that_hides_what_it_holds_counts_in_full(monkeypatch):
     def refused(*_, **__):
         raise PermissionError(13, "Permission denied")
 
-    own = watch._resident(Path("/proc/self"))
-    assert own > 0 and watch._proportional(Path("/proc/self")) > 0
+    own = watch._resident_bytes(Path("/proc/self"))
+    assert own > 0 and watch._proportional_bytes(Path("/proc/self")) > 0
     monkeypatch.setattr(Path, "iterdir", refused)
-    assert len(watch._sockets(Path("/proc/self"), 5)) == 5
-    monkeypatch.setattr(watch, "_kilobytes", lambda path, _: 7 if path.name == "status" else refused())
-    assert watch._proportional(Path("/proc/self")) == 7 * 1024
+    assert len(watch._find_sockets(Path("/proc/self"), 5)) == 5
+    monkeypatch.setattr(watch, "_sum_kilobytes", lambda path, _: 7 if path.name == "status" else refused())
+    assert watch._proportional_bytes(Path("/proc/self")) == 7 * 1024

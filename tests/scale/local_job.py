@@ -6,15 +6,15 @@ from pathlib import Path
 import torch
 
 import evolvent as ev
-from evolvent.scale.local_backend import Panel
+from evolvent.scale.local_backend import EvaluationPanel
 
 torch.set_num_threads(1)
 world = ev.Lookup()
 seen = world.tasks("train", "seen")
-config = ev.AgentEvol(iterations=1, samples=2, clone_tokens=36_000, round_tokens=2500)
-with ev.local_run(Path(sys.argv[1]), [world], seed=5, panel=Panel(limit=8), slots=16) as run:
+config = ev.AgentEvolConfig(iterations=1, samples=2, clone_tokens=36_000, round_tokens=2500)
+with ev.local_run(Path(sys.argv[1]), [world], seed=5, panel=EvaluationPanel(limit=8), slots=16) as run:
     run.observe(lambda: sys.stdout.write("stage\n"))
-    demos = ev.demonstrations([world], seen[:90])
-    ev.agentevol(ev.policy_for([world]), seen[90:120], demos, config=config, run=run).save(run.folder / "model")
+    demos = ev.collect_demonstrations([world], seen[:90])
+    ev.agentevol(ev.make_policy([world]), seen[90:120], demos, config=config, run=run).save(run.folder / "model")
     idle = config.model_copy(update={"keep": "none", "samples": 0})
-    ev.agentevol(ev.policy_for([world]), seen[90:120], demos, config=idle, run=run.arm("control"))
+    ev.agentevol(ev.make_policy([world]), seen[90:120], demos, config=idle, run=run.arm("control"))

@@ -20,7 +20,7 @@ class Pausing(ev.TextWorld):
         deadly: the number of the task whose episode kills the process that plays it.
     """
 
-    name, horizon, instructions, blocking = "pausing", 4, "Say something.", False
+    name, horizon, instructions, run_in_thread = "pausing", 4, "Say something.", False
     reward_range = (0.0, 1.0)
 
     def __init__(self, deadly=None):
@@ -46,7 +46,7 @@ def made(deadly=None):
 class Marking(ev.TextWorld):
     """A response of one turn: right where it holds the letter e."""
 
-    name, horizon, instructions, blocking = "marking", 1, "Say e.", False
+    name, horizon, instructions, run_in_thread = "marking", 1, "Say e.", False
     reward_range = (0.0, 1.0)
 
     def specs(self):

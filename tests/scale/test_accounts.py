@@ -13,7 +13,7 @@ import pytest
 
 import evolvent as ev
 from evolvent.rl.presets import POAD
-from evolvent.rl.trainer import Practice, Setup
+from evolvent.rl.trainer import PolicyTrainer, RLSpec
 from evolvent.trajectory import Branch, Start
 from evolvent.worlds.base import Play
 from tests.rl.acting import Echo, quick, run_of, small
@@ -57,11 +57,11 @@ class Held(Echo):
         return (yield from super().play(spec))
 
 
-def to_the_third(practice: Practice, world: Held) -> Iterator[int]:
+def to_the_third(practice: PolicyTrainer, world: Held) -> Iterator[int]:
     """Two iterations; in the second the third, which is played ahead, has begun and is held."""
-    for number in practice.rounds():
-        assert len(practice.play(practice.starts(world.tasks("train", "seen")))) == 32
-        practice.advance()
+    for number in practice.iterations():
+        assert len(practice.rollout(practice.next_starts(world.tasks("train", "seen")))) == 32
+        practice.advance_version()
         if number == 1:
             assert practice._ahead is not None and practice._ahead._under_way is not None
             wait([practice._ahead._under_way[2]])
@@ -73,15 +73,15 @@ def to_the_third(practice: Practice, world: Held) -> Iterator[int]:
 
 def test_what_is_played_ahead_of_a_measurement_is_not_its_cost(tmp_path: Path) -> None:
     """The next iteration is under way when a measurement begins, and ends before it can play."""
-    setup, world = Setup("held", quick(iterations=3, overlap=True), POAD.objective), Held()
+    setup, world = RLSpec("held", quick(iterations=3, prefetch_rollouts=True), POAD.objective), Held()
     with run_of(tmp_path, world) as run:
-        run._verbs._one = gate = Gate(world.goes_on.set)
-        with run.practise(small(world), setup) as practice:
+        run._verbs._lock = gate = Gate(world.goes_on.set)
+        with run.train_rl(small(world), setup) as practice:
             for number in to_the_third(practice, world):
                 if number == 2:
                     gate.armed = True
                     (row,) = run.evaluate(practice.policy, 2)
-        written = sum(one.generated() for one in run.store.trajectories())
+        written = sum(one.count_generated_tokens() for one in run.store.trajectories())
     counts = ledger(tmp_path)
     assert counts["evaluate"]["generated"] == row.generated > 0
     assert counts["evaluate"]["computed"] == row.computed
@@ -112,15 +112,15 @@ def test_a_measurement_that_was_interrupted_counts_what_it_had_computed(tmp_path
 
 def test_a_play_keeps_its_parents_when_another_comes_before_it(tmp_path: Path) -> None:
     """What is played ahead may take the engine between the moment a play of branches begins and its turn."""
-    world, setup = Echo(), Setup("branches", quick(iterations=1), POAD.objective)
-    with run_of(tmp_path, world) as run, run.practise(small(world), setup) as practice:
-        next(practice.rounds())
+    world, setup = Echo(), RLSpec("branches", quick(iterations=1), POAD.objective)
+    with run_of(tmp_path, world) as run, run.train_rl(small(world), setup) as practice:
+        next(practice.iterations())
         tasks = world.tasks("train", "seen")
-        shown = {one.id: one for one in ev.demonstrations([Shown()], tasks[:3])}
+        shown = {one.id: one for one in ev.collect_demonstrations([Shown()], tasks[:3])}
         branches = [Start(one.task, 1, Branch(one.id, 1)) for one in shown.values()]
-        run._verbs._one = gate = Gate(lambda: practice.play([Start(tasks[5])]))
+        run._verbs._lock = gate = Gate(lambda: practice.rollout([Start(tasks[5])]))
         gate.armed = True
-        played = practice.play(branches, parents=shown)
+        played = practice.rollout(branches, parents=shown)
         assert [one.branch for one in played] == [start.branch for start in branches]
         assert [one.error for one in played] == [None] * 3
 
@@ -145,10 +145,10 @@ def lets_go(pool: ThreadPoolExecutor, world: Held) -> None:
 
 def test_a_practice_that_ends_stops_what_it_plays_ahead(tmp_path: Path) -> None:
     """Of the iteration that is played ahead, one episode at a time, the rest is not played."""
-    setup, world = Setup("held", quick(iterations=3, overlap=True), POAD.objective), Held()
+    setup, world = RLSpec("held", quick(iterations=3, prefetch_rollouts=True), POAD.objective), Held()
     with run_of(tmp_path, world) as run:
         run._verbs.slots = 1
-        with pytest.raises(ArithmeticError), run.practise(small(world), setup) as practice:
+        with pytest.raises(ArithmeticError), run.train_rl(small(world), setup) as practice:
             for number in to_the_third(practice, world):
                 if number == 2:
                     lets_go(practice._ahead._pool, world)

@@ -22,7 +22,7 @@ from evolvent.engine.local import LocalEngine
 from evolvent.engine.recompute import RecomputeEngine
 from evolvent.learn.token_sequences import flatten
 from evolvent.models.policy import load_policy
-from evolvent.scale.local_backend import LocalVerbs, Panel
+from evolvent.scale.local_backend import EvaluationPanel, LocalBackend
 from tests.models.test_dialects import CHATML, byte_tokenizer
 
 SHAPE = {
@@ -39,7 +39,7 @@ SHAPE = {
 class Echo(ev.TextWorld):
     """Say the word that you are told, twice."""
 
-    name, horizon, instructions, blocking = "echo", 2, "repeat", False
+    name, horizon, instructions, run_in_thread = "echo", 2, "repeat", False
 
     def specs(self):
         return [{"word": word} for word in ("aa", "ab", "ba", "bb", "ac", "ca", "bc", "cb")]
@@ -68,12 +68,12 @@ def folder_of(path, config_class, **changes):
 def go_round(path, folder):
     """Collect, learn what was done, save; returns (the run's folder, the trajectories, the learned policy)."""
     world, policy = Echo(), load_policy(path)
-    train = ev.TrainConfig(updates=2, batch_tokens=256)
+    train = ev.TrainConfig(max_steps=2, batch_tokens=256)
     tasks = [ev.Task("echo", "1", spec, "echo") for spec in world.specs()]
     with ev.local_run(folder, [world], train=train, slots=4) as run:
         run._verbs.max_tokens = 5
         tried = run.collect(policy, [ev.Start(task, n) for task in tasks[:3] for n in (0, 1)])
-        learned = run.fit(policy, [*ev.demonstrations([world], tasks), *tried], ev.weighted_nll)
+        learned = run.fit(policy, [*ev.collect_demonstrations([world], tasks), *tried], ev.weighted_nll)
         learned.save(folder / "model")
     return tried, policy, learned
 
@@ -94,7 +94,7 @@ def test_any_hugging_face_model_goes_round_the_circle(kind, tmp_path):
     assert [t.error for t in tried] == [None] * 6
     assert policy.dialect.name == "chat" and learned.version == policy.version + 1
     for trajectory in tried:  # what was learned is what was sampled, token by token
-        (sequence,) = flatten([trajectory], policy.dialect, instructions=lambda _: "repeat", context=192).parts
+        (sequence,) = flatten([trajectory], policy.dialect, instructions=lambda _: "repeat", context=192).sequences
         assert sequence.ids.tolist() == [i for g in trajectory.generations for i in g.ids.tolist()]
         with torch.inference_mode():
             logits = policy.model(torch.from_numpy(sequence.ids.astype(np.int64))[None]).logits[0].float()
@@ -115,10 +115,10 @@ def test_any_hugging_face_model_goes_round_the_circle(kind, tmp_path):
 def test_a_model_that_cannot_share_prefixes_is_computed_whole_with_one_line(kind, tmp_path, caplog):
     config_class, changes = KINDS[kind]
     policy = load_policy(folder_of(tmp_path / "hub", config_class, **changes))
-    verbs = LocalVerbs({"echo": Echo()}, slots=4)
+    verbs = LocalBackend({"echo": Echo()}, slots=4)
     with caplog.at_level(logging.WARNING):
-        engine = verbs.engine(policy)
-        assert verbs.engine(policy) is engine
+        engine = verbs.serve_policy(policy)
+        assert verbs.serve_policy(policy) is engine
     assert isinstance(engine, RecomputeEngine)
     (line,) = [record.getMessage() for record in caplog.records if record.name == "evolvent.scale.local_backend"]
     assert "computed from its beginning" in line and "cannot share prefixes" in line
@@ -127,11 +127,11 @@ def test_a_model_that_cannot_share_prefixes_is_computed_whole_with_one_line(kind
 def test_counts_go_on_when_the_engine_changes(tmp_path):
     shares = load_policy(folder_of(tmp_path / "a", LlamaConfig))
     whole = load_policy(folder_of(tmp_path / "b", MistralConfig, sliding_window=16))
-    verbs = LocalVerbs({"echo": Echo()}, panel=Panel(limit=2), slots=4)
-    assert isinstance(verbs.engine(shares), LocalEngine)
+    verbs = LocalBackend({"echo": Echo()}, panel=EvaluationPanel(limit=2), slots=4)
+    assert isinstance(verbs.serve_policy(shares), LocalEngine)
     totals = []
     for policy in (shares, whole, shares):
-        engine = verbs.engine(policy)
+        engine = verbs.serve_policy(policy)
         engine.submit(ev.SampleAsk(None, [1, 2, 3], 4))
         while engine.pending():
             engine.poll()
@@ -142,14 +142,14 @@ def test_counts_go_on_when_the_engine_changes(tmp_path):
 @pytest.mark.parametrize("change", [{"slots": 0}, {"max_tokens": 0}])
 def test_verbs_that_cannot_work_are_refused(change):
     with pytest.raises(ev.ConfigError, match="must be 1 or more"):
-        LocalVerbs({"echo": Echo()}, **change)
+        LocalBackend({"echo": Echo()}, **change)
 
 
 def test_tokens_of_a_fit_come_before_the_updates_of_the_config(tmp_path):
     world = ev.Lookup()
-    shown = ev.demonstrations([world], world.tasks("train", "seen")[:5])
-    with ev.local_run(tmp_path, [world], train=ev.TrainConfig(updates=50, batch_tokens=256)) as run:
-        run.fit(ev.policy_for([world]), shown, ev.weighted_nll, tokens=100)
+    shown = ev.collect_demonstrations([world], world.tasks("train", "seen")[:5])
+    with ev.local_run(tmp_path, [world], train=ev.TrainConfig(max_steps=50, batch_tokens=256)) as run:
+        run.fit(ev.make_policy([world]), shown, ev.weighted_nll, tokens=100)
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     learned = [row["tokens"] for row in rows if row["kind"] == "fit"]
     assert sum(learned) >= 100 > sum(learned[:-1])

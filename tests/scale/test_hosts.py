@@ -36,7 +36,7 @@ def words(data: Path, updates: int, *more: object) -> list[object]:
         5,
         "--train.batch_tokens",
         128,
-        "--train.updates",
+        "--train.max_steps",
         updates,
         "--train.lr",
         3e-4,

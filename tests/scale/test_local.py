@@ -12,8 +12,8 @@ import pytest
 import evolvent as ev
 from evolvent.errors import Locked
 from evolvent.learn.token_sequences import flatten
-from evolvent.methods.agentevol import AgentEvol
-from evolvent.scale.local_backend import Panel
+from evolvent.methods.agentevol import AgentEvolConfig
+from evolvent.scale.local_backend import EvaluationPanel
 from evolvent.worlds.crafting import Crafting
 from evolvent.worlds.household.world import HouseholdWorld
 from evolvent.worlds.lookup import Lookup
@@ -127,12 +127,12 @@ def test_every_episode_is_in_the_store(whole):
 def test_null_evolution_equals_continued_cloning_bit_for_bit(tmp_path):
     world = ev.Lookup()
     seen = world.tasks("train", "seen")
-    demonstrations = ev.demonstrations([world], seen[:20])
+    demonstrations = ev.collect_demonstrations([world], seen[:20])
     digests = []
     for name, change in (("explores", {"samples": 1}), ("idle", {"samples": 0})):
-        config = AgentEvol(iterations=2, clone_tokens=1000, round_tokens=800, keep="none", **change)
-        with ev.local_run(tmp_path / name, [world], panel=Panel(limit=2, tiers=("seen",))) as run:
-            policy = ev.agentevol(ev.policy_for([world]), seen[20:24], demonstrations, config=config, run=run)
+        config = AgentEvolConfig(iterations=2, clone_tokens=1000, round_tokens=800, keep="none", **change)
+        with ev.local_run(tmp_path / name, [world], panel=EvaluationPanel(limit=2, tiers=("seen",))) as run:
+            policy = ev.agentevol(ev.make_policy([world]), seen[20:24], demonstrations, config=config, run=run)
             digests.append(run._verbs.origin(policy))
     assert digests[0] == digests[1]
 
@@ -141,7 +141,7 @@ def test_names_that_mean_something_are_shown_once():
     """The one book of the workshop has its own names; other worlds beside it are shown in as many namings as asked."""
     book, free = Crafting("own"), Crafting(sizes=Sizes(train=20, dev=10, test=10))
     tasks = [book.tasks("train", "seen")[0], free.tasks("train", "seen")[0]]
-    shown = ev.demonstrations([book, free], tasks, namings=3)
+    shown = ev.collect_demonstrations([book, free], tasks, namings=3)
     assert [one.task.world for one in shown].count(book.name) == 1
     assert [one.task.world for one in shown].count(free.name) == 3
 
@@ -152,16 +152,16 @@ def test_demonstrations_that_fail_are_refused():
             return ["answer nobody"]
 
     with pytest.raises(ev.ConfigError, match="do not succeed"):
-        ev.demonstrations([Wrong()], Wrong().tasks("train", "seen")[:3])
+        ev.collect_demonstrations([Wrong()], Wrong().tasks("train", "seen")[:3])
 
 
 def test_two_arms_that_come_to_the_same_policy_are_both_reported(tmp_path):
     world = ev.Lookup()
-    demonstrations = ev.demonstrations([world], world.tasks("train", "seen")[:5])
-    config = AgentEvol(iterations=1, samples=0, clone_tokens=300, round_tokens=300)
-    with ev.local_run(tmp_path, [world], panel=Panel(limit=2, tiers=("seen",))) as run:
+    demonstrations = ev.collect_demonstrations([world], world.tasks("train", "seen")[:5])
+    config = AgentEvolConfig(iterations=1, samples=0, clone_tokens=300, round_tokens=300)
+    with ev.local_run(tmp_path, [world], panel=EvaluationPanel(limit=2, tiers=("seen",))) as run:
         for arm in ("evolve", "control"):
-            ev.agentevol(ev.policy_for([world]), [], demonstrations, config=config, run=run.arm(arm))
+            ev.agentevol(ev.make_policy([world]), [], demonstrations, config=config, run=run.arm(arm))
     rows = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
     assert [(row["arm"], row["round"]) for row in rows] == [("base", 0), ("evolve", 1), ("control", 1)]
     assert len((tmp_path / "stages.jsonl").read_text().splitlines()) == 4, "played once"
@@ -171,9 +171,9 @@ def test_the_context_holds_what_the_experts_do():
     """Households have long texts: a policy made for them has room for the demonstrations; for lookup 256 is enough."""
     small = Sizes(train=30, dev=20, test=20)
     household = HouseholdWorld(sizes=small)
-    assert ev.policy_for([Lookup(sizes=small)]).context == 256
-    policy = ev.policy_for([Lookup(sizes=small), household])
+    assert ev.make_policy([Lookup(sizes=small)]).context == 256
+    policy = ev.make_policy([Lookup(sizes=small), household])
     assert policy.context >= 512
-    shown = ev.demonstrations([household], household.tasks("train", "seen"))
+    shown = ev.collect_demonstrations([household], household.tasks("train", "seen"))
     flat = flatten(shown, policy.dialect, instructions=lambda task: household.instructions, context=policy.context)
     assert not flat.refused

@@ -13,23 +13,23 @@ import pytest
 pytest.importorskip("ray")
 
 import evolvent as ev
-from evolvent.curate.shards import shards_of
+from evolvent.curate.shards import list_shards
 from evolvent.curate.stages import transform
 from evolvent.errors import BatchMismatch, ConfigError, EngineError, NothingToLearn, VersionMismatch, VocabularyMismatch
 from evolvent.learn.annotate import annotate
 from evolvent.learn.sources import vocabulary_digest
-from evolvent.learn.token_sequences import Parts
+from evolvent.learn.token_sequences import TokenSequence
 from evolvent.methods.grpo import GRPOConfig, grpo
-from evolvent.reward.labelling import Labelling
-from evolvent.rl.trainer import PracticeConfig
+from evolvent.reward.labelling import LabellingConfig
+from evolvent.rl.trainer import RLConfig
 from evolvent.scale import ray_data
-from evolvent.scale.local_backend import LocalVerbs, Panel
-from evolvent.scale.ray_annotate import annotate_on
-from evolvent.scale.ray_backend import RayVerbs
-from evolvent.scale.ray_cluster import Placing, Where, connected, where
-from evolvent.scale.ray_data import transform_on
-from evolvent.scale.ray_players import Making, players
-from evolvent.scale.ray_versions import versions
+from evolvent.scale.local_backend import EvaluationPanel, LocalBackend
+from evolvent.scale.ray_annotate import annotate_on_cluster
+from evolvent.scale.ray_backend import RayBackend
+from evolvent.scale.ray_cluster import Cluster, Placement, connect, parse_cluster
+from evolvent.scale.ray_data import transform_on_cluster
+from evolvent.scale.ray_players import WorldFactory, open_players
+from evolvent.scale.ray_versions import read_versions
 from evolvent.search.settings import ForestConfig, SearchConfig
 from evolvent.store.store import Store
 from evolvent.trajectory import Start
@@ -37,19 +37,21 @@ from tests.learn.byte_policy import byte_policy
 from tests.scale.ray_nodes import node_of, simulated
 from tests.scale.ray_worlds import Marking, made
 
-PLACING = Placing(players=2, resources={"place": 1}, lost_s=120)
+PLACING = Placement(players=2, resources={"place": 1}, lost_s=120)
 
 
 @pytest.fixture(scope="module")
 def cluster():
     with simulated(2) as (found, nodes):
-        with connected(Where(found.address)):
+        with connect(Cluster(found.address)):
             yield found, nodes
 
 
 @pytest.fixture(scope="module")
 def crew(cluster):
-    with players(Where(cluster[0].address, PLACING), Making("tests.scale.ray_worlds:made"), made()) as found:
+    with open_players(
+        Cluster(cluster[0].address, PLACING), WorldFactory("tests.scale.ray_worlds:made"), made()
+    ) as found:
         yield found
 
 
@@ -58,9 +60,9 @@ def policy():
     return byte_policy(context=256, seed=3)
 
 
-def verbs(kind=LocalVerbs, **more):
-    train = ev.TrainConfig(lr=2e-3, weight_decay=0.0, warmup_updates=0, final_lr=1.0, batch_tokens=2048)
-    return kind(made(), train, Panel(limit=4), slots=4, max_tokens=4, **more)
+def verbs(kind=LocalBackend, **more):
+    train = ev.TrainConfig(lr=2e-3, weight_decay=0.0, warmup_steps=0, final_lr_ratio=1.0, batch_tokens=2048)
+    return kind(made(), train, EvaluationPanel(limit=4), slots=4, max_tokens=4, **more)
 
 
 def starts(count):
@@ -83,14 +85,14 @@ def whole(folder, using, policy):
     with ev.Run(folder, using, seed=5, settings=using.settings()) as run:
         played = run.collect(policy, starts(20), temperature=1.2)
         rows = run.evaluate(policy, 0)
-        asked = GRPOConfig(practice=PracticeConfig(iterations=2, tasks=2, samples=3, temperature=1.3))
+        asked = GRPOConfig(practice=RLConfig(iterations=2, tasks_per_iteration=2, group_size=3, temperature=1.3))
         best = grpo(policy, made()["pausing"].tasks("train", "seen"), config=asked, run=run.arm("grpo"))
     return played, [row.outcomes for row in rows], best
 
 
 def test_a_run_there_is_the_run_here(tmp_path, crew, policy):
     played, rows, best = whole(tmp_path / "here", verbs(), policy)
-    there = verbs(RayVerbs, players=crew)
+    there = verbs(RayBackend, players=crew)
     played_there, rows_there, best_there = whole(tmp_path / "there", there, policy)
     assert played_there == played and rows_there == rows
     assert stored(tmp_path / "there") == stored(tmp_path / "here"), "bit for bit, log-probabilities included"
@@ -102,7 +104,7 @@ def test_a_run_there_is_the_run_here(tmp_path, crew, policy):
 
 
 def sampled(folder):
-    return [{"sampled": one.generated()} for one in Store.open(folder / "trajectories").trajectories()]
+    return [{"sampled": one.count_generated_tokens()} for one in Store.open(folder / "trajectories").trajectories()]
 
 
 @pytest.mark.parametrize("kind", [SearchConfig, partial(ForestConfig, forest=2)])
@@ -113,7 +115,7 @@ def test_searches_and_labels_there_are_those_here(tmp_path, crew, policy, kind):
             how = kind(method="sampled_tree", value="none", paths=3, max_tokens=6, generated=200)
             found = run.search(policy, tasks, how)
             data = run.collect(policy, tasks[:3])
-            rows = run.label(policy, data, Labelling(kind="shepherd", count=2, max_tokens=6, separators=("e",)))
+            rows = run.label(policy, data, LabellingConfig(kind="shepherd", count=2, max_tokens=6, separators=("e",)))
         (folder_of,) = (folder / "stages").glob("*search*")
         told = [
             json.loads(line)
@@ -125,7 +127,7 @@ def test_searches_and_labels_there_are_those_here(tmp_path, crew, policy, kind):
             one.get("spent", {}).pop("computed", None)
         return found, rows, sorted(told, key=lambda one: (len(one), one["id"]))
 
-    here, there = both(tmp_path / "here", verbs()), both(tmp_path / "there", verbs(RayVerbs, players=crew))
+    here, there = both(tmp_path / "here", verbs()), both(tmp_path / "there", verbs(RayBackend, players=crew))
     assert here == there
     assert len(here[0]) == 6 and here[1] and len(here[2]) == 10
 
@@ -137,7 +139,7 @@ def test_a_run_that_is_interrupted_there_goes_on_there_and_here(tmp_path, crew, 
     folder = tmp_path / "cut"
     for stop in (5, 9):
         with pytest.raises(KeyboardInterrupt):
-            cut(folder, verbs(RayVerbs, players=crew), policy, stop)
+            cut(folder, verbs(RayBackend, players=crew), policy, stop)
         assert stop <= len(stored(folder)) < 24
     with ev.Run(folder, verbs(), seed=1, settings=whole_run.settings()) as run:
         run.collect(policy, starts(24))
@@ -164,7 +166,7 @@ def test_other_kinds_of_settings_are_refused(tmp_path, crew, policy):
     class Own(SearchConfig):
         pass
 
-    using = verbs(RayVerbs, players=crew)
+    using = verbs(RayBackend, players=crew)
     with ev.Run(tmp_path / "run", using, settings=using.settings()) as run:
         with pytest.raises(ConfigError, match="Own does not travel"):
             run.search(policy, starts(1), Own())
@@ -180,17 +182,17 @@ def test_shards_made_there_are_the_bytes_of_those_made_here(tmp_path, cluster):
 
     data = tmp_path / "rows.jsonl"
     data.write_text("".join(json.dumps({"n": n}) + "\n" for n in range(40)) + "no json\n", encoding="utf-8")
-    shards, own = shards_of(data, rows=7), (Doubled(but=3),)
+    shards, own = list_shards(data, rows=7), (Doubled(but=3),)
     here = transform(shards, own, tmp_path / "here.jsonl", cache=tmp_path / "a")
     seen: list[tuple[int, int]] = []
-    placing = Placing(players=2, cpus=0)  # beside the players, which have all the processors
-    there = transform_on(
+    placing = Placement(players=2, cpus=0)  # beside the players, which have all the processors
+    there = transform_on_cluster(
         shards,
         own,
         tmp_path / "there.jsonl",
         ray=ray,
         cache=tmp_path / "b",
-        placing=placing,
+        placement=placing,
         progress=lambda done, of: seen.append((done, of)),
     )
     assert here == there and there.reused == 0 and there.refused["three"] == 1 and len(there.refused) == 2
@@ -198,13 +200,15 @@ def test_shards_made_there_are_the_bytes_of_those_made_here(tmp_path, cluster):
     assert seen == [(n, 6) for n in range(1, 7)]
     files = [sorted((path.name, path.read_bytes()) for path in (tmp_path / name).iterdir()) for name in "ab"]
     assert files[0] == files[1], "the shards too, so that either goes on with what the other has made"
-    again = transform_on(shards, own, tmp_path / "again.jsonl", ray=ray, cache=tmp_path / "b", placing=placing)
+    again = transform_on_cluster(
+        shards, own, tmp_path / "again.jsonl", ray=ray, cache=tmp_path / "b", placement=placing
+    )
     assert again.reused == 6 and again.sha256 == here.sha256
     third = {"ray": ray, "cache": tmp_path / "c", "placing": placing}
     with pytest.raises(NothingToLearn):
-        transform_on(shards[:1], (Doubled(but=None),), tmp_path / "no.jsonl", **third)
+        transform_on_cluster(shards[:1], (Doubled(but=None),), tmp_path / "no.jsonl", **third)
     with pytest.raises(EngineError, match="ZeroDivisionError"):
-        transform_on(shards[:1], (Doubled(but=-1),), tmp_path / "no.jsonl", **third)
+        transform_on_cluster(shards[:1], (Doubled(but=-1),), tmp_path / "no.jsonl", **third)
 
 
 def test_a_node_with_other_packages_makes_no_shards(tmp_path, cluster, monkeypatch):
@@ -215,15 +219,15 @@ def test_a_node_with_other_packages_makes_no_shards(tmp_path, cluster, monkeypat
 
     data = tmp_path / "rows.jsonl"
     data.write_text('{"n": 1}\n', encoding="utf-8")
-    monkeypatch.setattr(ray_data, "versions", lambda: {**versions(), "transformers": "0"})
+    monkeypatch.setattr(ray_data, "versions", lambda: {**read_versions(), "transformers": "0"})
     with pytest.raises(VersionMismatch, match="'transformers': '0'"):
-        transform_on(
-            shards_of(data, rows=7),
+        transform_on_cluster(
+            list_shards(data, rows=7),
             (Doubled(but=3),),
             tmp_path / "out.jsonl",
             ray=ray,
             cache=tmp_path / "cache",
-            placing=Placing(players=1, cpus=0),
+            placement=Placement(players=1, cpus=0),
         )
 
 
@@ -235,7 +239,7 @@ def many_parts(count):
         weight = np.ones(length, np.float32)
         weight[0] = 0
         flags, zeros = np.ones(length, bool), np.zeros(length, np.int32)
-        yield Parts(
+        yield TokenSequence(
             f"one/{number}",
             rng.integers(1, 90, length).astype(np.int32),
             flags,
@@ -252,10 +256,10 @@ def test_annotation_on_a_cluster_is_the_one_here(cluster, policy):
     import ray
 
     words = vocabulary_digest(policy.tokenizer)
-    placing = Placing(players=2, cpus=0)
+    placing = Placement(players=2, cpus=0)
     here = list(annotate(policy, many_parts(1300), vocabulary=words, teacher_k=3))
     there, killed = [], 0
-    for one in annotate_on(policy, many_parts(1300), ray=ray, vocabulary=words, teacher_k=3, placing=placing):
+    for one in annotate_on_cluster(policy, many_parts(1300), ray=ray, vocabulary=words, teacher_k=3, placement=placing):
         there.append(one)
         if len(there) == 10:  # the first window is here, others are under way
             killed = kill_workers("Annotator")
@@ -265,9 +269,9 @@ def test_annotation_on_a_cluster_is_the_one_here(cluster, policy):
         assert own.columns.keys() == other.columns.keys()
         assert all(np.array_equal(own.columns[name], other.columns[name]) for name in own.columns)
     with pytest.raises(VocabularyMismatch):
-        annotate_on(policy, many_parts(1), ray=ray, vocabulary="another", placing=placing)
+        annotate_on_cluster(policy, many_parts(1), ray=ray, vocabulary="another", placement=placing)
     with pytest.raises(BatchMismatch):
-        list(annotate_on(byte_policy(context=8), many_parts(20), ray=ray, vocabulary=words, placing=placing))
+        list(annotate_on_cluster(byte_policy(context=8), many_parts(20), ray=ray, vocabulary=words, placement=placing))
 
 
 def kill_workers(name):
@@ -286,7 +290,7 @@ def test_a_node_is_killed_and_nothing_is_lost_or_doubled(tmp_path, cluster, crew
     here = verbs()
     with ev.Run(tmp_path / "here", here, seed=4, settings=here.settings()) as run:
         expected = run.collect(policy, starts(60))
-    using = verbs(RayVerbs, players=crew)
+    using = verbs(RayBackend, players=crew)
     play, before = using.collect, crew.counts.copy()
 
     def hurt(*given, **named):
@@ -305,5 +309,7 @@ def test_a_node_is_killed_and_nothing_is_lost_or_doubled(tmp_path, cluster, crew
 
 def test_no_room_is_said_at_once(cluster):
     with pytest.raises(ConfigError, match="no node has room"):
-        with players(where(f"{cluster[0].address}?elsewhere=1"), Making("tests.scale.ray_worlds:made"), made()):
+        with open_players(
+            parse_cluster(f"{cluster[0].address}?elsewhere=1"), WorldFactory("tests.scale.ray_worlds:made"), made()
+        ):
             pass

@@ -14,14 +14,14 @@ pytest.importorskip("ray")
 
 from evolvent.errors import RankFailed
 from evolvent.models.policy import load_policy
-from evolvent.scale.ray_cluster import Placing, Where, connected
-from evolvent.scale.ray_train import train_on
+from evolvent.scale.ray_cluster import Cluster, Placement, connect
+from evolvent.scale.ray_train import train_on_cluster
 from tests.faults import sums
 from tests.faults.launched import Launched
 from tests.scale.ray_nodes import killed, node_of, simulated
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of Ray's own
-PLACING = Placing(players=2, resources={"place": 1})
+PLACING = Placement(players=2, resources={"place": 1})
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def words(data, updates=60):
         5,
         "--train.batch_tokens",
         128,
-        "--train.updates",
+        "--train.max_steps",
         updates,
         "--train.lr",
         3e-4,
@@ -60,7 +60,7 @@ def whole(data):
 @pytest.fixture(scope="module")
 def cluster():
     with simulated(2) as (found, nodes):
-        with connected(Where(found.address)):
+        with connect(Cluster(found.address)):
             yield found, nodes
 
 
@@ -96,19 +96,23 @@ def then(run: Path, do) -> threading.Thread:
 def test_a_killed_rank_is_begun_again_and_all_learn_what_torchrun_does(cluster, data, whole, tmp_path, capfd):
     run = tmp_path / "run"
     hurt = then(run, lambda: killed(rank_of(run, 1)))
-    said = train_on(words(data), folder=run, placing=PLACING)
+    said = train_on_cluster(words(data), folder=run, placement=PLACING)
     hurt.join()
     assert "goes on after update 1" in said and said.splitlines()[-2:] == [
         f"model {run}/model",
         f"report {run}/report.html",
     ]
     assert differ(run, whole) == 0.0, "bit for bit"
-    assert "nothing is left to do" in train_on(words(data), folder=run, placing=PLACING), "what is there goes on"
+    assert "nothing is left to do" in train_on_cluster(words(data), folder=run, placement=PLACING), (
+        "what is there goes on"
+    )
 
 
 def test_what_a_rank_says_of_its_end_is_told(cluster, data, tmp_path):
     with pytest.raises(RankFailed, match="unknown optimizer 'adamv'"):
-        train_on([*words(data), "--optimizer.name", "adamv"], folder=tmp_path / "run", placing=PLACING, restarts=0)
+        train_on_cluster(
+            [*words(data), "--optimizer.name", "adamv"], folder=tmp_path / "run", placement=PLACING, restarts=0
+        )
     assert not (tmp_path / "run").exists()
 
 
@@ -124,7 +128,7 @@ def test_a_killed_node_is_done_without(cluster, data, whole, tmp_path):
         found.remove_node(next(node for node in there if node.node_id != own), allow_graceful=False)
 
     hurt = then(run, lose)
-    said = train_on(words(data), folder=run, placing=PLACING, least=1)
+    said = train_on_cluster(words(data), folder=run, placement=PLACING, min_ranks=1)
     hurt.join()
     assert "goes on after update 1" in said and load_policy(run / "model").version == 1
     assert sums.apart(run, whole) < 2e-6 and differ(run, whole) < 1e-4

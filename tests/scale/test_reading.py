@@ -17,13 +17,13 @@ import torch
 import evolvent as ev
 from evolvent.agents.history import History, Refuse, Summarise, Window
 from evolvent.models.policy import Policy
-from evolvent.rl.critic import critic
+from evolvent.rl.critic import critic_objective
 from evolvent.rl.presets import POAD, PPO_ACTION
 from evolvent.rl.rollout_batch import CUT_OFF, TRUNCATED
-from evolvent.rl.scored_rollout import Seen
-from evolvent.rl.trainer import Practice, Setup
-from evolvent.scale.initial import policy_for
-from evolvent.scale.reading import next_root
+from evolvent.rl.scored_rollout import ScoredRollout
+from evolvent.rl.trainer import PolicyTrainer, RLSpec
+from evolvent.scale.initial import make_policy
+from evolvent.scale.reading import next_prompt
 from evolvent.trajectory import Branch, Start, Step, Trajectory
 from evolvent.worlds.base import Play
 from tests.rl.acting import WORDS, Endless, quick, run_of
@@ -50,7 +50,7 @@ class Talk(Endless):
 
 
 def fresh() -> Policy:
-    return policy_for([Talk()], seed=1, context=CONTEXT)
+    return make_policy([Talk()], seed=1, context=CONTEXT)
 
 
 def demonstrated(task: ev.Task) -> Trajectory:
@@ -63,22 +63,22 @@ def demonstrated(task: ev.Task) -> Trajectory:
 
 def practised(
     folder: Path, history: History, *, horizon: int = 3, deciding: bool = False, branch: tuple[int, int] | None = None
-) -> tuple[list[Trajectory], Seen, Practice]:
+) -> tuple[list[Trajectory], ScoredRollout, PolicyTrainer]:
     """One iteration's episodes and what was seen of them, with a critic that says something."""
     world, preset = Talk(), PPO_ACTION if deciding else POAD
-    setup = Setup(preset.name, quick(iterations=1), preset.objective, critic(), deciding=deciding)
-    with run_of(folder, world, history=history) as run, run.practise(fresh(), setup) as practice:
-        next(practice.rounds())
+    setup = RLSpec(preset.name, quick(iterations=1), preset.objective, critic_objective(), action_level=deciding)
+    with run_of(folder, world, history=history) as run, run.train_rl(fresh(), setup) as practice:
+        next(practice.iterations())
         practice.horizon = horizon
-        starts = practice.starts(world.tasks("train", "seen"))
+        starts = practice.next_starts(world.tasks("train", "seen"))
         parents = {one.id: one for one in map(demonstrated, dict.fromkeys(start.task for start in starts))}
         if branch is not None:
             starts = [Start(one.task, one.sample, Branch(f"shown/{one.task.id}", *branch)) for one in starts]
-        played = practice.play(starts, parents=parents)
+        played = practice.rollout(starts, parents=parents)
         with torch.no_grad():
-            practice.valued.value_head.outer.bias.fill_(0.5)
-            practice.valued.value_head.outer.weight.normal_(generator=torch.Generator().manual_seed(0))
-        return played, practice.look(played), practice
+            practice.value_policy.value_head.outer.bias.fill_(0.5)
+            practice.value_policy.value_head.outer.weight.normal_(generator=torch.Generator().manual_seed(0))
+        return played, practice.score(played), practice
 
 
 def tokens_of(one: Trajectory) -> np.ndarray:
@@ -89,10 +89,10 @@ def tokens_of(one: Trajectory) -> np.ndarray:
     return np.concatenate(found)
 
 
-def value_of(practice: Practice, ids: np.ndarray) -> float:
+def value_of(practice: PolicyTrainer, ids: np.ndarray) -> float:
     with torch.no_grad():
-        hidden = practice.valued.model.model(torch.tensor([ids.tolist()])).last_hidden_state[0, -1]
-        return float(practice.valued.value_head(hidden))
+        hidden = practice.value_policy.model.model(torch.tensor([ids.tolist()])).last_hidden_state[0, -1]
+        return float(practice.value_policy.value_head(hidden))
 
 
 HOW: list[dict[str, Any]] = [{}, {"deciding": True}, {"branch": (1, 0)}, {"branch": (1, 1)}]
@@ -105,8 +105,8 @@ def test_a_cut_episode_has_the_value_of_what_its_agent_reads_one_step_later(
 ) -> None:
     played, seen, practice = practised(tmp_path / "cut", history, **how)
     longer, *_ = practised(tmp_path / "longer", history, horizon=4, **how)
-    last, anew = np.flatnonzero(seen.flat.ended), 0
-    assert seen.flat.ended[last].tolist() == [TRUNCATED] * len(played), "none of them is over"
+    last, anew = np.flatnonzero(seen.batch.ended), 0
+    assert seen.batch.ended[last].tolist() == [TRUNCATED] * len(played), "none of them is over"
     for one, other, action in zip(played, longer, last.tolist(), strict=True):
         count = len(one.steps)
         assert one.actions == other.actions[:count] and len(other.steps) == count + 1
@@ -114,7 +114,7 @@ def test_a_cut_episode_has_the_value_of_what_its_agent_reads_one_step_later(
         read, said = then.ids[~then.sampled], practice.policy.dialect.turn(str(one.final_observation), stopped=False)
         if then.extends is None and len(tokens_of(one)) + len(said) > CONTEXT:
             anew += 1
-            assert seen.flat.bootstrap[action] == pytest.approx(value_of(practice, read), abs=1e-5)
+            assert seen.batch.bootstrap[action] == pytest.approx(value_of(practice, read), abs=1e-5)
     assert anew > len(played) // 2, "conversations that were full at the cut"
 
 
@@ -122,9 +122,9 @@ def test_a_cut_episode_has_the_value_of_what_its_agent_reads_one_step_later(
 @pytest.mark.parametrize("history", [Refuse(), Summarise(summary=lambda pairs: "red " * 99)], ids=["refuse", "no room"])
 def test_an_agent_that_gives_up_there_has_no_next_action(tmp_path: Path, history: History, deciding: bool) -> None:
     _, seen, _ = practised(tmp_path, history, deciding=deciding)
-    last = np.flatnonzero(seen.flat.ended)
-    over = last[seen.flat.ended[last] == CUT_OFF]
-    assert len(over) > len(last) // 2 and not seen.flat.bootstrap[over].any()
+    last = np.flatnonzero(seen.batch.ended)
+    over = last[seen.batch.ended[last] == CUT_OFF]
+    assert len(over) > len(last) // 2 and not seen.batch.bootstrap[over].any()
 
 
 def test_a_branch_is_told_with_its_parents_turns_or_not_at_all() -> None:
@@ -132,8 +132,8 @@ def test_a_branch_is_told_with_its_parents_turns_or_not_at_all() -> None:
     parent, told = demonstrated(world.tasks("train", "seen")[0]), []
     agent = ev.LanguageAgent(policy, max_tokens=3, history=Summarise(lambda pairs: told.extend(pairs) or "red"))
     own = replace(parent, id="own", steps=parent.steps[1:], branch=Branch(parent.id, 1, 1))
-    assert next_root(own, agent, world=world, parents={}) is None and not told
-    root = next_root(own, agent, world=world, parents={parent.id: parent})
+    assert next_prompt(own, agent, world=world, parents={}) is None and not told
+    root = next_prompt(own, agent, world=world, parents={parent.id: parent})
     assert root == policy.dialect.open("", f"{parent.steps[0].observation} red")
     second, third = str(parent.steps[1].observation), str(parent.final_observation)
     assert told == [("red green", second), ("blue blue grey", third)], "one token was the parent's, two are its own"
@@ -141,19 +141,19 @@ def test_a_branch_is_told_with_its_parents_turns_or_not_at_all() -> None:
 
 def test_what_is_played_between_branches_and_a_look_takes_nothing_from_them(tmp_path: Path) -> None:
     """A method may play branches, then others that have no parents, and look at all of them."""
-    world, setup = Talk(), Setup(POAD.name, quick(iterations=1), POAD.objective, critic())
+    world, setup = Talk(), RLSpec(POAD.name, quick(iterations=1), POAD.objective, critic_objective())
     ends = []
     for name in ("looked at once", "played between"):
-        with run_of(tmp_path / name, world, history=Window()) as run, run.practise(fresh(), setup) as practice:
-            next(practice.rounds())
+        with run_of(tmp_path / name, world, history=Window()) as run, run.train_rl(fresh(), setup) as practice:
+            next(practice.iterations())
             practice.horizon, tasks = 3, world.tasks("train", "seen")
-            starts = practice.starts(tasks)
+            starts = practice.next_starts(tasks)
             parents = {one.id: one for one in map(demonstrated, dict.fromkeys(start.task for start in starts))}
-            played = practice.play(
+            played = practice.rollout(
                 [Start(one.task, one.sample, Branch(f"shown/{one.task.id}", 1, 0)) for one in starts], parents=parents
             )
             if name == "played between":
-                practice.play(practice.starts(tasks, turn=1, count=1))
-            found = practice.look(played).flat
+                practice.rollout(practice.next_starts(tasks, turn=1, count=1))
+            found = practice.score(played).batch
             ends.append(found.ended[found.ended > 0].tolist())
     assert ends[0] == ends[1] == [TRUNCATED] * len(ends[0])

@@ -19,9 +19,9 @@ from evolvent.methods.grpo import GRPOConfig, grpo
 from evolvent.models.adapters import AdapterConfig, adapt
 from evolvent.models.policy import Policy, load_policy
 from evolvent.models.tiny import init_tiny, tiny_config
-from evolvent.rl.trainer import PracticeConfig
-from evolvent.scale.endpoint_backend import RemoteVerbs, write_plain
-from evolvent.scale.local_backend import LocalVerbs, Panel
+from evolvent.rl.trainer import RLConfig
+from evolvent.scale.endpoint_backend import EndpointBackend, write_plain
+from evolvent.scale.local_backend import EvaluationPanel, LocalBackend
 from evolvent.store.store import Store
 from tests.learn.byte_policy import byte_policy
 from tests.serve.command import command
@@ -35,7 +35,7 @@ class Letters(ev.TextWorld):
     `meddle` is called in the middle of the episode of the task `at`.
     """
 
-    name, horizon, instructions, blocking = "letters", 2, "Say something odd.", False
+    name, horizon, instructions, run_in_thread = "letters", 2, "Say something odd.", False
     reward_range = (0.0, 2.0)
     at, meddle = None, staticmethod(lambda: None)
 
@@ -72,18 +72,18 @@ def shared(policy, tmp_path_factory):
         yield endpoint, folder
 
 
-def verbs(world, *, kind=LocalVerbs, **more):
-    train = ev.TrainConfig(lr=2e-3, weight_decay=0.0, warmup_updates=0, final_lr=1.0, batch_tokens=2048)
-    return kind({world.name: world}, train, Panel(limit=8), slots=8, max_tokens=4, **more)
+def verbs(world, *, kind=LocalBackend, **more):
+    train = ev.TrainConfig(lr=2e-3, weight_decay=0.0, warmup_steps=0, final_lr_ratio=1.0, batch_tokens=2048)
+    return kind({world.name: world}, train, EvaluationPanel(limit=8), slots=8, max_tokens=4, **more)
 
 
 def remote(world, endpoint, folder, **more):
-    return verbs(world, kind=RemoteVerbs, endpoint=endpoint, handover=folder, **more)
+    return verbs(world, kind=EndpointBackend, endpoint=endpoint, handover=folder, **more)
 
 
 def practised(folder, using, policy, world, **config):
     """GRPO for three iterations; returns the last policy, the played episodes and the metrics."""
-    asked = GRPOConfig(practice=PracticeConfig(iterations=3, tasks=3, samples=4, temperature=1.3), **config)
+    asked = GRPOConfig(practice=RLConfig(iterations=3, tasks_per_iteration=3, group_size=4, temperature=1.3), **config)
     with ev.Run(folder, using, seed=5, settings=using.settings()) as run:
         best = grpo(policy, world.tasks("train", "seen"), config=asked, run=run.arm("grpo"))
     played = {one.id: one for one in Store.open(folder / "trajectories").trajectories() if "practise" in one.id}
@@ -94,9 +94,9 @@ def practised(folder, using, policy, world, **config):
 
 def test_grpo_over_http_is_grpo_in_process(tmp_path, policy, shared):
     world, (endpoint, root) = Letters(), shared
-    here, played_here, _ = practised(tmp_path / "here", verbs(world), policy, world, correct="truncated")
+    here, played_here, _ = practised(tmp_path / "here", verbs(world), policy, world, importance_correction="truncated")
     using = remote(world, endpoint, root / "plain")
-    there, played_there, rows = practised(tmp_path / "there", using, policy, world, correct="truncated")
+    there, played_there, rows = practised(tmp_path / "there", using, policy, world, importance_correction="truncated")
     ids = {name.partition("/")[2] for name in played_here}
     assert len(ids) == 3 * 12 and ids == {name.partition("/")[2] for name in played_there}
     pairs = {name.partition("/")[2]: one for name, one in played_here.items()}
@@ -142,11 +142,11 @@ def test_weights_of_somebody_else_are_noticed_and_handed_over_anew(tmp_path, pol
     world, (endpoint, root) = Letters(), shared
     tasks = sorted(world.tasks("train", "seen")[:5], key=lambda task: task.id)
     world.at = tasks[2].spec["n"]
-    write_plain(byte_policy(context=256, seed=9).advanced().advanced(), root / "other")
+    write_plain(byte_policy(context=256, seed=9).next_version().next_version(), root / "other")
     using = remote(world, endpoint, root / "own")
     using.slots = 1
     with ev.Run(tmp_path / "run", using, seed=0, settings=using.settings()) as run:
-        world.meddle = lambda: endpoint.hand_over(root / "other")
+        world.meddle = lambda: endpoint.load_weights(root / "other")
         first = run.collect(policy, [ev.Start(task) for task in tasks])
         world.meddle = lambda: None
         again = run.collect(policy, [ev.Start(task, 1) for task in tasks])
@@ -155,7 +155,7 @@ def test_weights_of_somebody_else_are_noticed_and_handed_over_anew(tmp_path, pol
     assert all(one.score.raw is None and one.success is None for one in first[2:])
     assert [one.error for one in again] == [None] * 5
     assert {g.policy_version for one in again for g in one.generations} == {0}
-    assert using.usage()["generated"] >= sum(one.generated() for one in [*first, *again]) > 0
+    assert using.usage()["generated"] >= sum(one.count_generated_tokens() for one in [*first, *again]) > 0
 
 
 def test_an_endpoint_that_dies_leaves_episodes_without_a_score(tmp_path, policy):
@@ -171,7 +171,7 @@ def test_an_endpoint_that_dies_leaves_episodes_without_a_score(tmp_path, policy)
             assert [one.error and one.error.kind for one in played] == [None, None, "EndpointError", "EndpointError"]
             assert [one.score.raw is None for one in played] == [False, False, True, True], "no score, which is not 0"
             with pytest.raises(EndpointError, match="no answer"):
-                run.collect(policy.advanced(), [ev.Start(task, 1) for task in tasks])
+                run.collect(policy.next_version(), [ev.Start(task, 1) for task in tasks])
 
 
 def other_words(policy):
@@ -204,10 +204,10 @@ def test_what_an_endpoint_cannot_do_is_refused(tmp_path):
     world = Letters()
     with Endpoint("http://127.0.0.1:1/v1", "m") as text:
         with pytest.raises(ConfigError, match=r"not asked for token ids.*\n.*listed actions"):
-            remote(world, text, tmp_path, deciding=True)
+            remote(world, text, tmp_path, action_level=True)
     with Endpoint("http://127.0.0.1:1/v1", "m", tokens=True, processed=True) as endpoint:
         using = remote(world, endpoint, tmp_path)
-        config = GRPOConfig(practice=PracticeConfig(iterations=1, choose=True))
+        config = GRPOConfig(practice=RLConfig(iterations=1, restrict_to_admissible=True))
         with ev.Run(tmp_path / "run", using, seed=0, settings=using.settings()) as run:
             with pytest.raises(ConfigError, match="does not choose among"):
                 grpo(byte_policy(), world.tasks("train", "seen"), config=config, run=run)

@@ -11,7 +11,7 @@ import evolvent as ev
 from evolvent.models.dialects import dialect_for
 from evolvent.models.policy import Policy
 from evolvent.models.tiny import init_tiny, tiny_config
-from evolvent.search.rstar_prompts import Solution, Step, prompt
+from evolvent.search.rstar_prompts import Solution, Step, build_prompt
 from evolvent.trajectory import Step as Turn
 from evolvent.worlds.reasoning.arithmetic import Arithmetic
 
@@ -35,14 +35,14 @@ def lessons(world: Arithmetic, task: ev.Task) -> list[tuple[str, str]]:
     told = Solution(question.text, (Step("A3", result, asked),))
     rest = "; ".join(question.rationale)
     return [
-        (prompt(begun, "A1"), first),
-        (prompt(thought, "A1"), f"{last}. {done}"),
-        (prompt(begun, "A2"), f"{rest}. {done}"),
-        (prompt(thought, "A2"), f"{last}. {done}"),
-        (prompt(begun, "A3"), f"{asked}\nAnswer: {result}"),
-        (prompt(told, "A2"), f"{last}. {done}"),
-        (prompt(told, "A4"), result),
-        (prompt(begun, "A5"), question.text),
+        (build_prompt(begun, "A1"), first),
+        (build_prompt(thought, "A1"), f"{last}. {done}"),
+        (build_prompt(begun, "A2"), f"{rest}. {done}"),
+        (build_prompt(thought, "A2"), f"{last}. {done}"),
+        (build_prompt(begun, "A3"), f"{asked}\nAnswer: {result}"),
+        (build_prompt(told, "A2"), f"{last}. {done}"),
+        (build_prompt(told, "A4"), result),
+        (build_prompt(begun, "A5"), question.text),
         (question.text, f"{' ; '.join(question.rationale)} ### {question.answer}"),
     ]
 

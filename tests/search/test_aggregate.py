@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evolvent.errors import ConfigError
-from evolvent.search.aggregate import Sample, aggregate, grouped, samples_of, together
+from evolvent.search.aggregate import Sample, aggregate, collect_all_samples, collect_samples, group_answers
 from evolvent.search.records import Child, SearchResult, Spent
 from evolvent.search.tree import Tree
 
@@ -26,9 +26,9 @@ def value(first: str, second: str) -> bool:
 @pytest.mark.parametrize("span", SPANS)
 def test_the_golden_table(span):
     best = aggregate(GOLDEN, span=span, rule="max")
-    assert (best.answer, best.chosen) == ("B", 2)
+    assert (best.answer, best.best_sample) == ("B", 2)
     voted = aggregate(GOLDEN, span=span, rule="vote")
-    assert (voted.answer, voted.chosen, voted.answers) == ("A", 1, ("A", "B"))
+    assert (voted.answer, voted.best_sample, voted.answers) == ("A", 1, ("A", "B"))
     weights = {"min": (0.5, 0.46), "last": (0.5, 0.46), "prod": (0.45, 0.276)}[span]
     assert voted.weights == pytest.approx(weights, rel=1e-12)
     assert voted.share == pytest.approx(weights[0] / sum(weights), rel=1e-12)
@@ -45,13 +45,13 @@ def test_of_equal_answers_the_one_seen_first_wins():
         assert aggregate(samples, span="last", rule=rule).answer == "B"
         assert aggregate(samples[::-1], span="last", rule=rule).answer == ("B" if rule == "max" else "A")
     two = [Sample("B"), Sample("A")]
-    assert [aggregate(each, span="last", rule="majority").chosen for each in (two, two[::-1])] == [0, 0]
+    assert [aggregate(each, span="last", rule="majority").best_sample for each in (two, two[::-1])] == [0, 0]
 
 
 def test_the_first_sample_of_the_best_value_stands_for_an_answer():
     samples = [Sample("A", (0.1,)), Sample("A", (0.4,)), Sample("A", (0.4,))]
-    assert aggregate(samples, span="last", rule="vote").chosen == 1
-    assert aggregate(samples, span="last", rule="majority").chosen == 0
+    assert aggregate(samples, span="last", rule="vote").best_sample == 1
+    assert aggregate(samples, span="last", rule="majority").best_sample == 0
 
 
 def test_answers_are_compared_by_the_grader():
@@ -61,12 +61,12 @@ def test_answers_are_compared_by_the_grader():
         asked.append((first, second))
         return value(first, second)
 
-    assert grouped(["1/2", "3", "0.5", "3.0", None, "1/2", "0.5"], same=same) == (0, 1, 0, 1, -1, 0, 0)
+    assert group_answers(["1/2", "3", "0.5", "3.0", None, "1/2", "0.5"], same=same) == (0, 1, 0, 1, -1, 0, 0)
     assert asked == [("1/2", "3"), ("1/2", "0.5"), ("1/2", "3.0"), ("3", "3.0")]  # none twice, none with itself
     samples = [Sample("3", (0.5,)), Sample("1/2", (0.3,)), Sample("0.5", (0.4,))]
     assert aggregate(samples, span="min", rule="vote").answer == "3"
     choice = aggregate(samples, span="min", rule="vote", same=value)
-    assert (choice.answer, choice.chosen, choice.weights) == ("1/2", 2, (0.5, 0.7))
+    assert (choice.answer, choice.best_sample, choice.weights) == ("1/2", 2, (0.5, 0.7))
 
 
 def test_counts_are_votes():
@@ -79,11 +79,11 @@ def test_counts_are_votes():
 def test_what_was_not_scored_is_left_out_and_counted():
     samples = [Sample("A", count=4), Sample("B", (0.1,)), Sample("A", (0.05,))]
     choice = aggregate(samples, span="last", rule="vote")
-    assert (choice.answer, choice.unscored, choice.chosen) == ("B", 4, 1)
+    assert (choice.answer, choice.unscored, choice.best_sample) == ("B", 4, 1)
     assert aggregate(samples, span="last", rule="majority").answer == "A"
     assert aggregate(samples, span="last", rule="majority").unscored == 0
     none = aggregate(samples[:1], span="last", rule="vote")
-    assert (none.answer, none.chosen, none.unscored, none.share) == (None, None, 4, None)
+    assert (none.answer, none.best_sample, none.unscored, none.share) == (None, None, 4, None)
 
 
 def test_no_answer_wins_only_where_there_is_no_other():
@@ -92,9 +92,9 @@ def test_no_answer_wins_only_where_there_is_no_other():
         choice = aggregate(samples, span="last", rule=rule)
         assert (choice.answer, choice.answers, choice.unread, choice.share) == ("A", ("A",), 5, 1.0)
     alone = aggregate(samples[:1], span="last", rule="vote")
-    assert (alone.answer, alone.chosen, alone.unread) == (None, 0, 5)
+    assert (alone.answer, alone.best_sample, alone.unread) == (None, 0, 5)
     nothing = aggregate([], span="last", rule="vote")
-    assert (nothing.answer, nothing.chosen, nothing.answers, nothing.share) == (None, None, (), None)
+    assert (nothing.answer, nothing.best_sample, nothing.answers, nothing.share) == (None, None, (), None)
 
 
 def test_outcomes_are_stretched_to_0_and_1_before_a_vote():
@@ -177,25 +177,25 @@ def test_unknown_rules_are_refused_together():
 def result(values: list[float | None], scores: tuple[float, ...] = ()) -> SearchResult:
     """Root, a step, two ends below it; `values` of the step and the ends."""
     tree = Tree(0)
-    tree.grow(0, [Child(1, "step", value=values[0], scores=scores)])
-    tree.grow(
+    tree.add_children(0, [Child(1, "step", value=values[0], scores=scores)])
+    tree.add_children(
         1, [Child(2, "a", value=values[1], terminal=True, scores=scores), Child(3, "b", value=values[2], terminal=True)]
     )
     return SearchResult(tree, (3, 2, 3), 2, Spent())
 
 
 def test_samples_of_a_search():
-    plain = samples_of(result([0.5, 0.75, 0.25]), lambda state: state * 10)
+    plain = collect_samples(result([0.5, 0.75, 0.25]), lambda state: state * 10)
     assert plain == [Sample(30, (0.5, 0.25), 2, 0.25, (0, 3)), Sample(20, (0.5, 0.75), 1, 0.75, (0, 2))]
-    spans = samples_of(result([0.5, 0.75, None], scores=(0.1, 0.2)), lambda state: state)
+    spans = collect_samples(result([0.5, 0.75, None], scores=(0.1, 0.2)), lambda state: state)
     assert spans == [Sample(3, (0.1, 0.2), 2, None, (0, 3)), Sample(2, (0.1, 0.2, 0.1, 0.2), 1, 0.75, (0, 2))]
-    assert samples_of(result([None, 0.75, 0.25]), lambda state: state)[1].scores == ()
+    assert collect_samples(result([None, 0.75, 0.25]), lambda state: state)[1].scores == ()
 
 
 def test_trees_are_taken_together():
     both = [result([0.5, 0.75, 0.25]), result([0.5, 0.5, np.float64(1.0)])]
-    samples = together(both, lambda state: state)
-    assert [each.place for each in samples] == [(0, 3), (0, 2), (1, 3), (1, 2)]
+    samples = collect_all_samples(both, lambda state: state)
+    assert [each.origin for each in samples] == [(0, 3), (0, 2), (1, 3), (1, 2)]
     choice = aggregate(samples, span="last", rule="vote")
     assert (choice.answer, choice.weight) == (3, 2.5)
-    assert samples[choice.chosen].place == (1, 3)
+    assert samples[choice.best_sample].origin == (1, 3)

@@ -7,43 +7,43 @@ import pytest
 
 from evolvent.errors import ConfigError
 from evolvent.search.beam import beam
-from evolvent.search.budgeted import Asking, Exhausted, check_sizes
-from evolvent.search.drive import over_functions
-from evolvent.search.records import Budget, Child, Expand, Found, Spent
+from evolvent.search.budgeted import BudgetTracker, Exhausted, check_sizes
+from evolvent.search.drive import search_functions
+from evolvent.search.records import Budget, Child, ExpandRequest, Response, Spent
 
 
 def test_expansions_that_are_used_up_do_not_keep_states_from_being_valued():
     """Width 2, one expansion: both ends are there without values, and the better one is still found."""
 
-    def children(wish: Expand) -> list[Child]:
+    def children(wish: ExpandRequest) -> list[Child]:
         return [Child(state, str(state), terminal=True) for state in (3, 7)]
 
     search = beam("root", Budget(expansions=1), np.random.default_rng(0), width=2, keep=2, depth=4)
-    result = over_functions(search, children, float)
-    assert result.tree.states[result.chosen] == 7
+    result = search_functions(search, children, float)
+    assert result.tree.states[result.best_node] == 7
     assert (result.spent.expansions, result.spent.evaluations) == (1, 2)
 
 
 def test_what_is_reached_ends_it():
-    asking = Asking(Budget(generated=10, expansions=2))
+    asking = BudgetTracker(Budget(generated=10, expansions=2))
     asking.spent = Spent(generated=10)
     with pytest.raises(Exhausted) as stop:
-        next(asking.ask(evaluate=["state"]))
+        next(asking.request(evaluate=["state"]))
     assert stop.value.limit == "generated"
     asking.spent = Spent(expansions=2)
     with pytest.raises(Exhausted) as stop:
-        next(asking.ask([Expand("state", 1)], ["state"]))
+        next(asking.request([ExpandRequest("state", 1)], ["state"]))
     assert stop.value.limit == "expansions"
-    wanted = next(asking.ask(evaluate=["state"]))
+    wanted = next(asking.request(evaluate=["state"]))
     assert wanted.left == Budget(generated=10)
 
 
 def test_more_wishes_than_expansions_are_cut():
-    ask = Asking(Budget(expansions=2)).ask([Expand(name, 1) for name in "abc"])
+    ask = BudgetTracker(Budget(expansions=2)).request([ExpandRequest(name, 1) for name in "abc"])
     wanted = next(ask)
     assert [wish.state for wish in wanted.expand] == ["a", "b"]
     with pytest.raises(StopIteration) as done:
-        ask.send(Found(children=[[], []]))
+        ask.send(Response(children=[[], []]))
     assert list(done.value.value.children) == [[], [], None] and done.value.value.short == "expansions"
 
 

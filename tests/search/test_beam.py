@@ -47,7 +47,7 @@ def test_with_exact_values_one_beam_is_enough(seed):
     watch = Watch(tree)
     result = run(beam(0, FREE, RNG, width=3, keep=1, depth=4), watch)
     assert tree.reward[end(result)] == tree.best()
-    assert len(result.finished) == 1 and len(watch.expanded) == result.tree.depth[result.chosen]
+    assert len(result.finished) == 1 and len(watch.expanded) == result.tree.depth[result.best_node]
 
 
 # 0 -> 1 .9 (end), 2 .8, 3 .7; 2 -> 4 .5, 5 .4 (end); 4 -> 6 .3 (end), 7 .95 (end); 3 -> 8 .99 (end)
@@ -80,7 +80,7 @@ def test_of_equal_values_the_first_made_stays():
 
 def test_without_an_end_nothing_is_chosen():
     result = run(beam(0, FREE, RNG, width=3, keep=4, depth=1), Watch(random_tree(0)))
-    assert (result.finished, result.chosen, result.ended_by) == ((), None, "done")
+    assert (result.finished, result.best_node, result.ended_by) == ((), None, "done")
     assert len(result.tree) > 1 and max(result.tree.depth[: len(result.tree)]) == 1  # nodes at depth are not expanded
 
     class Blind(Watch):
@@ -88,7 +88,7 @@ def test_without_an_end_nothing_is_chosen():
             return super()._children(wish) if wish.state == 0 else []
 
     dead = run(beam(0, FREE, RNG, width=3, keep=4, depth=4), Blind(small({0: (1, 2), 1: (3,), 2: (4,)}), VALUES.get))
-    assert (dead.finished, dead.chosen, dead.ended_by) == ((), None, "done")
+    assert (dead.finished, dead.best_node, dead.ended_by) == ((), None, "done")
 
 
 def test_an_end_that_came_before_the_budget_ended_counts():
@@ -145,7 +145,7 @@ def test_no_budget_is_exceeded_and_every_budget_gives_a_result(limit, most, seed
         for _ in range(2)
     )
     assert first.ended_by in ("done", limit)
-    assert (first.finished, first.chosen, first.spent) == (second.finished, second.chosen, second.spent)
+    assert (first.finished, first.best_node, first.spent) == (second.finished, second.best_node, second.spent)
     assert keep is None or len(first.finished) <= keep
 
 

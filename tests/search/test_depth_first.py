@@ -12,7 +12,7 @@ from trees import SmallTree, Watch, end, random_tree, run
 
 from evolvent.errors import ConfigError, NoLegalAction
 from evolvent.search.depth_first import depth_first
-from evolvent.search.records import Budget, Child, Found, Spent
+from evolvent.search.records import Budget, Child, Response, Spent
 
 FREE = Budget()
 RNG = np.random.default_rng(0)
@@ -94,7 +94,7 @@ def test_the_least_value():
     result = run(depth_first(0, FREE, RNG, width=9, depth=1, paths=None, prune_below=0.7), Watch(fan(9)))
     assert states(result) == [9, 8, 7]  # .7 is not below .7
     none = run(depth_first(0, FREE, RNG, width=9, depth=1, paths=None, prune_below=0.95), Watch(fan(9)))
-    assert (none.finished, none.chosen, none.ended_by, none.notes) == ((), None, "done", {"pruned": 9})
+    assert (none.finished, none.best_node, none.ended_by, none.notes) == ((), None, "done", {"pruned": 9})
     both = run(depth_first(0, FREE, RNG, width=9, depth=1, paths=None, prune_below=0.7, prune_ratio=0.9), Watch(fan(9)))
     assert states(both) == [9]
 
@@ -143,7 +143,7 @@ def test_ends_that_came_valued_with_an_expansion_that_was_cut_short_count(told, 
     next(search)
     children = [Child(state, str(state), value=told.get(state), terminal=True) for state in (1, 2, 3)]
     with pytest.raises(StopIteration) as stop:
-        search.send(Found([children], [], Spent(computed=5), "computed"))
+        search.send(Response([children], [], Spent(computed=5), "computed"))
     result = stop.value.value
     assert (states(result), result.ended_by) == (finished, "computed")
     assert end(result) == (finished[0] if finished else None)
@@ -182,7 +182,7 @@ def test_no_budget_is_exceeded_and_every_budget_gives_a_result(limit, most, seed
         for _ in range(2)
     )
     assert first.ended_by in ("done", limit)
-    assert (first.finished, first.chosen, first.spent) == (second.finished, second.chosen, second.spent)
+    assert (first.finished, first.best_node, first.spent) == (second.finished, second.best_node, second.spent)
     assert paths is None or len(first.finished) <= paths
 
 

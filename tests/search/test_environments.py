@@ -15,21 +15,21 @@ from hypothesis import strategies as st
 import evolvent as ev
 from evolvent.agents.language import LanguageAgent
 from evolvent.engine.asks import GREEDY, LogitsAsk, ScoreAsk
-from evolvent.engine.driver import blocking, drive
+from evolvent.engine.driver import ask_and_wait, run_jobs
 from evolvent.engine.local import LocalEngine
-from evolvent.engine.multi_model import Several
+from evolvent.engine.multi_model import MultiModelEngine
 from evolvent.errors import ConfigError, EnvLost, NoLegalAction, ScoringError, WorldError
 from evolvent.learn.token_sequences import flatten
 from evolvent.reward.process import SpanScorer, TagIds
 from evolvent.rollout.collect import collect
 from evolvent.search.beam import beam
 from evolvent.search.depth_first import depth_first
-from evolvent.search.environments import StateValue, TextValue, over_env
+from evolvent.search.environments import StateValue, TextValue, search_env
 from evolvent.search.gumbel import gumbel_mcts
 from evolvent.search.mcts import Commit, mcts
-from evolvent.search.proposers import EnvState, Language, Listed, Proposing
-from evolvent.search.records import Budget, Expand, Search, SearchResult, Wanted
-from evolvent.search.samples import best_of_n, greedy
+from evolvent.search.proposers import EnvState, LanguageProposer, ListedProposer, ProposalRequest
+from evolvent.search.records import Budget, ExpandRequest, Request, Search, SearchResult
+from evolvent.search.samples import best_of_n, search_greedy
 from evolvent.search.trajectories import env_trajectory, env_tree
 from evolvent.trajectory import Task, sample_rng
 from evolvent.worlds.deferred_close import Limits
@@ -42,7 +42,7 @@ class Steps(ev.TextWorld):
     name, horizon, instructions = "steps", 3, "walk"
 
     def __init__(self, *, blocking: bool = False, moods: dict[str, str] | None = None):
-        self.blocking, self.moods = blocking, moods or {}
+        self.run_in_thread, self.moods = blocking, moods or {}
         self.release, self.made, self.closed = threading.Event(), 0, 0
 
     def specs(self):
@@ -117,14 +117,14 @@ def step_task(number: int = 0) -> Task:
 
 
 def run(search, world, task, *, engine=None, **more) -> SearchResult:
-    (done,) = drive([over_env(search, world=world, task=task, **more)], engine, slots=1)
+    (done,) = run_jobs([search_env(search, world=world, task=task, **more)], engine, slots=1)
     if done.error is not None:
         raise done.error
     return done.value
 
 
 def moves(state: EnvState) -> tuple[str, ...]:
-    return () if state.above is None else (*moves(state.above), str(state.taken.action))
+    return () if state.above is None else (*moves(state.above), str(state.proposal.action))
 
 
 SEARCHES = {
@@ -138,9 +138,9 @@ SEARCHES = {
 def test_the_best_of_all_paths_is_found(name, blocking_):
     for number in range(3):
         world = Steps(blocking=blocking_)
-        result = run(SEARCHES[name], world, step_task(number), proposer=Listed())
-        state = result.tree.states[result.chosen]
-        assert result.tree.value[result.chosen] == pytest.approx(best(number)) == pytest.approx(state.earned)
+        result = run(SEARCHES[name], world, step_task(number), proposer=ListedProposer())
+        state = result.tree.states[result.best_node]
+        assert result.tree.value[result.best_node] == pytest.approx(best(number)) == pytest.approx(state.earned)
         assert total(number, moves(state)) == pytest.approx(best(number)) and state.over == "world"
         assert len(result.tree) == 1 + 3 + 9 + 27 and world.made == world.closed == 1
 
@@ -151,27 +151,27 @@ def test_estimates_are_added_to_what_was_earned():
         lambda root: beam(root, Budget(), np.random.default_rng(0), width=3, keep=1, depth=3),
         Steps(),
         step_task(),
-        proposer=Listed(),
+        proposer=ListedProposer(),
         estimate=exact,
     )
     tree = result.tree
     for node in range(1, len(tree)):
         path = moves(tree.states[node])
         assert tree.value[node] == pytest.approx(best(0, path) if len(path) < 3 else total(0, path))
-    assert tree.value[result.chosen] == pytest.approx(best(0)), "an exact estimate leads a beam of one"
+    assert tree.value[result.best_node] == pytest.approx(best(0)), "an exact estimate leads a beam of one"
     valued = run(
         lambda root: beam(root, Budget(), np.random.default_rng(0), width=3, keep=1, depth=3),
         Steps(),
         step_task(),
-        proposer=Listed(),
+        proposer=ListedProposer(),
         estimate=StateValue(lambda state: 5.0),
         terminal="value",
     )
-    assert valued.tree.value[valued.chosen] == 5.0, "what was earned is not told"
+    assert valued.tree.value[valued.best_node] == 5.0, "what was earned is not told"
 
 
-def once(*wanted: Expand, root: EnvState) -> Search:
-    found = yield Wanted([replace(wish, state=root) for wish in wanted])
+def once(*wanted: ExpandRequest, root: EnvState) -> Search:
+    found = yield Request([replace(wish, state=root) for wish in wanted])
     return found
 
 
@@ -182,11 +182,11 @@ def told(world, *wanted, task=None, **more):
 def test_listed_actions_are_told_apart():
     (three, two, more, likeliest) = told(
         Steps(),
-        Expand(None, 3),
-        Expand(None, 2),
-        Expand(None, 2, first=2, after=2),
-        Expand(None, 3, greedy=True),
-        proposer=Listed(),
+        ExpandRequest(None, 3),
+        ExpandRequest(None, 2),
+        ExpandRequest(None, 2, first=2, after=2),
+        ExpandRequest(None, 3, greedy=True),
+        proposer=ListedProposer(),
     ).children
     assert [child.action for child in three] == ["a", "b", "c"]
     assert {child.action for child in [*two, *more]} == {"a", "b", "c"} and len(two) == 2 and len(more) == 1
@@ -195,12 +195,14 @@ def test_listed_actions_are_told_apart():
 
 
 def test_whole_samples_play_to_the_end():
-    (children,) = told(Steps(), Expand(None, 60, whole=True), proposer=Listed()).children
+    (children,) = told(Steps(), ExpandRequest(None, 60, to_end=True), proposer=ListedProposer()).children
     assert sum(child.count for child in children) == 60 and 20 < len(children) <= 27
     for child in children:
         path = moves(child.state)
         assert child.terminal and child.action == " | ".join(path) and child.value == pytest.approx(total(0, path))
-    (short,) = told(Steps(), Expand(None, 9, whole=True), proposer=Listed(), limits=Limits(horizon=2)).children
+    (short,) = told(
+        Steps(), ExpandRequest(None, 9, to_end=True), proposer=ListedProposer(), limits=Limits(horizon=2)
+    ).children
     assert all(len(moves(child.state)) == 2 and child.state.over == "horizon" for child in short)
 
 
@@ -210,19 +212,19 @@ def test_whole_samples_play_to_the_end():
 @pytest.mark.parametrize("blocking_", [False, True])
 def test_what_the_world_fails_at_is_dropped(blocking_):
     world = Steps(blocking=blocking_, moods={"a": "fails", "b a": "infinite", "c": "ends"})
-    result = run(SEARCHES["beam"], world, step_task(), proposer=Listed())
+    result = run(SEARCHES["beam"], world, step_task(), proposer=ListedProposer())
     reasons = {each.action: each.reason for each in result.dropped}
     assert len(result.dropped) == 2 and "a bug in the world" in result.dropped[0].reason and "finite" in reasons["a"]
     paths = {moves(state) for state in result.tree.states}
     assert ("a",) not in paths and ("b", "a") not in paths and ("c",) in paths and ("c", "a") not in paths
     with pytest.raises(NoLegalAction, match="a bug in the world"):
-        run(SEARCHES["beam"], Steps(moods=dict.fromkeys("abc", "fails")), step_task(), proposer=Listed())
+        run(SEARCHES["beam"], Steps(moods=dict.fromkeys("abc", "fails")), step_task(), proposer=ListedProposer())
 
 
 def test_a_hung_environment_is_left_behind():
     world = Steps(blocking=True, moods={"b": "hangs"})
     try:
-        result = run(SEARCHES["beam"], world, step_task(), proposer=Listed(), limits=Limits(step_s=0.3))
+        result = run(SEARCHES["beam"], world, step_task(), proposer=ListedProposer(), limits=Limits(step_s=0.3))
         assert [each.action for each in result.dropped] == ["b"] and "deadline" in result.dropped[0].reason
         assert len(result.tree) == 1 + 2 + 6 + 18 and world.made == 2
     finally:
@@ -239,14 +241,14 @@ class Rigid(Steps):
 
 def test_environments_must_be_forkable_and_list_their_actions():
     with pytest.raises(ConfigError, match="forked"):
-        run(SEARCHES["beam"], Rigid(), step_task(), proposer=Listed())
+        run(SEARCHES["beam"], Rigid(), step_task(), proposer=ListedProposer())
 
     class Silent(Steps):
         def make(self, task):
             return ev.TextWorld.make(self, task)
 
     with pytest.raises(WorldError, match="needs a list"):
-        run(SEARCHES["beam"], Silent(), step_task(), proposer=Listed())
+        run(SEARCHES["beam"], Silent(), step_task(), proposer=ListedProposer())
 
     class Broken(Steps):
         def play(self, spec):
@@ -254,7 +256,7 @@ def test_environments_must_be_forkable_and_list_their_actions():
             yield ""
 
     with pytest.raises(EnvLost, match="no disk"):
-        run(SEARCHES["beam"], Broken(), step_task(), proposer=Listed())
+        run(SEARCHES["beam"], Broken(), step_task(), proposer=ListedProposer())
 
 
 def test_what_an_estimate_fails_at_is_dropped():
@@ -263,7 +265,7 @@ def test_what_an_estimate_fails_at_is_dropped():
             raise ZeroDivisionError("unknown ground")
         return float("nan") if moves(state) == ("b",) else 0.0
 
-    result = run(SEARCHES["beam"], Steps(), step_task(), proposer=Listed(), estimate=StateValue(moody))
+    result = run(SEARCHES["beam"], Steps(), step_task(), proposer=ListedProposer(), estimate=StateValue(moody))
     reasons = {each.action: each.reason for each in result.dropped}
     assert "unknown ground" in reasons["a"] and reasons["b"] == "its value is nan"
     assert all(moves(state)[:1] in ((), ("c",)) for state in result.tree.states)
@@ -274,7 +276,7 @@ def test_what_an_estimate_fails_at_is_dropped():
             return []
 
     with pytest.raises(ScoringError):
-        run(SEARCHES["beam"], Steps(), step_task(), proposer=Listed(), estimate=Short(lambda state: 0.0))
+        run(SEARCHES["beam"], Steps(), step_task(), proposer=ListedProposer(), estimate=Short(lambda state: 0.0))
 
 
 # ------------------------------------------------------------------ a policy that writes
@@ -283,7 +285,7 @@ def test_what_an_estimate_fails_at_is_dropped():
 @pytest.fixture(scope="module")
 def setting():
     world = Lookup()
-    return world, ev.policy_for([world], seed=3), world.tasks("test", "seen")[:4]
+    return world, ev.make_policy([world], seed=3), world.tasks("test", "seen")[:4]
 
 
 class Head:
@@ -305,16 +307,16 @@ def test_the_likeliest_path_is_the_agents_greedy_episode(setting):
         each.task.id: each
         for each in collect({"lookup": world}, starts, agent, engine=LocalEngine(policy, slots=4), slots=4)
     }
-    language = Language(policy, world, max_tokens=6)
+    language = LanguageProposer(policy, world, max_tokens=6)
     for task in tasks:
         result = run(
-            lambda root: greedy(root, Budget(), np.random.default_rng(0)),
+            lambda root: search_greedy(root, Budget(), np.random.default_rng(0)),
             world,
             task,
             proposer=language,
             engine=LocalEngine(policy, slots=4),
         )
-        record = env_trajectory(result.tree.states[result.chosen], world, task, name=played[task.id].id)
+        record = env_trajectory(result.tree.states[result.best_node], world, task, name=played[task.id].id)
         assert record == played[task.id], "token by token, reward by reward"
         assert len(record.steps) > 1
 
@@ -333,7 +335,7 @@ LANGUAGE_SEARCHES = {
 
 def test_what_a_scorer_does_not_keep_is_charged_each_time(setting):
     world, policy, tasks = setting
-    engine, language = LocalEngine(policy, slots=16), Language(policy, world, max_tokens=6)
+    engine, language = LocalEngine(policy, slots=16), LanguageProposer(policy, world, max_tokens=6)
     result = run(
         lambda root: LANGUAGE_SEARCHES["beam"](root, Budget()),
         world,
@@ -349,14 +351,14 @@ def test_what_a_scorer_does_not_keep_is_charged_each_time(setting):
 @pytest.mark.parametrize("judge", [None, "judge"])
 def test_conversations_are_the_agents_and_cost_what_the_engine_counts(setting, name, judge):
     world, policy, tasks = setting
-    ours, theirs = LocalEngine(policy, slots=16), LocalEngine(ev.policy_for([world], seed=8), slots=16)
-    language = Language(policy, world, max_tokens=6)
+    ours, theirs = LocalEngine(policy, slots=16), LocalEngine(ev.make_policy([world], seed=8), slots=16)
+    language = LanguageProposer(policy, world, max_tokens=6)
     result = run(
         lambda root: LANGUAGE_SEARCHES[name](root, Budget()),
         world,
         tasks[0],
         proposer=language,
-        engine=Several({"policy": ours, "judge": theirs}),
+        engine=MultiModelEngine({"policy": ours, "judge": theirs}),
         estimate=TextValue(language, SpanScorer(TagIds(3, 4, 5), judge)),
     )
     assert result.spent.generated == ours.usage.generated > 0
@@ -366,11 +368,11 @@ def test_conversations_are_the_agents_and_cost_what_the_engine_counts(setting, n
     flat = flatten(
         record.trajectories, policy.dialect, instructions=lambda task: world.instructions, context=policy.context
     )
-    assert not flat.refused and len(flat.parts) == len(record.trajectories) == sum(1 for _ in result.tree.leaves())
-    assert sum(parts.weight.sum() for parts in flat.parts) == sum(parts.sampled.sum() for parts in flat.parts)
+    assert not flat.refused and len(flat.sequences) == len(record.trajectories) == sum(1 for _ in result.tree.leaves())
+    assert sum(parts.weight.sum() for parts in flat.sequences) == sum(parts.sampled.sum() for parts in flat.sequences)
     names = {each.id: each for each in record.trajectories}
     assert len(names) == len(record.trajectories)
-    for leaf, trajectory, parts in zip(result.tree.leaves(), record.trajectories, flat.parts, strict=True):
+    for leaf, trajectory, parts in zip(result.tree.leaves(), record.trajectories, flat.sequences, strict=True):
         whole = env_trajectory(result.tree.states[leaf], world, tasks[0], name="w")
         expected, stopped = list[int](), True
         for step in whole.steps:
@@ -385,26 +387,26 @@ def test_conversations_are_the_agents_and_cost_what_the_engine_counts(setting, n
             expected += generation.ids.tolist()
             stopped = generation.stop != "length"
         assert parts.ids.tolist() == expected and trajectory.score == whole.score
-        (scored,) = blocking([ScoreAsk(None, expected)], ours)
+        (scored,) = ask_and_wait([ScoreAsk(None, expected)], ours)
         np.testing.assert_allclose(parts.logprobs[parts.sampled], scored.logprobs[parts.sampled], atol=1e-5)
         if trajectory.branch is not None:
             shared = trajectory.branch.step
             assert [step.action for step in whole.steps[shared:]] == [step.action for step in trajectory.steps]
             parent = names[trajectory.branch.parent]
             assert shared < (parent.branch.step if parent.branch else 0) + len(parent.steps)
-    assert len({(each.trajectory, each.place) for each in record.annotations if each.scorer == "t/visits"}) == (
+    assert len({(each.trajectory, each.target) for each in record.annotations if each.scorer == "t/visits"}) == (
         len(result.tree) - 1
     )
 
 
 def test_searches_do_not_depend_on_what_else_runs(setting):
     world, policy, tasks = setting
-    language = Language(policy, world, max_tokens=6)
+    language = LanguageProposer(policy, world, max_tokens=6)
 
     def works():
         for seed, (name, task) in enumerate((name, task) for name in LANGUAGE_SEARCHES for task in tasks[:2]):
             search = LANGUAGE_SEARCHES[name]
-            yield over_env(
+            yield search_env(
                 lambda root, search=search: search(root, Budget()),
                 world=world,
                 task=task,
@@ -417,13 +419,13 @@ def test_searches_do_not_depend_on_what_else_runs(setting):
         return (
             [moves(state) for state in result.tree.states],
             result.tree.visits[: len(result.tree)].tolist(),
-            result.chosen,
+            result.best_node,
             replace(result.spent, seconds=0.0),
         )
 
-    together = {one.index: one.value for one in drive(works(), LocalEngine(policy, slots=8), slots=8)}
+    together = {one.index: one.value for one in run_jobs(works(), LocalEngine(policy, slots=8), slots=8)}
     for at, work in enumerate(works()):
-        (done,) = drive([work], LocalEngine(policy, slots=8), slots=1)
+        (done,) = run_jobs([work], LocalEngine(policy, slots=8), slots=1)
         assert shape(done.value) == shape(together[at])
 
 
@@ -443,16 +445,16 @@ def test_no_two_samples_of_a_search_share_their_random_numbers(setting):
             world,
             tasks[0],
             engine=Watching(policy),
-            proposer=Language(policy, world, max_tokens=6),
+            proposer=LanguageProposer(policy, world, max_tokens=6),
         )
         assert len(seeds) == len(set(seeds)) > 8
 
 
 def test_equal_actions_are_one_child_whatever_their_tokens(setting):
     world, policy, tasks = setting
-    language = Language(policy, world, ev.Sampling(temperature=0.05), max_tokens=2)
+    language = LanguageProposer(policy, world, ev.Sampling(temperature=0.05), max_tokens=2)
     (children,) = told(
-        world, Expand(None, 12), task=tasks[0], proposer=language, engine=LocalEngine(policy, slots=16)
+        world, ExpandRequest(None, 12), task=tasks[0], proposer=language, engine=LocalEngine(policy, slots=16)
     ).children
     actions = [child.action for child in children]
     assert len(set(actions)) == len(actions) < 12 and sum(child.count for child in children) == 12
@@ -462,8 +464,8 @@ def test_equal_actions_are_one_child_whatever_their_tokens(setting):
 def test_chosen_actions_are_among_the_listed():
     world = Steps()
     policy = ev.tiny_policy(["walk", "begin", "did", "a", "b", "c"], context=64, seed=1)
-    language = Language(policy, world, max_tokens=4, choose=True)
-    (children,) = told(world, Expand(None, 20), proposer=language, engine=LocalEngine(policy, slots=8)).children
+    language = LanguageProposer(policy, world, max_tokens=4, restrict_to_admissible=True)
+    (children,) = told(world, ExpandRequest(None, 20), proposer=language, engine=LocalEngine(policy, slots=8)).children
     assert {child.action for child in children} == {"a", "b", "c"}
     record = env_trajectory(children[0].state, world, step_task(), name="x")
     assert record.steps[0].info["choices"] == [list(policy.dialect.action(move)) for move in "abc"]
@@ -472,16 +474,16 @@ def test_chosen_actions_are_among_the_listed():
 
 def test_a_full_context_ends_the_episode(setting):
     world, _, _ = setting
-    policy = ev.policy_for([world], context=52)
+    policy = ev.make_policy([world], context=52)
     task = world.tasks("test", "longer")[0]
-    language = Language(policy, world, max_tokens=10)
+    language = LanguageProposer(policy, world, max_tokens=10)
     (children,) = told(
-        world, Expand(None, 4, whole=True), task=task, proposer=language, engine=LocalEngine(policy, slots=4)
+        world, ExpandRequest(None, 4, to_end=True), task=task, proposer=language, engine=LocalEngine(policy, slots=4)
     ).children
     full = [child for child in children if len(moves(child.state)) < world.horizon and child.state.over == "horizon"]
     assert full and all(child.terminal for child in children)
     for child in full:
-        assert child.state.mind.length + len(language.reads(child.state)) >= 52
+        assert child.state.mind.length + len(language.next_tokens(child.state)) >= 52
 
 
 @settings(max_examples=25, deadline=None)
@@ -493,7 +495,7 @@ def test_a_full_context_ends_the_episode(setting):
 def test_a_budget_is_never_exceeded(setting, name, limit, kind):
     world, policy, tasks = setting
     engine = LocalEngine(policy, slots=16)
-    language = Language(policy, world, max_tokens=6)
+    language = LanguageProposer(policy, world, max_tokens=6)
     budget = Budget(**{kind: limit})
     result = run(
         lambda root: LANGUAGE_SEARCHES[name](root, budget),
@@ -518,15 +520,15 @@ def test_what_is_played_can_be_judged(setting, name, limit, own, steps):
     """A judge reads each path again: as much is played as leaves room for that, and nothing unjudged is chosen."""
     world, policy, tasks = setting
     ours, theirs = LocalEngine(policy, slots=16), LocalEngine(policy, slots=16)
-    language = Language(policy, world, max_tokens=steps)
+    language = LanguageProposer(policy, world, max_tokens=steps)
     budget = Budget(computed=limit)
-    value = TextValue(language, SpanScorer(TagIds(3, 4, 5), None if own else "judge"), whole=True)
+    value = TextValue(language, SpanScorer(TagIds(3, 4, 5), None if own else "judge"), includes_earned=True)
     result = run(
         lambda root: LANGUAGE_SEARCHES[name](root, budget),
         world,
         tasks[0],
         proposer=language,
-        engine=Several({"policy": ours, "judge": theirs}),
+        engine=MultiModelEngine({"policy": ours, "judge": theirs}),
         terminal="value",
         estimate=value,
     )
@@ -537,18 +539,18 @@ def test_what_is_played_can_be_judged(setting, name, limit, own, steps):
 def test_samples_that_leave_no_room_for_the_judge_are_given_up(setting):
     """Of long samples side by side the last are given up, so that what the others came to is judged."""
     world, _, tasks = setting
-    policy, given_up = ev.policy_for([world], context=160, seed=3), 0  # little more than an episode takes
+    policy, given_up = ev.make_policy([world], context=160, seed=3), 0  # little more than an episode takes
     for limit in (200, 700, 1300):
-        language, engine = Language(policy, world, max_tokens=6), LocalEngine(policy, slots=16)
+        language, engine = LanguageProposer(policy, world, max_tokens=6), LocalEngine(policy, slots=16)
         search = partial(best_of_n, budget=Budget(computed=limit), rng=np.random.default_rng(0), n=30)
         result = run(
             search,
             world,
             tasks[0],
             proposer=language,
-            engine=Several({"policy": engine, "judge": LocalEngine(policy, slots=16)}),
+            engine=MultiModelEngine({"policy": engine, "judge": LocalEngine(policy, slots=16)}),
             terminal="value",
-            estimate=TextValue(language, SpanScorer(TagIds(3, 4, 5), "judge"), whole=True),
+            estimate=TextValue(language, SpanScorer(TagIds(3, 4, 5), "judge"), includes_earned=True),
         )
         lost = sum("no room for the rest" in each.reason for each in result.dropped)
         given_up += lost
@@ -565,7 +567,7 @@ def test_a_tree_that_begins_anew_draws_other_listed_actions(width, paths):
         lambda root: mcts(root, Budget(), sample_rng(0), width=width, depth=3, start=start),
         Steps(),
         step_task(),
-        proposer=Listed(),
+        proposer=ListedProposer(),
         estimate=StateValue(lambda state: 0.0),
     )
     tree = result.tree
@@ -579,7 +581,7 @@ def test_a_wish_for_more_of_the_listed_actions_goes_on_where_the_last_one_ended(
     root = EnvState("begin", {"admissible": list("abcde")}, None, seed=3)
     for begun in (0, 2, 40):  # the number of a tree's first sample
         made = [
-            Listed()._of(Proposing(root, range(begun + after, begun + after + 2), after=after))
+            ListedProposer()._select(ProposalRequest(root, range(begun + after, begun + after + 2), after=after))
             for after in (0, 2, 4, 6)
         ]
         assert sorted(one.action for lot in made for one in lot) == list("abcde")

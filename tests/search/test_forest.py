@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evolvent.errors import ConfigError, NoLegalAction
-from evolvent.search.aggregate import aggregate, together
-from evolvent.search.drive import over_functions
-from evolvent.search.forest import Forest, decide, forest, share, told
+from evolvent.search.aggregate import aggregate, collect_all_samples
+from evolvent.search.drive import search_functions
+from evolvent.search.forest import Forest, answer_rows, decide, grow_forest, split_budget
 from evolvent.search.mcts import Restart, mcts
-from evolvent.search.records import Budget, Child, Expand, Found, SearchResult, Spent, Wanted
-from evolvent.search.rstar import Reasoning, rstar
+from evolvent.search.records import Budget, Child, ExpandRequest, Request, Response, SearchResult, Spent
+from evolvent.search.rstar import RStarTreeConfig, rstar
 from evolvent.search.settings import ForestConfig, RStarConfig
 from evolvent.search.tree import Tree
 from evolvent.trajectory import sample_rng, sample_seed
@@ -29,13 +29,13 @@ class At:
     depth: int = 0
 
 
-def expand(wish: Expand) -> list[Child]:
+def expand(wish: ExpandRequest) -> list[Child]:
     """Children that cost one to four tokens each; three deep an episode ends, worth what the seed says."""
     state: At = wish.state
     made = []
     for number in range(wish.first, wish.first + wish.width):
         seed = sample_seed(state.seed, wish.kind, number)
-        depth = 3 if wish.whole else state.depth + 1
+        depth = 3 if wish.to_end else state.depth + 1
         made.append(
             Child(
                 At(seed, depth),
@@ -50,7 +50,7 @@ def expand(wish: Expand) -> list[Child]:
     return made
 
 
-def most(wish: Expand) -> Spent:
+def most(wish: ExpandRequest) -> Spent:
     return Spent(generated=4 * wish.width)
 
 
@@ -59,7 +59,9 @@ def begin_mcts(root, budget, rng):
 
 
 def begin_rstar(root, budget, rng):
-    return rstar(root, budget, rng, answer=answer, rollouts=4, reasoning=Reasoning({"A1": 2, "A2": 3, "A3": 1}, 3, 4))
+    return rstar(
+        root, budget, rng, answer=answer, rollouts=4, reasoning=RStarTreeConfig({"A1": 2, "A2": 3, "A3": 1}, 3, 4)
+    )
 
 
 BEGINS = {"mcts": begin_mcts, "rstar": begin_rstar}
@@ -70,21 +72,21 @@ def answer(state: At) -> str:
 
 
 def grown(method: str, budget: Budget, trees: int, *, seed: int = 4) -> Forest:
-    return over_functions(forest(BEGINS[method], At(7), budget, trees=trees, seed=seed), expand, cost=most)
+    return search_functions(grow_forest(BEGINS[method], At(7), budget, trees=trees, seed=seed), expand, cost=most)
 
 
 def columns(result: SearchResult) -> tuple:
     tree = result.tree
     numbers = [getattr(tree, name)[: len(tree)].tolist() for name in ("parent", "visits", "total", "terminal", "prior")]
     spent = replace(result.spent, seconds=0.0)
-    return tree.actions, numbers, result.finished, result.chosen, spent, result.ended_by
+    return tree.actions, numbers, result.finished, result.best_node, spent, result.ended_by
 
 
 @pytest.mark.parametrize("method", BEGINS)
 @pytest.mark.parametrize("budget", [Budget(), Budget(generated=60), Budget(expansions=3)])
 def test_one_tree_is_the_search_itself(method, budget):
     """The same root, random numbers and budget: number for number."""
-    alone = over_functions(BEGINS[method](At(7), budget, sample_rng(4, "search")), expand, cost=most)
+    alone = search_functions(BEGINS[method](At(7), budget, sample_rng(4, "search")), expand, cost=most)
     one = grown(method, budget, 1)
     assert len(one.trees) == 1 and columns(one.trees[0]) == columns(alone)
     assert one.ended_by == alone.ended_by and one.spent == one.trees[0].spent
@@ -122,9 +124,9 @@ def test_a_budget_is_shared_and_never_exceeded(method, trees, generated, expansi
 
 def test_parts_of_a_budget_by_hand():
     """10 tokens for three trees are 4, and 3 and 3 of what is left if all is spent."""
-    assert share(Budget(generated=10, expansions=2, seconds=3.0), 3) == Budget(4, None, 1, 1.0)
-    assert share(Budget(generated=6), 2) == Budget(3) and share(Budget(generated=1), 4) == Budget(1)
-    assert share(Budget(computed=9), 2) == Budget(computed=5) and share(Budget(), 3) == Budget()
+    assert split_budget(Budget(generated=10, expansions=2, seconds=3.0), 3) == Budget(4, None, 1, 1.0)
+    assert split_budget(Budget(generated=6), 2) == Budget(3) and split_budget(Budget(generated=1), 4) == Budget(1)
+    assert split_budget(Budget(computed=9), 2) == Budget(computed=5) and split_budget(Budget(), 3) == Budget()
 
 
 def spending(parts: list[Budget], costs: list[int]):
@@ -134,8 +136,8 @@ def spending(parts: list[Budget], costs: list[int]):
         parts.append(budget)
         cost = costs[len(parts) - 1]
         assert cost <= budget.generated
-        found = yield Wanted(left=budget)
-        assert isinstance(found, Found)
+        found = yield Request(left=budget)
+        assert isinstance(found, Response)
         return SearchResult(Tree(root), (), None, Spent(cost), "done" if cost < budget.generated else "generated")
 
     return begin
@@ -143,24 +145,26 @@ def spending(parts: list[Budget], costs: list[int]):
 
 def test_what_a_tree_leaves_is_the_next_ones():
     parts: list[Budget] = []
-    found = over_functions(forest(spending(parts, [1, 5, 3]), At(0), Budget(generated=10), trees=3, seed=0), expand)
+    found = search_functions(
+        grow_forest(spending(parts, [1, 5, 3]), At(0), Budget(generated=10), trees=3, seed=0), expand
+    )
     assert [part.generated for part in parts] == [4, 5, 4]
     assert (found.spent.generated, found.ended_by) == (9, "generated")
 
 
 def test_where_nothing_is_left_no_tree_is_begun():
     parts: list[Budget] = []
-    found = over_functions(forest(spending(parts, [1, 1]), At(0), Budget(generated=2), trees=4, seed=0), expand)
+    found = search_functions(grow_forest(spending(parts, [1, 1]), At(0), Budget(generated=2), trees=4, seed=0), expand)
     assert len(found.trees) == 2 and found.ended_by == "generated"
     with pytest.raises(ConfigError, match="trees"):
-        over_functions(forest(spending([], []), At(0), Budget(), trees=0, seed=0), expand)
+        search_functions(grow_forest(spending([], []), At(0), Budget(), trees=0, seed=0), expand)
 
 
 def barren(*numbers: int):
     """Expansions of which those of some trees' roots, counted from 0, can all not be used; each costs two tokens."""
     roots: list[int] = []
 
-    def unusable(wish: Expand) -> list[Child]:
+    def unusable(wish: ExpandRequest) -> list[Child]:
         if not wish.state.depth:
             roots.append(wish.state.seed)
         nothing = wish.state.seed in [roots[number] for number in numbers if number < len(roots)]
@@ -173,8 +177,8 @@ def barren(*numbers: int):
 def test_a_tree_without_an_action_is_left_out_and_what_it_spent_is_spent(lost):
     """The trees that were grown, and those still to come, are what they would be without it."""
     whole = grown("mcts", Budget(), 3)
-    search = forest(begin_mcts, At(7), Budget(generated=1000), trees=3, seed=4)
-    found = over_functions(search, barren(*lost), cost=most)
+    search = grow_forest(begin_mcts, At(7), Budget(generated=1000), trees=3, seed=4)
+    found = search_functions(search, barren(*lost), cost=most)
     kept = [tree for number, tree in enumerate(whole.trees) if number not in lost]
     assert [columns(tree) for tree in found.trees] == [columns(tree) for tree in kept]
     assert found.spent.generated == sum(tree.spent.generated for tree in kept) + 2 * len(lost)
@@ -184,9 +188,9 @@ def test_a_tree_without_an_action_is_left_out_and_what_it_spent_is_spent(lost):
 def test_without_any_action_there_is_no_forest():
     for trees in (1, 2):
         with pytest.raises(NoLegalAction, match="no action to take at the root"):
-            over_functions(forest(begin_mcts, At(7), Budget(), trees=trees, seed=4), barren(0, 1), cost=most)
+            search_functions(grow_forest(begin_mcts, At(7), Budget(), trees=trees, seed=4), barren(0, 1), cost=most)
     with pytest.raises(NoLegalAction):  # the first spends all there is, so that no other is begun
-        over_functions(forest(begin_mcts, At(7), Budget(generated=2), trees=2, seed=4), barren(0))
+        search_functions(grow_forest(begin_mcts, At(7), Budget(generated=2), trees=2, seed=4), barren(0))
 
 
 # ------------------------------------------------------------------ one answer
@@ -195,7 +199,7 @@ def test_without_any_action_there_is_no_forest():
 def ends(*given: tuple[str, float, int], notes: dict | None = None) -> tuple[SearchResult, dict[int, str]]:
     """A tree whose ends have these answers and values, and were come to so often."""
     tree = Tree(At(0))
-    tree.grow(0, [Child(At(at), f"{at}", value=value, terminal=True) for at, (_, value, _) in enumerate(given)])
+    tree.add_children(0, [Child(At(at), f"{at}", value=value, terminal=True) for at, (_, value, _) in enumerate(given)])
     came = tuple(node for node, (_, _, count) in enumerate(given, 1) for _ in range(count))
     return SearchResult(tree, came, None, Spent(), notes=notes or {}), {
         node: answer for node, (answer, _, _) in enumerate(given, 1)
@@ -234,7 +238,7 @@ def test_ends_of_all_trees_are_those_of_aggregate():
     number = {
         id(result.tree.states[node]): read[node] for result, read in zip(trees, answers, strict=True) for node in read
     }
-    whole = aggregate(together(trees, lambda state: number[id(state)]), span="outcome", rule="vote")
+    whole = aggregate(collect_all_samples(trees, lambda state: number[id(state)]), span="outcome", rule="vote")
     assert found.choice.answers == whole.answers and found.choice.weights == whole.weights
 
 
@@ -249,7 +253,7 @@ def test_equal_answers_of_trees_are_one_as_the_grader_sees_it():
     assert decide(trees, answers, rule="max", span="min", between="majority").choice.answer == "1/2", (
         "the first of three"
     )
-    assert [row["answer"] for row in told(found, same=same)] == ["1/2", "3"]
+    assert [row["answer"] for row in answer_rows(found, same=same)] == ["1/2", "3"]
 
 
 def test_all_ends_of_an_answer_are_counted_however_they_write_it():
@@ -259,24 +263,24 @@ def test_all_ends_of_an_answer_are_counted_however_they_write_it():
     def same(a: str, b: str) -> bool:
         return {a, b} == {"1/2", "0.5"}
 
-    rows = told(decide([result], [read], rule="majority", span="min", same=same), same=same)
+    rows = answer_rows(decide([result], [read], rule="majority", span="min", same=same), same=same)
     assert [(row["answer"], row["weight"], row["count"]) for row in rows] == [("1/2", 3.0, 3), ("3", 1.0, 1)]
-    rows = told(decide([result], [read], rule="max", span="min", between="majority", same=same), same=same)
+    rows = answer_rows(decide([result], [read], rule="max", span="min", between="majority", same=same), same=same)
     assert [(row["answer"], row["weight"], row["count"]) for row in rows] == [("0.5", 1.0, 3), ("3", 0.0, 1)]
     unread = dict.fromkeys(read)
-    (row,) = told(decide([result], [unread], rule="majority", span="min"))
+    (row,) = answer_rows(decide([result], [unread], rule="majority", span="min"))
     assert (row["answer"], row["weight"], row["count"]) == (None, 4.0, 4)
 
 
 def test_what_no_tree_decided_for_is_told_last_with_weight_0():
     trees, answers = zip(FIRST, SECOND, strict=True)
-    rows = told(decide(trees, answers, rule="max", span="min", between="majority"))
+    rows = answer_rows(decide(trees, answers, rule="max", span="min", between="majority"))
     assert [(row["answer"], row["weight"], row["count"]) for row in rows] == [
         ("a", 1.0, 1),
         ("c", 1.0, 1),
         ("b", 0.0, 4),
     ]
-    rows = told(decide(trees, answers, rule="max", span="min"))
+    rows = answer_rows(decide(trees, answers, rule="max", span="min"))
     assert [(row["answer"], row["weight"]) for row in rows] == [("a", 0.9), ("b", 0.5), ("c", 0.4)]
 
 
@@ -295,11 +299,11 @@ def test_trees_of_rstar_are_counted_by_their_rewards_and_by_what_was_agreed():
 def test_without_an_end_the_best_unfinished_path_of_the_first_such_tree_stands():
     def open_(*values: float) -> SearchResult:
         tree = Tree(At(0))
-        tree.grow(0, [Child(At(at), f"{at}", value=value) for at, value in enumerate(values)])
+        tree.add_children(0, [Child(At(at), f"{at}", value=value) for at, value in enumerate(values)])
         return SearchResult(tree, (), None, Spent())
 
     found = decide([open_(0.1, 0.2), open_(0.3, 0.3)], [{}, {}], rule="max", span="min", between="majority")
-    assert (found.tree, found.node, found.choice.chosen, told(found)) == (1, 1, None, ())
+    assert (found.tree, found.node, found.choice.best_sample, answer_rows(found)) == (1, 1, None, ())
     bare = SearchResult(Tree(At(0)), (), None, Spent())
     found = decide([bare, bare], [{}, {}], rule="max", span="min")
     assert (found.tree, found.node) == (0, 0)
@@ -338,9 +342,9 @@ def test_settings_that_contradict_themselves():
     ],
 )
 def test_several_trees_that_would_be_no_better_than_one(given, level, said):
-    found = [problem.what for problem in ForestConfig(forest=3, **given).lonely(level)]
+    found = [problem.what for problem in ForestConfig(forest=3, **given).forest_problems(level)]
     assert (said is None and not found) or (said is not None and said in found[0]), found
-    assert ForestConfig(**given).lonely(level) == [], "one tree is always enough"
+    assert ForestConfig(**given).forest_problems(level) == [], "one tree is always enough"
 
 
 def test_random_numbers_of_trees_are_named_by_their_number():
@@ -348,10 +352,10 @@ def test_random_numbers_of_trees_are_named_by_their_number():
 
     def begin(root, budget, rng):
         seen.append((root.seed, float(rng.random())))
-        yield Wanted()
+        yield Request()
         return SearchResult(Tree(root), (), None, Spent())
 
-    over_functions(forest(begin, At(7), Budget(), trees=3, seed=4), expand)
+    search_functions(grow_forest(begin, At(7), Budget(), trees=3, seed=4), expand)
     rng = [sample_rng(own, "search") for own in (4, sample_seed(4, "tree", 1), sample_seed(4, "tree", 2))]
     roots = [7, sample_seed(7, "tree", 1), sample_seed(7, "tree", 2)]
     assert seen == [(root, float(one.random())) for root, one in zip(roots, rng, strict=True)]

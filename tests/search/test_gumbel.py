@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from trees import SmallTree, Watch, end, random_tree, run
 
 from evolvent.errors import ConfigError, NoLegalAction
-from evolvent.search.gumbel import Gumbel, gumbel_mcts
+from evolvent.search.gumbel import GumbelConfig, gumbel_mcts
 from evolvent.search.mcts import Explore, Restart, mcts
 from evolvent.search.records import Budget
 from evolvent.search.simulate import Simulator
 
 MCTX = json.loads(Path(__file__).with_name("mctx.json").read_text(encoding="utf-8"))  # see make_mctx.py
 SEEDS = range(12)
-RESCALE = Gumbel(c_scale=1.0, rescale=False, schedule="rescale")
+RESCALE = GumbelConfig(c_scale=1.0, rescale=False, schedule="rescale")
 
 
 class Frozen:
@@ -84,7 +84,7 @@ def replayed(case: dict, survivors="visit"):
     if case["kind"] == "muzero":
         start = Restart(10**6, case["simulations"])
         return run(mcts(0, Budget(), None, start=start, explore=Explore(muzero=True), **sizes), watch)
-    settings = Gumbel(c_scale=case["c_scale"], rescale=case["rescale"], survivors=survivors, moves=1)
+    settings = GumbelConfig(c_scale=case["c_scale"], rescale=case["rescale"], survivors=survivors, moves=1)
     sizes |= {"simulations": case["simulations"], "considered": min(case["considered"], case["simulations"])}
     return run(gumbel_mcts(0, Budget(), Frozen(case["noise"]), settings=settings, **sizes), watch)
 
@@ -119,7 +119,7 @@ def test_survivors_of_a_phase_differ_from_those_of_every_visit():
 # ------------------------------------------------------------------ what does not matter
 
 
-@pytest.mark.parametrize("settings", [Gumbel(), Gumbel(survivors="visit"), RESCALE], ids=repr)
+@pytest.mark.parametrize("settings", [GumbelConfig(), GumbelConfig(survivors="visit"), RESCALE], ids=repr)
 def test_a_round_is_the_same_in_any_order(settings, monkeypatch):
     """All at once, one after another, and backwards: the same tree, node by node."""
     together = Simulator.round
@@ -156,7 +156,7 @@ def test_rounds_are_asked_for_together():
     for survivors in ("phase", "visit"):
         watches = [Watch(random_tree(seed, depth=4, least=3, most=6)) for seed in range(6)]
         for seed, watch in enumerate(watches):
-            run(search(seed, width=6, simulations=48, considered=6, settings=Gumbel(survivors=survivors)), watch)
+            run(search(seed, width=6, simulations=48, considered=6, settings=GumbelConfig(survivors=survivors)), watch)
         asked[survivors] = sum(len(watch.batches) for watch in watches)
     wishes = sum(len(watch.expanded) for watch in watches)
     assert asked["phase"] <= asked["visit"] < 0.7 * wishes
@@ -172,7 +172,7 @@ def test_a_constant_added_to_all_values_changes_nothing(offset):
         moved = run(search(seed), Watch(tree, lambda state, told=told: told[state] + offset))
         assert visits_by_state(plain) == visits_by_state(moved)
         assert plain.notes["moves"] == moved.notes["moves"]
-    changed = Gumbel(rescale=False)
+    changed = GumbelConfig(rescale=False)
     other = [run(search(0, settings=changed), Watch(random_tree(3), lambda s, c=c: (s % 7) / 7 * c)) for c in (1, 99)]
     assert visits_by_state(other[0]) != visits_by_state(other[1])
 
@@ -180,7 +180,9 @@ def test_a_constant_added_to_all_values_changes_nothing(offset):
 # ------------------------------------------------------------------ whole solutions
 
 
-@pytest.mark.parametrize("settings", [Gumbel(scale=0.0), Gumbel(scale=0.0, survivors="visit"), RESCALE], ids=repr)
+@pytest.mark.parametrize(
+    "settings", [GumbelConfig(scale=0.0), GumbelConfig(scale=0.0, survivors="visit"), RESCALE], ids=repr
+)
 def test_the_best_end_is_found(settings):
     hits = 0
     for seed in SEEDS:
@@ -221,7 +223,7 @@ def test_the_schedule_is_spent_on_the_actions_considered():
 
 
 def test_without_noise_the_search_is_deterministic():
-    settings = Gumbel(scale=0.0)
+    settings = GumbelConfig(scale=0.0)
     for seed in SEEDS:
         tree = random_tree(seed)
         first, second = (run(search(rng, settings=settings), Watch(tree)) for rng in (1, 2))
@@ -229,7 +231,7 @@ def test_without_noise_the_search_is_deterministic():
 
 
 def test_the_root_alone():
-    result = run(search(settings=Gumbel(moves=1)), Watch(random_tree(2)))
+    result = run(search(settings=GumbelConfig(moves=1)), Watch(random_tree(2)))
     assert len(result.notes["moves"]) == 1
     assert result.tree.parent[result.notes["moves"][0]] == 0
 
@@ -239,7 +241,7 @@ def test_the_root_alone():
     seed=st.integers(0, 500),
     limit=st.tuples(st.sampled_from(["expansions", "generated", "computed"]), st.integers(1, 120)),
     told=st.booleans(),
-    settings=st.sampled_from([Gumbel(), Gumbel(survivors="visit"), RESCALE]),
+    settings=st.sampled_from([GumbelConfig(), GumbelConfig(survivors="visit"), RESCALE]),
 )
 def test_never_over_budget(seed, limit, told, settings):
     tree = random_tree(seed)
@@ -249,8 +251,8 @@ def test_never_over_budget(seed, limit, told, settings):
     assert result.ended_by in ("done", limit[0])
     ends = result.tree.terminal[: len(result.tree)]
     if result.ended_by == "done":
-        assert result.notes["moves"][-1] == result.chosen
-    assert (result.chosen is None) == (not ends.any())
+        assert result.notes["moves"][-1] == result.best_node
+    assert (result.best_node is None) == (not ends.any())
 
 
 # ------------------------------------------------------------------ bad input
@@ -291,7 +293,7 @@ def test_dead_ends_are_left():
 
 
 def test_a_move_into_a_dead_end_is_taken_back():
-    result = run(search(simulations=1, considered=1, settings=Gumbel(scale=0.0)), flawed(without=(3,)))
+    result = run(search(simulations=1, considered=1, settings=GumbelConfig(scale=0.0)), flawed(without=(3,)))
     states = [result.tree.states[node] for node in result.notes["moves"]]
     assert states in ([1, 4], [2, 5])
     assert len(result.notes["policies"]) == len(states)
@@ -299,11 +301,11 @@ def test_a_move_into_a_dead_end_is_taken_back():
 
 def test_all_considered_actions_may_die():
     """What is left is simulated in their place."""
-    result = run(search(simulations=12, considered=1, settings=Gumbel(scale=0.0)), flawed(without=(1,)))
+    result = run(search(simulations=12, considered=1, settings=GumbelConfig(scale=0.0)), flawed(without=(1,)))
     assert [result.tree.states[node] for node in result.notes["moves"]] == [2, 5]
     assert result.notes["simulations"] == 24
     nothing = run(search(), flawed(without=(1, 2)))
-    assert nothing.chosen is None and nothing.tree.dead[0] and nothing.ended_by == "done"
+    assert nothing.best_node is None and nothing.tree.dead[0] and nothing.ended_by == "done"
 
 
 def test_values_that_could_not_be_found():
@@ -320,6 +322,6 @@ def test_values_that_could_not_be_found():
 
 def test_wrong_settings_are_named_together():
     with pytest.raises(ConfigError, match=r"(?s)width.*depth.*moves"):
-        search(width=0, depth=0, settings=Gumbel(moves=0))
+        search(width=0, depth=0, settings=GumbelConfig(moves=0))
     with pytest.raises(ConfigError, match=r"(?s)c_visit.*scale.*considered"):
-        search(simulations=2, considered=3, settings=Gumbel(c_visit=-1.0, scale=math.nan))
+        search(simulations=2, considered=3, settings=GumbelConfig(c_visit=-1.0, scale=math.nan))

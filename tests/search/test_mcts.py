@@ -43,7 +43,7 @@ def by_state(result) -> dict[int, tuple[int, float]]:
 
 
 def own_visits(tree, node: int) -> int:
-    return int(tree.visits[node] - tree.visits[tree.below(node)].sum())
+    return int(tree.visits[node] - tree.visits[tree.child_ids(node)].sum())
 
 
 def check_sums(result, *, lazy: bool = True) -> None:
@@ -53,7 +53,7 @@ def check_sums(result, *, lazy: bool = True) -> None:
         own = own_visits(tree, node)
         if tree.width[node] and tree.visits[node]:
             assert own == (1 if lazy and node else 0)
-        below = float(tree.total[tree.below(node)].sum())
+        below = float(tree.total[tree.child_ids(node)].sum())
         value = float(tree.value[node]) if own else 0.0
         assert tree.total[node] == pytest.approx(below + own * value)
 
@@ -69,7 +69,7 @@ def test_three_simulations_by_hand():
     assert {state: counts[1] for state, counts in by_state(result).items()} == pytest.approx(
         {state: total for state, (_, total) in expected.items()}
     )
-    assert result.chosen is None and result.finished == () and result.notes["simulations"] == 3
+    assert result.best_node is None and result.finished == () and result.notes["simulations"] == 3
 
 
 def reference(tree: SmallTree, value, simulations: int, select) -> dict[int, tuple[int, float]]:
@@ -114,7 +114,7 @@ def test_sums(start, leaves):
         tree = random_tree(seed)
         result = run(search(start, leaves=leaves), Watch(tree, noisy(tree, seed)))
         check_sums(result, lazy=not isinstance(start, Descend))
-        assert result.ended_by == "done" and result.chosen is not None
+        assert result.ended_by == "done" and result.best_node is not None
 
 
 EXPLORE = [Explore(partial(puct, c_init=0.5)), Explore(partial(uct, c=1.0))]
@@ -202,7 +202,7 @@ def test_never_over_budget(seed, start, leaves, limit, told, widen):
     result = run(search(start, leaves=leaves, budget=budget, width=1 if widen else 3, explore=explore), watch, budget)
     assert result.ended_by in ("done", limit[0])
     ends = result.tree.terminal[: len(result.tree)]
-    assert (result.chosen is None) == (not ends.any())
+    assert (result.best_node is None) == (not ends.any())
 
 
 def test_a_budget_decides_for_the_best_end_that_was_seen():
@@ -267,7 +267,7 @@ def test_moves_into_a_dead_end_are_taken_back():
 @pytest.mark.parametrize("start", [Commit(6), Restart(2), Descend(2)], ids=repr)
 def test_nothing_leads_to_an_end(start):
     result = run(search(start), flawed(without=(3, 4, 5)))
-    assert result.chosen is None and result.ended_by == "done"
+    assert result.best_node is None and result.ended_by == "done"
     assert result.tree.dead[0]
 
 
@@ -289,7 +289,7 @@ def test_nothing_to_do_at_the_root(start, watch):
 def test_the_depth_limit_holds(start):
     watch = Watch(HAND, TOLD.__getitem__)
     result = run(search(start, depth=2), watch)
-    assert result.chosen is None and result.ended_by == "done"
+    assert result.best_node is None and result.ended_by == "done"
     assert set(watch.expanded) <= {0, 1, 2}
 
 

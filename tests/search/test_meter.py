@@ -30,7 +30,7 @@ def test_samples_without_a_token_cost_their_prompt_and_nothing_less():
     none = Continuation(Held([1, 2, 3]), np.zeros(0, np.int32), np.zeros(0, np.float32), "stop")
     for computed in (3, 0):
         meter.spent = Spent()
-        asked = meter.asked([ask])
+        asked = meter.ask([ask])
         next(asked)
         with pytest.raises(StopIteration):
             asked.send([(none, none)])

@@ -16,8 +16,17 @@ from trees import SmallTree, Watch, run
 
 from evolvent.errors import ConfigError, EngineError, NoLegalAction
 from evolvent.search.records import Budget, Child
-from evolvent.search.rstar import Reasoning, mutual_consistency, rstar
-from evolvent.search.rstar_prompts import MARK, Solution, Step, after, answer_of, ended, prompt, stops
+from evolvent.search.rstar import RStarTreeConfig, mutual_consistency, rstar
+from evolvent.search.rstar_prompts import (
+    MARK,
+    Solution,
+    Step,
+    build_prompt,
+    extend_solution,
+    is_ended,
+    read_answer,
+    stop_strings,
+)
 
 FREE = Budget()
 FOLLOW = {"": "A1 A2 A3 A5", "A1": "A1 A2", "A3": "A1 A2 A3 A4", "A4": "A1 A2 A3", "A5": "A1 A2 A3"}
@@ -52,7 +61,7 @@ class Reasoner(Watch):
 
     def _children(self, wish):
         assert wish.kind == "mutual" or (wish.state, wish.kind) not in [(each.state, each.kind) for each in self.wishes]
-        assert wish.whole == (wish.kind in ("A2", "mutual")) and not wish.valued
+        assert wish.to_end == (wish.kind in ("A2", "mutual")) and not wish.valued
         self.wishes.append(wish)
         made: dict[tuple[str | int | None, bool], list[int]] = {}
         for number in range(wish.first, wish.first + wish.width):
@@ -73,7 +82,7 @@ class Reasoner(Watch):
 
 def search(watch: Watch, budget: Budget = FREE, seed: int = 0, **given):
     about = {name: given.pop(name) for name in ("actions", "depth", "last_votes", "c", "decay") if name in given}
-    return run(rstar(At(), budget, rng(seed), answer=read, reasoning=Reasoning(**about), **given), watch, budget)
+    return run(rstar(At(), budget, rng(seed), answer=read, reasoning=RStarTreeConfig(**about), **given), watch, budget)
 
 
 def ends_of(result) -> list[int]:
@@ -101,7 +110,7 @@ def test_kinds_follow_each_other_and_the_last_step_ends():
         (False, "A5", 1),
     }
     assert all(wanted.expand for wanted in watch.batches)
-    opened = sum(result.tree.expanded(node) for node in range(len(result.tree)))
+    opened = sum(result.tree.is_expanded(node) for node in range(len(result.tree)))
     assert len(watch.batches) == opened  # all kinds of a node are asked for at once
     assert max(result.tree.depth[: len(result.tree)]) == 4
 
@@ -114,7 +123,7 @@ def test_the_votes_of_a_node_are_one_child_with_their_share():
     result = search(Reasoner(script=votes), depth=1, rollouts=3)
     assert len(result.tree) == 2
     assert (result.tree.states[1].answer, result.tree.value[1], result.tree.counts[1]) == ("5", 0.5, 16)
-    assert result.finished == (1, 1, 1) and result.chosen == 1
+    assert result.finished == (1, 1, 1) and result.best_node == 1
     why = "16 of 32 votes are for another answer"
     assert [(each.action, each.reason) for each in result.dropped] == [("A2.0", why), ("A2.3", why)]
     assert result.notes == {"rollouts": 3, "confidence": 1.0, "agreed": None}
@@ -127,7 +136,7 @@ def test_of_equal_votes_the_first_wins_and_no_answer_has_no_share():
     few = search(Reasoner(script=lambda state, kind, number: (None if number % 4 else "7", True)), depth=1, rollouts=1)
     assert (few.tree.states[1].answer, few.tree.value[1]) == ("7", 0.25)
     none = search(Reasoner(script=lambda state, kind, number: (None, True)), depth=1, rollouts=1)
-    assert (none.tree.value[1], none.chosen, none.notes["confidence"]) == (0.0, 1, None)
+    assert (none.tree.value[1], none.best_node, none.notes["confidence"]) == (0.0, 1, None)
 
 
 def test_of_equal_votes_the_first_vote_wins_whatever_a_thought_said():
@@ -164,7 +173,7 @@ def test_a_thought_with_an_answer_has_the_share_of_its_votes():
     result = search(Reasoner(script=script), rollouts=1, actions={"A1": 3, "A2": 8})
     rewards = {result.tree.actions[node]: float(result.tree.value[node]) for node in ends_of(result)}
     assert rewards == {"A1.0": 0.25, "A1.1": 0.5, "A1.2": 0.0, "A2.1": 0.5}
-    assert result.tree.states[result.chosen].answer == "5"
+    assert result.tree.states[result.best_node].answer == "5"
     assert result.notes["confidence"] == pytest.approx(0.8)
     assert len(result.finished) == 4 and set(result.finished) == set(ends_of(result))
 
@@ -196,13 +205,13 @@ def test_what_is_backed_up_is_what_was_earned():
             assert math.isclose(tree.total[node], tree.visits[node] * tree.value[node])
             continue
         assert np.isnan(tree.value[node])  # only ends are worth something, whatever the adapter tells
-        if tree.expanded(node):
+        if tree.is_expanded(node):
             assert tree.visits[tree.children(node)].sum() == tree.visits[node]
             assert math.isclose(tree.total[tree.children(node)].sum(), tree.total[node])
     # No child is gone to again before all its siblings were.
     for node in range(len(tree)):
         seen = tree.visits[tree.children(node)]
-        if tree.expanded(node) and tree.visits[node] <= len(seen):
+        if tree.is_expanded(node) and tree.visits[node] <= len(seen):
             assert sorted(seen) == [0] * int(len(seen) - tree.visits[node]) + [1] * int(tree.visits[node])
 
 
@@ -239,7 +248,7 @@ def test_uct_by_hand(decay):
 
 
 def test_exploration_falls_to_a_tenth():
-    constant, linear, exponential = (Reasoning(decay=decay) for decay in ("constant", "linear", "exponential"))
+    constant, linear, exponential = (RStarTreeConfig(decay=decay) for decay in ("constant", "linear", "exponential"))
     assert [constant.exploration(number, 5) for number in range(5)] == [2.0] * 5
     assert [linear.exploration(number, 5) for number in range(5)] == pytest.approx([2.0, 1.55, 1.1, 0.65, 0.2])
     assert [exponential.exploration(number, 3) for number in range(3)] == pytest.approx([2, 2 / 10**0.5, 0.2])
@@ -253,9 +262,9 @@ def test_the_most_confident_answer_is_chosen_each_end_once():
         answer = result.tree.states[node].answer
         weights[answer] = weights.get(answer, 0.0) + float(result.tree.value[node])
     best = max(weights, key=weights.__getitem__)
-    assert result.tree.states[result.chosen].answer == best
+    assert result.tree.states[result.best_node].answer == best
     assert result.notes["confidence"] == pytest.approx(weights[best] / sum(weights.values()))
-    assert result.tree.value[result.chosen] == max(
+    assert result.tree.value[result.best_node] == max(
         result.tree.value[node] for node in ends_of(result) if result.tree.states[node].answer == best
     )
 
@@ -269,8 +278,8 @@ def test_a_function_can_judge_the_traces():
 
     free = search(Reasoner(script=mixed), rollouts=40)
     result = search(Reasoner(script=mixed), rollouts=40, agree=agree)
-    assert result.tree.states[free.chosen].answer != "3"
-    assert result.tree.states[result.chosen].answer == "3"
+    assert result.tree.states[free.best_node].answer != "3"
+    assert result.tree.states[result.best_node].answer == "3"
     assert result.notes["agreed"] == [node for node in ends_of(result) if result.tree.states[node].answer == "3"]
     assert len(seen) == len(ends_of(result))
     for trace in seen:
@@ -280,7 +289,7 @@ def test_a_function_can_judge_the_traces():
         assert [kind for kind, _ in trace.states[-1].path] == list(trace.kinds)
         assert trace.reward == result.tree.value[end]
     nobody = search(Reasoner(script=mixed), rollouts=40, agree=lambda traces, generator: [False] * len(traces))
-    assert (nobody.chosen, nobody.notes["agreed"]) == (free.chosen, [])
+    assert (nobody.best_node, nobody.notes["agreed"]) == (free.best_node, [])
     with pytest.raises(EngineError, match="did not judge each trace"):
         search(Reasoner(script=mixed), rollouts=2, agree=lambda traces, generator: [True])
 
@@ -298,9 +307,9 @@ def test_mutual_consistency_completes_what_is_masked():
     watch = Reasoner(script=script)
     result = search(watch, rollouts=30, depth=3, agree=mutual_consistency(read, completions=2))
     assert [result.tree.states[node].answer for node in result.notes["agreed"]] == ["4"] * len(result.notes["agreed"])
-    assert result.tree.states[result.chosen].answer == "4"
+    assert result.tree.states[result.best_node].answer == "4"
     free = search(Reasoner(script=script), rollouts=30, depth=3)
-    assert free.tree.states[free.chosen].answer == "6"
+    assert free.tree.states[free.best_node].answer == "6"
     wishes = [wish for wish in watch.wishes if wish.kind == "mutual"]
     assert len({wish.state for wish in wishes}) == len(wishes) > 1  # a node is completed once for all its traces
     assert {(wish.width, wish.first) for wish in wishes} == {(2, 1000)}
@@ -332,7 +341,7 @@ def test_a_budget_that_ends_in_the_discriminator_leaves_the_choice_without_it():
     free = search(Reasoner(script=mixed), rollouts=10)
     budget = Budget(expansions=free.spent.expansions + 1)
     result = search(Reasoner(script=mixed), budget, rollouts=10, agree=mutual_consistency(read))
-    assert (result.chosen, result.notes["agreed"], result.ended_by) == (free.chosen, None, "expansions")
+    assert (result.best_node, result.notes["agreed"], result.ended_by) == (free.best_node, None, "expansions")
     enough = search(
         Reasoner(script=mixed),
         Budget(expansions=free.spent.expansions + 99),
@@ -351,14 +360,14 @@ def test_no_budget_is_exceeded_and_every_budget_gives_a_result(limit, most, seed
         for _ in range(2)
     )
     assert first.ended_by in ("done", limit)
-    assert (first.finished, first.chosen, first.spent) == (second.finished, second.chosen, second.spent)
+    assert (first.finished, first.best_node, first.spent) == (second.finished, second.best_node, second.spent)
     assert first.notes["rollouts"] <= 12
 
 
 def test_kinds_that_came_before_the_budget_ended_are_kept():
     result = search(Reasoner(script=mixed), Budget(expansions=2), rollouts=5)
     assert set(result.tree.kinds[1:]) == {"A1", "A2"}
-    assert (result.ended_by, result.notes["rollouts"], result.chosen) == ("expansions", 0, ends_of(result)[0])
+    assert (result.ended_by, result.notes["rollouts"], result.best_node) == ("expansions", 0, ends_of(result)[0])
 
 
 def test_a_budget_with_room_for_one_kind_has_the_votes():
@@ -368,7 +377,7 @@ def test_a_budget_with_room_for_one_kind_has_the_votes():
     assert [result.tree.kinds[node] for node in ends_of(result)] == ["A2"] and result.tree.value[1] == 1.0
     both = search(Reasoner(script=script), Budget(expansions=2), rollouts=5)
     rewards = {(both.tree.kinds[node], both.tree.states[node].answer): both.tree.value[node] for node in ends_of(both)}
-    assert rewards == {("A1", "9"): 0.0, ("A2", "5"): 1.0} and both.tree.states[both.chosen].answer == "5"
+    assert rewards == {("A1", "9"): 0.0, ("A2", "5"): 1.0} and both.tree.states[both.best_node].answer == "5"
 
 
 def test_no_action_at_the_root_and_none_further_down():
@@ -385,14 +394,14 @@ def test_no_action_at_the_root_and_none_further_down():
     result = search(nothing, rollouts=30, c=0.5)
     barren = [node for node in range(1, len(result.tree)) if not result.tree.terminal[node]]
     assert all(result.tree.total[node] == 0 for node in barren) and result.tree.visits[barren].sum() > 0
-    assert result.tree.terminal[result.chosen] and result.notes["rollouts"] == 30
+    assert result.tree.terminal[result.best_node] and result.notes["rollouts"] == 30
 
 
 def test_settings_are_checked_together():
     with pytest.raises(ConfigError, match="rollouts"):
         next(rstar(At(), FREE, rng(), answer=read, rollouts=0))
     with pytest.raises(ConfigError) as told:
-        Reasoning(actions={"A1": 0, "A7": 1}, depth=0, last_votes=0, c=math.nan, decay="cosine")
+        RStarTreeConfig(actions={"A1": 0, "A7": 1}, depth=0, last_votes=0, c=math.nan, decay="cosine")
     wrong = ["depth", "last_votes", "actions.A1", "actions", "actions", "c", "decay"]
     assert [problem.where for problem in told.value.problems] == wrong
     with pytest.raises(ConfigError):
@@ -406,61 +415,61 @@ PROBLEM = "Tom has 3 apples and buys 4. He eats 2. How many are left?"
 
 def test_prompts_have_the_problem_the_steps_and_the_task():
     start = Solution(PROBLEM)
-    thought = after(start, "A1", " First 3 + 4 = 7.\n")
-    asked = after(thought, "A3", " How many does he eat?\nAnswer: He eats 2.")
+    thought = extend_solution(start, "A1", " First 3 + 4 = 7.\n")
+    asked = extend_solution(thought, "A3", " How many does he eat?\nAnswer: He eats 2.")
     assert asked.steps == (Step("A1", "First 3 + 4 = 7."), Step("A3", "He eats 2.", "How many does he eat?"))
-    told = prompt(asked, "A1")
+    told = build_prompt(asked, "A1")
     assert PROBLEM in told and "1. First 3 + 4 = 7.\n2. Question: How many does he eat? Answer: He eats 2." in told
-    assert prompt(asked, "A3").endswith("\n\nQuestion:") and prompt(asked, "A4").endswith("\n\nAnswer:")
-    assert "He eats 2." not in prompt(asked, "A4").replace(PROBLEM, "")  # what is to be said again is not shown
-    assert prompt(asked, "mutual") == prompt(asked, "A2")
-    assert len({prompt(asked, kind) for kind in ("A1", "A2", "A3", "A4", "A5")}) == 5
-    assert [stops(kind) for kind in ("A1", "A2", "A4")] == [("\n",), (), ("\n",)]
+    assert build_prompt(asked, "A3").endswith("\n\nQuestion:") and build_prompt(asked, "A4").endswith("\n\nAnswer:")
+    assert "He eats 2." not in build_prompt(asked, "A4").replace(PROBLEM, "")  # what is to be said again is not shown
+    assert build_prompt(asked, "mutual") == build_prompt(asked, "A2")
+    assert len({build_prompt(asked, kind) for kind in ("A1", "A2", "A3", "A4", "A5")}) == 5
+    assert [stop_strings(kind) for kind in ("A1", "A2", "A4")] == [("\n",), (), ("\n",)]
 
 
 def test_replies_become_solutions():
     start = Solution(PROBLEM)
-    asked = after(start, "A3", "Question: How many\nin all?\nAnswer: 3 + 4 = 8.")
-    again = after(asked, "A4", " 3 + 4 = 7.")
+    asked = extend_solution(start, "A3", "Question: How many\nin all?\nAnswer: 3 + 4 = 8.")
+    again = extend_solution(asked, "A4", " 3 + 4 = 7.")
     assert again.steps == (Step("A4", "3 + 4 = 7.", "How many in all?"),)
-    assert after(start, "A5", "Known: 3 apples.\n4 more. Asked: the rest.") == Solution(
+    assert extend_solution(start, "A5", "Known: 3 apples.\n4 more. Asked: the rest.") == Solution(
         "Known: 3 apples. 4 more. Asked: the rest."
     )
-    assert after(start, "A3", "How many?") is None and after(start, "A3", "Answer: 7") is None
-    assert all(after(asked, kind, "  \n") is None for kind in ("A1", "A2", "A3", "A4", "A5"))
+    assert extend_solution(start, "A3", "How many?") is None and extend_solution(start, "A3", "Answer: 7") is None
+    assert all(extend_solution(asked, kind, "  \n") is None for kind in ("A1", "A2", "A3", "A4", "A5"))
     for bare in (start, Solution(PROBLEM, (Step("A1", "3 + 4 = 7."),))):
         with pytest.raises(ConfigError, match="no sub-question"):
-            prompt(bare, "A4")
+            build_prompt(bare, "A4")
         with pytest.raises(ConfigError, match="no sub-question"):
-            after(bare, "A4", "7")
+            extend_solution(bare, "A4", "7")
     with pytest.raises(ConfigError, match="unknown kind of action 'A6'"):
-        prompt(start, "A6")
+        build_prompt(start, "A6")
 
 
 def test_an_end_says_its_answer():
     start = Solution(f"{PROBLEM} Say: {MARK} 9.")
-    assert answer_of(start) is None and not ended(start)  # what the problem says is no answer
-    whole = after(start, "A2", f"3 + 4 = 7.\n{MARK} 7.\nNo, 7 - 2 = 5.\nthe answer is: $5.50.")
-    assert (answer_of(whole), ended(whole), whole.steps[-1].kind) == ("$5.50", True, "A2")
-    cut = after(start, "A2", "3 + 4 = 7, and then")
-    assert (answer_of(cut), ended(cut)) == (None, True)
-    thought = after(start, "A1", f"7 - 2 = 5. {MARK} 5")
-    assert (answer_of(thought), ended(thought)) == ("5", True)
-    assert not ended(after(start, "A1", "3 + 4 = 7."))
-    assert answer_of(after(start, "A1", f"{MARK} .")) is None
+    assert read_answer(start) is None and not is_ended(start)  # what the problem says is no answer
+    whole = extend_solution(start, "A2", f"3 + 4 = 7.\n{MARK} 7.\nNo, 7 - 2 = 5.\nthe answer is: $5.50.")
+    assert (read_answer(whole), is_ended(whole), whole.steps[-1].kind) == ("$5.50", True, "A2")
+    cut = extend_solution(start, "A2", "3 + 4 = 7, and then")
+    assert (read_answer(cut), is_ended(cut)) == (None, True)
+    thought = extend_solution(start, "A1", f"7 - 2 = 5. {MARK} 5")
+    assert (read_answer(thought), is_ended(thought)) == ("5", True)
+    assert not is_ended(extend_solution(start, "A1", "3 + 4 = 7."))
+    assert read_answer(extend_solution(start, "A1", f"{MARK} .")) is None
 
 
 class Model(Watch):
     """Answers the prompts of a sum by their text alone; wrong in every third completion."""
 
     def _children(self, wish):
-        replies = [self.reply(prompt(wish.state, wish.kind), wish.kind, number) for number in range(wish.width)]
-        made = Counter(after(wish.state, wish.kind, reply) for reply in replies)
+        replies = [self.reply(build_prompt(wish.state, wish.kind), wish.kind, number) for number in range(wish.width)]
+        made = Counter(extend_solution(wish.state, wish.kind, reply) for reply in replies)
         return [
             Child(
                 state,
                 state.steps[-1].text if state.steps else state.problem,
-                terminal=ended(state),
+                terminal=is_ended(state),
                 generated=count,
                 count=count,
                 kind=wish.kind,
@@ -486,12 +495,12 @@ def test_search_and_texts_together():
         Solution("What is 20 plus 22 ?"),
         FREE,
         rng(),
-        answer=answer_of,
+        answer=read_answer,
         rollouts=30,
-        agree=mutual_consistency(answer_of),
+        agree=mutual_consistency(read_answer),
     )
     result = run(solve, Model(SmallTree({}, {}, {})))
-    assert answer_of(result.tree.states[result.chosen]) == "42"
+    assert read_answer(result.tree.states[result.best_node]) == "42"
     assert set(result.tree.kinds) == {"", "A1", "A2", "A3", "A4", "A5"}
-    assert {answer_of(result.tree.states[node]) for node in ends_of(result)} == {"42"}
+    assert {read_answer(result.tree.states[node]) for node in ends_of(result)} == {"42"}
     assert set(np.round(result.tree.value[ends_of(result)], 6)) <= {0.7, round(22 / 32, 6)}

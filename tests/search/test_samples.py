@@ -14,7 +14,7 @@ from trees import SmallTree, Watch, end, random_tree, run
 
 from evolvent.errors import ConfigError, NoLegalAction
 from evolvent.search.records import Budget
-from evolvent.search.samples import best_of_n, greedy, sampled_tree, self_consistency
+from evolvent.search.samples import best_of_n, sampled_tree, search_greedy, self_consistency
 
 FREE = Budget()
 
@@ -30,11 +30,11 @@ def ends(result) -> list[int]:
 @pytest.mark.parametrize("seed", range(5))
 def test_greedy_is_the_likeliest_way(seed):
     watch = Watch(random_tree(seed))
-    result = run(greedy(0, FREE, rng()), watch)
+    result = run(search_greedy(0, FREE, rng()), watch)
     assert ends(result) == [end(result)] == [watch.tree.greedy()]
     assert (result.spent.evaluations, result.ended_by) == (0, "done")
-    valued = run(greedy(0, FREE, rng(), valued=True), Watch(watch.tree, value=lambda state: None))
-    assert valued.tree.value[valued.chosen] == watch.tree.reward[watch.tree.greedy()]
+    valued = run(search_greedy(0, FREE, rng(), valued=True), Watch(watch.tree, value=lambda state: None))
+    assert valued.tree.value[valued.best_node] == watch.tree.reward[watch.tree.greedy()]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -69,8 +69,8 @@ def test_under_a_budget_as_many_are_drawn_as_fit():
 def test_nothing_fits():
     budget = Budget(generated=23)
     result = run(best_of_n(0, budget, rng(), n=4), Watch(random_tree(0)), budget)
-    assert (result.chosen, result.finished, result.ended_by) == (None, (), "generated")
-    assert not result.tree.expanded(0)
+    assert (result.best_node, result.finished, result.ended_by) == (None, (), "generated")
+    assert not result.tree.is_expanded(0)
 
 
 def test_samples_without_a_value_are_valued():
@@ -114,7 +114,7 @@ def test_self_consistency_takes_the_answer_of_most():
     )
     assert end(by_rest) % 3 == remainders.most_common(1)[0][0]
     unread = run(self_consistency(0, FREE, rng(), n=30, answer=lambda state: None), Watch(tree))
-    assert unread.chosen is not None and unread.notes["unread"] == 30
+    assert unread.best_node is not None and unread.notes["unread"] == 30
 
 
 def drawn_by_hand(tree: SmallTree, numbers: np.ndarray) -> int | None:
@@ -153,7 +153,7 @@ def test_walks_are_judged_before_more_are_made():
         if result.ended_by == "computed" and len(result.finished) > 1:
             known = [not math.isnan(result.tree.value[node]) for node in result.finished]
             judged += 1
-            assert all(known[:-1]) and known[list(result.finished).index(result.chosen)]
+            assert all(known[:-1]) and known[list(result.finished).index(result.best_node)]
     assert judged
 
 
@@ -166,18 +166,18 @@ def test_children_are_drawn_by_their_priors():
 def test_a_walk_that_comes_to_no_end_does_not_count():
     tree = random_tree(2)
     short = run(sampled_tree(0, FREE, rng(), width=3, depth=1, paths=5), Watch(tree))
-    assert (short.finished, short.chosen, short.ended_by) == ((), None, "done")
+    assert (short.finished, short.best_node, short.ended_by) == ((), None, "done")
 
     class Blind(Watch):
         def _children(self, wish):
             return [] if wish.state else [replace(child, terminal=False) for child in super()._children(wish)]
 
     blind = run(sampled_tree(0, FREE, rng(), width=3, depth=4, paths=5), Blind(tree))
-    assert (blind.finished, blind.chosen) == ((), None)
+    assert (blind.finished, blind.best_node) == ((), None)
 
 
 SEARCHES = [
-    lambda budget: greedy(0, budget, rng(), valued=True),
+    lambda budget: search_greedy(0, budget, rng(), valued=True),
     lambda budget: best_of_n(0, budget, rng(), n=6),
     lambda budget: self_consistency(0, budget, rng(), n=6),
     lambda budget: sampled_tree(0, budget, rng(), width=2, depth=4, paths=6, together=2, valued=True),
@@ -197,7 +197,7 @@ def test_no_budget_is_exceeded_and_every_budget_gives_a_result(which, limit, mos
     watches = [Watch(random_tree(seed), value=None if told else lambda state: None) for _ in range(2)]
     first, second = (run(SEARCHES[which](budget), watch, budget) for watch in watches)
     assert first.ended_by in ("done", limit)
-    assert (first.finished, first.chosen, first.spent) == (second.finished, second.chosen, second.spent)
+    assert (first.finished, first.best_node, first.spent) == (second.finished, second.best_node, second.spent)
 
 
 @pytest.mark.parametrize("which", range(4))

@@ -10,7 +10,7 @@ import torch
 from benchmarks.search_cost import WIDTH, Cell, Models, Ours, Turn, models_of, row_of, shape, tagged
 from benchmarks.search_cost_peers import Opened, PathCopied, Reprefill, differences, refed, rounds_of
 from evolvent.engine.local import LocalEngine
-from evolvent.engine.multi_model import Several
+from evolvent.engine.multi_model import MultiModelEngine
 from evolvent.search.records import SearchResult
 
 SMALL = {
@@ -49,7 +49,7 @@ def fed(result: SearchResult) -> tuple[int, int]:
     """What each model has to be fed for a tree, counted from the tree alone: (policy, judge)."""
     tree, paths = result.tree, texts(result)
     judged = {path[:end] for path in paths[1:] for end in range(1, len(path) + 1)}
-    inner = [node for node in range(1, len(tree)) if tree.expanded(node)]
+    inner = [node for node in range(1, len(tree)) if tree.is_expanded(node)]
     drawn = sum(
         len(tree.states[node].written) - len(tree.states[int(tree.parent[node])].written) - 1
         for node in range(1, len(tree))
@@ -62,11 +62,11 @@ def fed(result: SearchResult) -> tuple[int, int]:
 
 @pytest.mark.parametrize("cell", CELLS, ids=str)
 def test_each_token_of_the_tree_is_computed_once_in_each_model(ours, cell):
-    before = [ours.engine.of(name).usage.computed for name in ("policy", "judge")]
+    before = [ours.engine.engine_of(name).usage.computed for name in ("policy", "judge")]
     played = ours.play(cell, [next(numbers)])
     (result,) = played.results
-    after = [ours.engine.of(name).usage.computed for name in ("policy", "judge")]
-    expansions = sum(result.tree.expanded(node) for node in range(len(result.tree)))
+    after = [ours.engine.engine_of(name).usage.computed for name in ("policy", "judge")]
+    expansions = sum(result.tree.is_expanded(node) for node in range(len(result.tree)))
     assert expansions == result.spent.expansions > cell.depth - 1
     assert all(
         len(opened.tokens) == WIDTH for group in rounds_of(result, together=False, listed=False) for opened in group
@@ -81,7 +81,7 @@ def test_spans_have_their_length_and_searches_come_to_their_ends(ours):
     for cell in CELLS:
         (result,) = ours.play(cell, [next(numbers)]).results
         assert all(len(state.written) % cell.span == 0 for state in result.tree.states)
-        assert len(result.tree.states[result.chosen].written) == cell.depth * cell.span
+        assert len(result.tree.states[result.best_node].written) == cell.depth * cell.span
         assert result.ended_by == "done" and len(result.finished) == {"beam": 4, "descend": 4}.get(cell.search, 1)
 
 
@@ -98,7 +98,7 @@ def test_problems_that_run_together_compute_what_each_computes_alone(ours):
 
 def test_rows_that_are_too_few_are_told_by_all_counts(models):
     tight = Ours(models)
-    tight.engine = Several(
+    tight.engine = MultiModelEngine(
         {
             name: LocalEngine(given, slots=2, max_cached_tokens=1)
             for name, given in (("policy", models.policy), ("judge", models.judge))
@@ -129,10 +129,13 @@ def test_a_hook_on_the_model_itself_counts_the_same():
         given.model.model.register_forward_pre_hook(count, with_kwargs=True)
     for cell in (Cell("beam", 40, 4), Cell("descend", 40, 4), Cell("token", 40, 6)):
         before = dict(seen)
-        usages = {name: (ours.engine.of(name).usage.computed, ours.engine.of(name).usage.padded) for name in seen}
+        usages = {
+            name: (ours.engine.engine_of(name).usage.computed, ours.engine.engine_of(name).usage.padded)
+            for name in seen
+        }
         played = ours.play(cell, [next(numbers)])
         for name in seen:
-            usage, (computed, padded) = ours.engine.of(name).usage, usages[name]
+            usage, (computed, padded) = ours.engine.engine_of(name).usage, usages[name]
             assert seen[name] - before[name] == usage.computed - computed + usage.padded - padded > 0
         assert played.hook == 0 and played.usage == played.told <= cell.limit(played.results[0].spent.expansions)
 

@@ -50,7 +50,7 @@ def expected(detector, answers, most: int) -> int:
     belief, history = AnswerBelief(most), []
     for answer in answers:
         belief = belief.add(answer)
-        history.append(detector(belief.summary(), history))
+        history.append(detector(belief.summarize(), history))
         if history[-1].stop[0]:
             break
     return belief.cast
@@ -206,10 +206,10 @@ def test_a_move_that_cannot_be_overtaken_is_the_move_of_all_simulations(seed):
 
 def test_visits_by_hand():
     looks = Visits(Decided())
-    assert not looks.look(np.array([0, 0, 0]), 10) and not looks.look(np.array([6, 1, 0]), 5)
-    assert looks.look(np.array([1, 7, 0]), 5) and looks.history[-1].score.tolist() == [-1]
+    assert not looks.should_stop(np.array([0, 0, 0]), 10) and not looks.should_stop(np.array([6, 1, 0]), 5)
+    assert looks.should_stop(np.array([1, 7, 0]), 5) and looks.history[-1].score.tolist() == [-1]
     assert len(looks.history) == 3
-    assert Visits(Decided()).look(np.array([3]), 2)
+    assert Visits(Decided()).should_stop(np.array([3]), 2)
 
 
 def test_only_votes_can_be_ended():
@@ -219,8 +219,8 @@ def test_only_votes_can_be_ended():
     for method in ("mcts_restart", "mcts_descend"):
         with pytest.raises(ConfigError, match="no votes with rule = 'max'"):
             SearchConfig(method=method).begin(stop=Stop(Decided()))
-        assert not SearchConfig(method=method, rule="majority").unstoppable()
-    assert SearchConfig(sampled=True).unstoppable() and not SearchConfig().unstoppable()
+        assert not SearchConfig(method=method, rule="majority").stopping_problems()
+    assert SearchConfig(sampled=True).stopping_problems() and not SearchConfig().stopping_problems()
     with pytest.raises(ConfigError, match="temperature 0"):
         mcts(0, FREE, rng(), width=2, depth=2, start=Commit(4, temperature=1.0, stop=Stop(Decided())))
     with pytest.raises(ConfigError, match="std"):

@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 
 from evolvent.errors import ConfigError
 from evolvent.search.select import (
-    between,
-    completed,
+    complete_values,
     dirichlet_noise,
     gumbel_scores,
     halving_schedule,
     improved_policy,
     interior_scores,
     mixed_value,
+    normalize_values,
     puct,
-    rescaled,
+    rescale_values,
     sigma,
     uct,
 )
@@ -65,24 +65,24 @@ def test_dirichlet_noise():
 
 def test_values_between_siblings_and_parent():
     q = np.array([2.0, 6.0, 99.0])
-    assert between(q, visits=np.array([1, 1, 0]), parent=3.0).tolist() == [0.0, 1.0, 0.0]
-    assert between(q, visits=np.array([1, 1, 0]), parent=0.0).tolist() == pytest.approx([1 / 3, 1.0, 0.0])
-    assert between(q, visits=np.array([0, 0, 0]), parent=3.0).tolist() == [0.0, 0.0, 0.0]
+    assert normalize_values(q, visits=np.array([1, 1, 0]), parent=3.0).tolist() == [0.0, 1.0, 0.0]
+    assert normalize_values(q, visits=np.array([1, 1, 0]), parent=0.0).tolist() == pytest.approx([1 / 3, 1.0, 0.0])
+    assert normalize_values(q, visits=np.array([0, 0, 0]), parent=3.0).tolist() == [0.0, 0.0, 0.0]
 
 
 def test_mixed_value_and_sigma():
     # weighted: (.5 * .5 + .3 * .1) / (.5 + .3) = .35; (.3 + 3 * .35) / 4 = .3375
     assert mixed_value(Q, P, visits=N, raw=0.3) == pytest.approx(0.3375)
-    q = completed(Q, P, visits=N, raw=0.3)
+    q = complete_values(Q, P, visits=N, raw=0.3)
     assert q.tolist() == pytest.approx([0.5, 0.1, 0.3375])
-    assert sigma(rescaled(q), visits=N).tolist() == pytest.approx([5.2, 0.0, 3.0875])
+    assert sigma(rescale_values(q), visits=N).tolist() == pytest.approx([5.2, 0.0, 3.0875])
     assert sigma(q, visits=N, c_scale=1.0).tolist() == pytest.approx([26.0, 5.2, 17.55])
     assert mixed_value(Q, P, visits=np.zeros(3, int), raw=0.3) == 0.3
     assert mixed_value(Q, np.array([0.0, 0.0, 1.0]), visits=N, raw=0.3) == pytest.approx((0.3 + 3 * 0.3) / 4)
 
 
 def test_rescaled_of_equal_values():
-    assert rescaled(np.array([0.4, 0.4])).tolist() == [0.0, 0.0]
+    assert rescale_values(np.array([0.4, 0.4])).tolist() == [0.0, 0.0]
 
 
 def test_scores_of_gumbel_search():

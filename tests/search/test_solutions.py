@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from evolvent.engine.asks import Sampling
-from evolvent.engine.driver import drive
+from evolvent.engine.driver import run_jobs
 from evolvent.engine.endpoint import Endpoint
 from evolvent.engine.local import LocalEngine
-from evolvent.engine.multi_model import Several
+from evolvent.engine.multi_model import MultiModelEngine
 from evolvent.engine.remote import RemoteEngine
-from evolvent.search.records import Budget, Expand, Wanted
-from evolvent.search.rstar import Reasoning, mutual_consistency, rstar
-from evolvent.search.rstar_prompts import Solution, Step, answer_of, prompt
-from evolvent.search.solutions import Completer, SolutionState, begin_solution, over_solutions
+from evolvent.search.records import Budget, ExpandRequest, Request
+from evolvent.search.rstar import RStarTreeConfig, mutual_consistency, rstar
+from evolvent.search.rstar_prompts import Solution, Step, build_prompt, read_answer
+from evolvent.search.solutions import Completer, SolutionState, begin_solution, search_solutions
 from evolvent.search.writing import Writing
 from tests.engine.models import llama
 from tests.serve.small_policy import scripted
@@ -62,7 +62,9 @@ def answer(number, path, body):
 def prompt_of(kind: str) -> str:
     """The sentence that asks for a kind."""
     steps = (Step("A3", "1", "1?"),) if kind == "A4" else ()
-    return next(part for part in prompt(Solution("?", steps), kind).split("\n\n") if part.endswith((".", "answer.")))
+    return next(
+        part for part in build_prompt(Solution("?", steps), kind).split("\n\n") if part.endswith((".", "answer."))
+    )
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +76,7 @@ def engine():
 
 
 def run(search, engine, writing=WRITING, **more):
-    (done,) = drive([over_solutions(search, encode=encode, writing=writing, **more)], engine, slots=1)
+    (done,) = run_jobs([search_solutions(search, encode=encode, writing=writing, **more)], engine, slots=1)
     if done.error is not None:
         raise done.error
     return done.value
@@ -87,18 +89,18 @@ def test_all_kinds_make_solutions_and_the_answer_of_most_wins(engine):
         Budget(),
         np.random.default_rng(0),
         rollouts=8,
-        answer=lambda state: answer_of(state.solution),
-        reasoning=Reasoning(last_votes=8),
+        answer=lambda state: read_answer(state.solution),
+        reasoning=RStarTreeConfig(last_votes=8),
     )
     result = run(search, engine)
     tree = result.tree
     assert {"A1", "A2", "A3", "A4"} <= set(tree.kinds)
-    assert answer_of(tree.states[result.chosen].solution) == "3"
+    assert read_answer(tree.states[result.best_node].solution) == "3"
     assert result.spent.generated == engine.usage.generated - written > 0
     for node in range(1, len(tree)):
         state: SolutionState = tree.states[node]
         assert state.above is tree.states[int(tree.parent[node])] and state.generation is not None
-        asked = prompt(state.above.solution, tree.kinds[node])
+        asked = build_prompt(state.above.solution, tree.kinds[node])
         ids, sampled = state.generation.ids, state.generation.sampled
         assert ids[~sampled].tolist() == encode(asked)
         assert tree.terminal[node] == (tree.kinds[node] == "A2")
@@ -107,18 +109,23 @@ def test_all_kinds_make_solutions_and_the_answer_of_most_wins(engine):
 
 
 def once(*wishes, evaluate=()):
-    found = yield Wanted(wishes, evaluate)
+    found = yield Request(wishes, evaluate)
     return found
 
 
 def test_equal_solutions_are_one_and_empty_replies_none(engine):
     root = begin_solution("1 + 2", seed=5)
     thoughts, rests, again = run(
-        once(Expand(root, 5, kind="A1"), Expand(root, 9, whole=True, kind="A2"), Expand(root, 8, kind="A5")), engine
+        once(
+            ExpandRequest(root, 5, kind="A1"),
+            ExpandRequest(root, 9, to_end=True, kind="A2"),
+            ExpandRequest(root, 8, kind="A5"),
+        ),
+        engine,
     ).children
     assert [(child.count, child.action) for child in thoughts] == [(5, "one and two")]
     assert thoughts[0].generated == 5 * len(REPLIES["A1"]) and not thoughts[0].terminal
-    assert {answer_of(child.state.solution): child.count for child in rests}.keys() == {"3", "4"}
+    assert {read_answer(child.state.solution): child.count for child in rests}.keys() == {"3", "4"}
     assert sum(child.count for child in rests) == 9 and all(child.terminal for child in rests)
     sound = [child for child in again if not child.problem]
     silent = [child for child in again if child.problem]
@@ -127,7 +134,7 @@ def test_equal_solutions_are_one_and_empty_replies_none(engine):
 
 
 def limited(root):
-    found = yield Wanted([Expand(root, 2, kind="A1")], [root], Budget(generated=79))
+    found = yield Request([ExpandRequest(root, 2, kind="A1")], [root], Budget(generated=79))
     return found
 
 
@@ -145,7 +152,9 @@ def test_replies_of_a_local_model_cost_what_its_engine_counts():
         lambda ids: bytes(ids).decode("latin-1"), frozenset([END]), 900, 8, span_tokens=5, sampling=Sampling(top_k=20)
     )
     root = begin_solution("1 + 2", seed=2)
-    result = run(once(Expand(root, 3, kind="A1"), Expand(root, 4, whole=True, kind="A2")), engine, writing)
+    result = run(
+        once(ExpandRequest(root, 3, kind="A1"), ExpandRequest(root, 4, to_end=True, kind="A2")), engine, writing
+    )
     assert result.spent.computed == engine.usage.computed and result.spent.generated == engine.usage.generated
     assert engine.usage.shared > 0, "prompts that begin alike share their beginning"
 
@@ -158,7 +167,7 @@ def test_another_model_completes_masked_solutions_in_its_own_tokens(engine):
             return 400, {}, {"error": {"message": "no"}}
         asked = bytes((one - 100) % 256 for one in body["prompt"])
         said = [(byte + 100) % 256 for byte in b" So the answer is 7."]
-        assert asked.decode() == prompt(Solution("1 + 2"), "mutual")
+        assert asked.decode() == build_prompt(Solution("1 + 2"), "mutual")
         choice = {
             "index": 0,
             "text": "?",
@@ -179,13 +188,13 @@ def test_another_model_completes_masked_solutions_in_its_own_tokens(engine):
     with scripted(judge) as (url, _), Endpoint(url, "j", timeout_s=20) as endpoint:
         remote = RemoteEngine(endpoint, context=4000, vocabulary=256)
         wishes = once(
-            Expand(begin_solution("1 + 2", seed=5), 6, whole=True, kind="mutual"),
-            Expand(begin_solution("1 + 2", seed=5), 2, kind="A1"),
+            ExpandRequest(begin_solution("1 + 2", seed=5), 6, to_end=True, kind="mutual"),
+            ExpandRequest(begin_solution("1 + 2", seed=5), 2, kind="A1"),
         )
-        found = run(wishes, Several({"policy": engine, "j": remote}), judge=second)
+        found = run(wishes, MultiModelEngine({"policy": engine, "j": remote}), judge=second)
         remote.close()
     (told, *failed), (own,) = found.children
-    assert answer_of(told.state.solution) == "7" and told.count + len(failed) == 6
+    assert read_answer(told.state.solution) == "7" and told.count + len(failed) == 6
     assert failed and all("no" in child.problem for child in failed) and own.action == "one and two"
 
 
@@ -207,10 +216,15 @@ def test_nothing_to_add_is_an_end_without_an_answer_and_no_room_is_a_problem():
     with scripted(silent) as (url, asked), Endpoint(url, "m", timeout_s=20) as endpoint:
         remote = RemoteEngine(endpoint, context=4000, vocabulary=256)
         (rest,), (thought,), (full,) = run(
-            once(Expand(root, 3, whole=True, kind="A2"), Expand(root, 1, kind="A1"), Expand(long, 2, kind="A1")), remote
+            once(
+                ExpandRequest(root, 3, to_end=True, kind="A2"),
+                ExpandRequest(root, 1, kind="A1"),
+                ExpandRequest(long, 2, kind="A1"),
+            ),
+            remote,
         ).children
         remote.close()
-    assert rest.terminal and rest.count == 3 and answer_of(rest.state.solution) is None and not rest.problem
+    assert rest.terminal and rest.count == 3 and read_answer(rest.state.solution) is None and not rest.problem
     assert "makes no step" in thought.problem and "no room" in full.problem
     assert len([path for path, _, _ in asked.asked if "completions" in path]) == 4
 
@@ -222,10 +236,10 @@ def test_a_judge_that_cannot_hold_a_problem_trusts_nothing_and_the_search_goes_o
         begin_solution("1 + 2", seed=2),
         Budget(),
         np.random.default_rng(1),
-        answer=lambda state: answer_of(state.solution),
+        answer=lambda state: read_answer(state.solution),
         rollouts=2,
-        reasoning=Reasoning({"A2": 4}, depth=1, last_votes=4),
-        agree=mutual_consistency(lambda state: answer_of(state.solution)),
+        reasoning=RStarTreeConfig({"A2": 4}, depth=1, last_votes=4),
+        agree=mutual_consistency(lambda state: read_answer(state.solution)),
     )
     result = run(search, engine, judge=Completer(encode, judge))
-    assert result.notes["agreed"] == [] and result.chosen in result.finished and result.ended_by == "done"
+    assert result.notes["agreed"] == [] and result.best_node in result.finished and result.ended_by == "done"

@@ -12,23 +12,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evolvent.engine.asks import GREEDY, LogitsAsk, SampleAsk, Sampling, ScoreAsk
-from evolvent.engine.driver import drive
+from evolvent.engine.driver import run_jobs
 from evolvent.engine.local import LocalEngine
-from evolvent.engine.multi_model import Several
+from evolvent.engine.multi_model import MultiModelEngine
 from evolvent.engine.recompute import RecomputeEngine
 from evolvent.errors import ConfigError, ContextOverflow, EngineError, NoLegalAction, ScoringError, WeightsChanged
 from evolvent.learn.token_sequences import flatten
 from evolvent.models.dialects import Words
-from evolvent.reward.generative import GenerativeScorer, Verdict
+from evolvent.reward.generative import GenerativeScorer, VerdictPrompt
 from evolvent.reward.process import SpanScorer, TagIds
 from evolvent.search.beam import beam
 from evolvent.search.gumbel import gumbel_mcts
 from evolvent.search.mcts import Commit, Descend, Explore, mcts
 from evolvent.search.meter import Meter
-from evolvent.search.records import Budget, Expand, Found, SearchResult, Spent, Wanted
-from evolvent.search.samples import best_of_n, greedy
-from evolvent.search.scorers import Ending, Fixed, Outcome, Rollouts
-from evolvent.search.texts import over_text
+from evolvent.search.records import Budget, ExpandRequest, Request, Response, SearchResult, Spent
+from evolvent.search.samples import best_of_n, search_greedy
+from evolvent.search.scorers import Ending, FunctionScorer, GraderScorer, RolloutScorer
+from evolvent.search.texts import search_text
 from evolvent.search.trajectories import text_trajectory, text_tree
 from evolvent.search.writing import TextState, Writing, begin_text
 from evolvent.trajectory import Score, Task
@@ -59,9 +59,9 @@ def number(ids: list[int]) -> float:
     return sum((at + 1) * token for at, token in enumerate(ids)) * 37 % 101 / 101
 
 
-VALUE = Fixed(number)
+VALUE = FunctionScorer(number)
 SEARCHES = {
-    "greedy": lambda root, budget, rng: greedy(root, budget, rng, valued=True),
+    "greedy": lambda root, budget, rng: search_greedy(root, budget, rng, valued=True),
     "best_of_n": lambda root, budget, rng: best_of_n(root, budget, rng, n=5),
     "beam": lambda root, budget, rng: beam(root, budget, rng, width=3, keep=2, depth=24),
     "mcts": lambda root, budget, rng: mcts(root, budget, rng, width=3, depth=24, start=Commit(simulations=4)),
@@ -79,7 +79,7 @@ def begun(name, *, budget=None, seed=3, prompt=PROMPT):
 
 
 def alone(search, engine, *, how=None, scorer=VALUE) -> SearchResult:
-    (done,) = drive([over_text(search, writing=how or writing(), scorer=scorer)], engine, slots=1)
+    (done,) = run_jobs([search_text(search, writing=how or writing(), scorer=scorer)], engine, slots=1)
     if done.error is not None:
         raise done.error
     return done.value
@@ -90,7 +90,7 @@ def shape(result: SearchResult) -> tuple:
     states = [(state.written, state.ends, state.stop) for state in tree.states]
     numbers = (tree.parent[:size].tolist(), tree.visits[:size].tolist(), tree.counts)
     values = [None if np.isnan(value) else round(value, 5) for value in tree.value[:size].tolist()]
-    return states, numbers, values, result.finished, result.chosen, result.ended_by
+    return states, numbers, values, result.finished, result.best_node, result.ended_by
 
 
 # ------------------------------------------------------------------ what it costs
@@ -103,13 +103,16 @@ def test_what_is_spent_is_what_the_engine_counts(policy, judge, name, level, sco
     ours, theirs = LocalEngine(policy, slots=32), LocalEngine(judge, slots=32)
     scorer = {"function": VALUE, "same model": SpanScorer(TAGS), "another model": SpanScorer(TAGS, "judge")}[scoring]
     found = alone(
-        begun(name), Several({"policy": ours, "judge": theirs}), how=writing(level, max_tokens=14), scorer=scorer
+        begun(name),
+        MultiModelEngine({"policy": ours, "judge": theirs}),
+        how=writing(level, max_tokens=14),
+        scorer=scorer,
     )
     assert found.spent.generated == ours.usage.generated
     assert found.spent.computed == ours.usage.computed + theirs.usage.computed
     assert ours.usage.recomputed == theirs.usage.recomputed == 0
     assert (theirs.usage.computed > 0) == (scoring == "another model")
-    assert found.chosen is not None and found.tree.states[found.chosen].stop
+    assert found.best_node is not None and found.tree.states[found.best_node].stop
 
 
 @pytest.mark.parametrize("name", ["beam", "mcts", "gumbel"])
@@ -152,8 +155,8 @@ def test_a_search_elsewhere_in_the_engine_changes_nothing_but_is_not_charged(pol
     scoring=st.integers(0, 2),
 )
 def test_a_budget_is_never_exceeded(policy, judge, name, level, limit, kind, scoring):
-    engine = Several({"policy": LocalEngine(policy, slots=32), "judge": LocalEngine(judge, slots=32)})
-    rollouts = Rollouts(number_of, 2, writing(level), len(PROMPT), 1)
+    engine = MultiModelEngine({"policy": LocalEngine(policy, slots=32), "judge": LocalEngine(judge, slots=32)})
+    rollouts = RolloutScorer(number_of, 2, writing(level), len(PROMPT), 1)
     scorer = (VALUE, SpanScorer(TAGS, "judge"), rollouts)[scoring]
     budget = Budget(**{kind: limit})
     found = alone(begun(name, budget=budget), engine, how=writing(level, max_tokens=12, reduce="min"), scorer=scorer)
@@ -163,12 +166,12 @@ def test_a_budget_is_never_exceeded(policy, judge, name, level, limit, kind, sco
     assert found.ended_by in ("done", kind) and found.spent.generated == engine.usage.generated
 
 
-QUESTION = Verdict((9, 10, 11), 40, 41)
+QUESTION = VerdictPrompt((9, 10, 11), 40, 41)
 SCORERS = {
     "tags": lambda how: SpanScorer(TAGS, "judge"),
     "own tags": lambda how: SpanScorer(TAGS),
     "verifier": lambda how: GenerativeScorer(QUESTION, model="judge"),
-    "rollouts": lambda how: Rollouts(number_of, 2, how, len(PROMPT), 1),
+    "rollouts": lambda how: RolloutScorer(number_of, 2, how, len(PROMPT), 1),
 }
 
 
@@ -183,7 +186,7 @@ SCORERS = {
 )
 def test_what_is_drawn_can_be_judged(policy, judge, name, limit, kind, scoring, reduce, level):
     """Nothing is sampled for which there is no room to value it: a search decides for nothing unjudged."""
-    engine = Several({"policy": LocalEngine(policy, slots=32), "judge": LocalEngine(judge, slots=32)})
+    engine = MultiModelEngine({"policy": LocalEngine(policy, slots=32), "judge": LocalEngine(judge, slots=32)})
     how = writing(level, max_tokens=12, reduce=reduce)
     found = alone(begun(name, budget=Budget(**{kind: limit})), engine, how=how, scorer=SCORERS[scoring](how))
     assert np.isfinite(found.tree.value[1 : len(found.tree)]).all()
@@ -205,10 +208,10 @@ def test_what_a_budget_has_room_for_is_judged_in_order(policy):
             return Spent()
 
     root, engine = begin_text(PROMPT, seed=3), LocalEngine(policy, slots=8)
-    (free,) = told(engine, Expand(root, 8), scorer=Sly()).children
+    (free,) = told(engine, ExpandRequest(root, 8), scorer=Sly()).children
     shares = []
     for limit in range(60, 110, 5):
-        search = wish(Expand(root, 8), left=Budget(computed=limit))
+        search = wish(ExpandRequest(root, 8), left=Budget(computed=limit))
         found = alone(search, LocalEngine(policy, slots=8), scorer=Sly())
         assert found.spent.computed <= limit
         if found.children[0] is not None:
@@ -236,7 +239,7 @@ def test_scorers_that_ask_more_than_they_said_are_stopped(policy):
 
     engine = LocalEngine(policy, slots=8)
     found = alone(begun("beam", budget=Budget(computed=40)), engine, scorer=Greedy())
-    assert engine.usage.computed <= 40 and found.ended_by == "computed" and found.chosen is None
+    assert engine.usage.computed <= 40 and found.ended_by == "computed" and found.best_node is None
     assert len(found.tree) > 1 and np.isnan(found.tree.value[1])
 
 
@@ -248,10 +251,10 @@ def test_searches_do_not_depend_on_what_else_runs(policy, level):
     names = sorted(SEARCHES) * 2
     prompts = [[1 + at % 3, 2, 3] for at in range(len(names))]
     works = [
-        over_text(begun(name, seed=at, prompt=prompt), writing=writing(level, max_tokens=10), scorer=VALUE)
+        search_text(begun(name, seed=at, prompt=prompt), writing=writing(level, max_tokens=10), scorer=VALUE)
         for at, (name, prompt) in enumerate(zip(names, prompts, strict=True))
     ]
-    together = {done.index: done.value for done in drive(works, LocalEngine(policy, slots=16), slots=9)}
+    together = {done.index: done.value for done in run_jobs(works, LocalEngine(policy, slots=16), slots=9)}
     for at, (name, prompt) in enumerate(zip(names, prompts, strict=True)):
         search = begun(name, seed=at, prompt=prompt)
         single = alone(search, LocalEngine(policy, slots=16), how=writing(level, max_tokens=10))
@@ -300,19 +303,19 @@ def test_no_two_samples_of_a_search_share_their_random_numbers(policy):
 # ------------------------------------------------------------------ what is written
 
 
-def wish(*wanted: Expand, evaluate=(), left=None):
+def wish(*wanted: ExpandRequest, evaluate=(), left=None):
     """A search that wants this once and returns what it was told."""
-    found = yield Wanted(wanted, evaluate, left or Budget())
+    found = yield Request(wanted, evaluate, left or Budget())
     return found
 
 
-def told(engine, *wanted: Expand, how=None, scorer=VALUE, evaluate=()) -> Found:
+def told(engine, *wanted: ExpandRequest, how=None, scorer=VALUE, evaluate=()) -> Response:
     return alone(wish(*wanted, evaluate=evaluate), engine, how=how, scorer=scorer)
 
 
 def test_children_are_what_was_sampled(policy):
     engine, root = LocalEngine(policy, slots=16), begin_text(PROMPT, seed=3)
-    (children,) = told(engine, Expand(root, 8)).children
+    (children,) = told(engine, ExpandRequest(root, 8)).children
     assert sum(child.count for child in children) == 8 and len({child.state.written for child in children}) == len(
         children
     )
@@ -332,28 +335,30 @@ def test_children_are_what_was_sampled(policy):
 
 def test_equal_samples_are_one_child(policy):
     engine, root = LocalEngine(policy, slots=16), begin_text(PROMPT)
-    (children,) = told(engine, Expand(root, 5), how=writing(sampling=GREEDY)).children
+    (children,) = told(engine, ExpandRequest(root, 5), how=writing(sampling=GREEDY)).children
     assert [child.count for child in children] == [5]
     assert children[0].generated == 5 * len(children[0].state.written)
-    parts = [told(engine, Expand(root, 5, first=first)).children[0] for first in (0, 5)]
-    (whole,) = told(engine, Expand(root, 10)).children
+    parts = [told(engine, ExpandRequest(root, 5, first=first)).children[0] for first in (0, 5)]
+    (whole,) = told(engine, ExpandRequest(root, 10)).children
     written = [[child.state.written for child in children] for children in (*parts, whole)]
     assert list(dict.fromkeys([*written[0], *written[1]])) == written[2] and set(written[1]) - set(written[0])
 
 
 def test_tokens_are_the_likeliest_ones(policy):
     engine, root = LocalEngine(policy, slots=16), begin_text(PROMPT)
-    (children,) = told(engine, Expand(root, 6), how=writing("token", sampling=Sampling(temperature=0.5))).children
-    (done,) = drive([asked(LogitsAsk(None, PROMPT))], engine, slots=1)
+    (children,) = told(
+        engine, ExpandRequest(root, 6), how=writing("token", sampling=Sampling(temperature=0.5))
+    ).children
+    (done,) = run_jobs([asked(LogitsAsk(None, PROMPT))], engine, slots=1)
     logits = done.value.astype(np.float64) / 0.5
     order = np.argsort(-logits, kind="stable")[:6].tolist()
     assert [child.state.written for child in children] == [(token,) for token in order]
     expected = logits - np.log(np.exp(logits).sum())
     np.testing.assert_allclose([child.logprob for child in children], expected[order], atol=1e-6)
     assert all(child.state.pending == child.state.written and child.generated == 0 for child in children)
-    (later,) = told(engine, Expand(root, 2, first=4, after=4), how=writing("token")).children
+    (later,) = told(engine, ExpandRequest(root, 2, first=4, after=4), how=writing("token")).children
     assert [child.state.written for child in later] == [(token,) for token in order[4:]]
-    (only,) = told(engine, Expand(root, 6, greedy=True), how=writing("token")).children
+    (only,) = told(engine, ExpandRequest(root, 6, greedy=True), how=writing("token")).children
     assert [child.state.written for child in only] == [(order[0],)]
 
 
@@ -365,25 +370,25 @@ def asked(*asks):
 def test_a_whole_text_has_the_spans_that_one_after_another_would_have(policy):
     engine, how = LocalEngine(policy, slots=16), writing(span_tokens=24, separators=("t", "bc"), reduce="prod")
     root = begin_text(PROMPT)
-    (whole,) = told(engine, Expand(root, 1, whole=True, greedy=True), how=how).children[0]
+    (whole,) = told(engine, ExpandRequest(root, 1, to_end=True, greedy=True), how=how).children[0]
     state = root
     while not state.stop:
-        ((child,),) = told(engine, Expand(state, 1, greedy=True), how=how).children
+        ((child,),) = told(engine, ExpandRequest(state, 1, greedy=True), how=how).children
         state = child.state
     assert (whole.state.written, whole.state.ends, whole.state.stop) == (state.written, state.ends, state.stop)
     assert len(whole.scores) == len(state.ends) > 1, "several spans, or nothing was tested"
     assert list(whole.scores) == [number([*PROMPT, *state.written[:end]]) for end in state.ends]
     last = writing(span_tokens=24, separators=("t", "bc"))
-    (only,) = told(engine, Expand(root, 1, whole=True, greedy=True), how=last).children[0]
+    (only,) = told(engine, ExpandRequest(root, 1, to_end=True, greedy=True), how=last).children[0]
     assert only.scores == whole.scores[-1:], "where the last one counts alone, no other is asked for"
 
 
 def test_a_text_is_over_where_it_says_so(policy):
     engine, root = LocalEngine(policy, slots=16), begin_text(PROMPT)
-    open_ = told(engine, Expand(root, 12, whole=True)).children[0]
+    open_ = told(engine, ExpandRequest(root, 12, to_end=True)).children[0]
     mark = next(child.state.text[:4] for child in open_ if len(child.state.ends) > 2)
     how = writing(finished=lambda text: mark in text)
-    closed = told(engine, Expand(root, 12, whole=True), how=how).children[0]
+    closed = told(engine, ExpandRequest(root, 12, to_end=True), how=how).children[0]
     cut = [child for child in closed if child.state.stop == "finished"]
     assert cut and all(child.terminal for child in closed)
     for child in cut:
@@ -392,18 +397,18 @@ def test_a_text_is_over_where_it_says_so(policy):
             state.written[: state.ends[-2]] if len(state.ends) > 1 else ()
         )
         assert (state.node.tokens() if state.node else []) + list(state.pending) == [*PROMPT, *state.written]
-    assert told(engine, Expand(cut[0].state, 4), how=how).children[0] == []
+    assert told(engine, ExpandRequest(cut[0].state, 4), how=how).children[0] == []
 
 
 def test_a_text_ends_with_its_tokens_and_with_the_context(policy):
     engine = LocalEngine(policy, slots=16)
-    (short,) = told(engine, Expand(begin_text(PROMPT), 6), how=writing(max_tokens=2)).children
+    (short,) = told(engine, ExpandRequest(begin_text(PROMPT), 6), how=writing(max_tokens=2)).children
     assert all(len(child.state.written) <= 2 and child.terminal for child in short)
     assert {child.state.stop for child in short if child.state.written[-1] not in STOPS} == {"length"}
-    (full,) = told(engine, Expand(begin_text([1] * (CONTEXT - 1)), 3)).children
+    (full,) = told(engine, ExpandRequest(begin_text([1] * (CONTEXT - 1)), 3)).children
     assert all(len(child.state.written) == 1 and child.terminal for child in full)
     with pytest.raises(ContextOverflow):
-        told(engine, Expand(begin_text([1] * CONTEXT), 3))
+        told(engine, ExpandRequest(begin_text([1] * CONTEXT), 3))
 
 
 # ------------------------------------------------------------------ values
@@ -432,14 +437,16 @@ def test_spans_that_were_not_scored_are_when_they_are_needed(policy):
         return number(ids)
 
     def search(root):
-        first = yield Wanted([Expand(root, 1, valued=False)])
+        first = yield Request([ExpandRequest(root, 1, valued=False)])
         state = first.children[0][0].state
-        second = yield Wanted([Expand(state, 1, valued=False)], [root])
+        second = yield Request([ExpandRequest(state, 1, valued=False)], [root])
         below = second.children[0][0].state
-        third = yield Wanted((), [below, state, root])
+        third = yield Request((), [below, state, root])
         return second.values, third.values, (state, below)
 
-    seen, values, (state, below) = alone(search(begin_text(PROMPT, seed=1)), engine, how=how, scorer=Fixed(noted))
+    seen, values, (state, below) = alone(
+        search(begin_text(PROMPT, seed=1)), engine, how=how, scorer=FunctionScorer(noted)
+    )
     paths = [[*PROMPT, *each.written] for each in (state, below)]
     scores = [number(path) for path in paths]
     assert values == [min(scores), scores[0], number(PROMPT)] and seen == [number(PROMPT)]
@@ -448,7 +455,7 @@ def test_spans_that_were_not_scored_are_when_they_are_needed(policy):
 
 def test_without_a_scorer_nothing_has_a_value(policy):
     engine = LocalEngine(policy, slots=16)
-    found = told(engine, Expand(begin_text(PROMPT), 2), scorer=None, evaluate=[begin_text(PROMPT)])
+    found = told(engine, ExpandRequest(begin_text(PROMPT), 2), scorer=None, evaluate=[begin_text(PROMPT)])
     assert all(child.value is None and not child.problem for child in found.children[0])
     assert np.isnan(found.values[0])
 
@@ -460,16 +467,16 @@ def test_what_a_scorer_fails_at_is_dropped_with_its_reason(policy):
         return math.nan if ids[len(PROMPT)] % 4 == 1 else number(ids)
 
     search = beam(begin_text(PROMPT), Budget(), np.random.default_rng(0), width=12, keep=2, depth=24)
-    found = alone(search, LocalEngine(policy, slots=16), scorer=Fixed(moody))
+    found = alone(search, LocalEngine(policy, slots=16), scorer=FunctionScorer(moody))
     reasons = {each.reason for each in found.dropped}
     assert any("no such letter" in reason for reason in reasons) and "its value is nan" in reasons
-    assert all(state.written[0] % 4 > 1 for state in found.tree.states[1:]) and found.chosen is not None
+    assert all(state.written[0] % 4 > 1 for state in found.tree.states[1:]) and found.best_node is not None
 
     def broken(ids):
         raise ZeroDivisionError("always")
 
     with pytest.raises(NoLegalAction, match="always"):
-        alone(begun("beam"), LocalEngine(policy, slots=16), scorer=Fixed(broken))
+        alone(begun("beam"), LocalEngine(policy, slots=16), scorer=FunctionScorer(broken))
 
 
 def test_a_scorer_must_give_one_score_for_each_end(policy):
@@ -489,28 +496,28 @@ def test_outcomes_and_rollouts(policy):
     engine, how = LocalEngine(policy, slots=16), writing()
     root = begin_text(PROMPT, seed=2)
     grade = {True: 1.0, False: 0.0}
-    outcome = Outcome(lambda text: None if "b" in text else grade["c" in text], how, len(PROMPT))
-    (children,) = told(engine, Expand(root, 8, whole=True), scorer=outcome).children
+    outcome = GraderScorer(lambda text: None if "b" in text else grade["c" in text], how, len(PROMPT))
+    (children,) = told(engine, ExpandRequest(root, 8, to_end=True), scorer=outcome).children
     for child in children:
         text = child.state.text
         assert np.isnan(child.value) if "b" in text else child.value == grade["c" in text]
-    rollouts = Rollouts(lambda text: grade[len(text) % 2 == 0], 4, how, len(PROMPT), seed=9)
-    (over,) = told(engine, Expand(root, 4, whole=True), scorer=rollouts).children
+    rollouts = RolloutScorer(lambda text: grade[len(text) % 2 == 0], 4, how, len(PROMPT), seed=9)
+    (over,) = told(engine, ExpandRequest(root, 4, to_end=True), scorer=rollouts).children
     assert all(child.value == grade[len(child.state.text) % 2 == 0] for child in over), "nothing is added to them"
-    (children,) = told(engine, Expand(root, 4), scorer=rollouts).children
+    (children,) = told(engine, ExpandRequest(root, 4), scorer=rollouts).children
     for child in children:
         state = child.state
         if state.stop:
             assert child.value == grade[len(state.text) % 2 == 0]
             continue
-        seeds = rollouts._ask(
+        seeds = rollouts._build_ask(
             Ending(None, (*PROMPT, *state.written), (state.length,)), state.length, [*PROMPT, *state.written]
         ).seeds
         ask = SampleAsk(None, [*PROMPT, *state.written], 24 - len(state.written), STOPS, seeds=seeds)
-        (done,) = drive([asked(ask)], engine, slots=1)
+        (done,) = run_jobs([asked(ask)], engine, slots=1)
         lengths = [len(how.text([*state.written, *sample.ids.tolist()])) for sample in done.value]
         assert child.value == pytest.approx(np.mean([length % 2 == 0 for length in lengths]))
-    unknown = Rollouts(lambda text: None, 2, how, len(PROMPT), seed=9)
+    unknown = RolloutScorer(lambda text: None, 2, how, len(PROMPT), seed=9)
     assert np.isnan(told(engine, evaluate=[root], scorer=unknown).values[0])
 
 
@@ -524,12 +531,14 @@ def test_a_grader_that_hangs_costs_its_child_alone(policy):
 
     engine, how = LocalEngine(policy, slots=16), writing()
     root = begin_text(PROMPT, seed=3)
-    plain = told(engine, Expand(root, 12), scorer=Outcome(lambda text: len(text) / 100, how, len(PROMPT))).children[0]
+    plain = told(
+        engine, ExpandRequest(root, 12), scorer=GraderScorer(lambda text: len(text) / 100, how, len(PROMPT))
+    ).children[0]
     letters = {child.action[:1] for child in plain}
     hangs = sorted(letters)[0]
-    patient = Outcome(lambda text: grade("j" if text.startswith(hangs) else text), how, len(PROMPT), timeout_s=0.3)
+    patient = GraderScorer(lambda text: grade("j" if text.startswith(hangs) else text), how, len(PROMPT), timeout_s=0.3)
     try:
-        (children,) = told(engine, Expand(root, 12), scorer=patient).children
+        (children,) = told(engine, ExpandRequest(root, 12), scorer=patient).children
     finally:
         release.set()
     for child, expected in zip(children, plain, strict=True):
@@ -560,7 +569,7 @@ class Fragile(LocalEngine):
 def seeds_of(policy) -> tuple[int, ...]:
     """The seeds of a root's samples."""
     engine = Watching(policy)
-    told(engine, Expand(begin_text(PROMPT, seed=3), 3))
+    told(engine, ExpandRequest(begin_text(PROMPT, seed=3), 3))
     return engine.samples[0].seeds
 
 
@@ -596,7 +605,7 @@ def test_settings_are_checked_together():
     with pytest.raises(ConfigError):
         begin_text([])
     with pytest.raises(ConfigError):
-        Rollouts(number_of, 0, writing(), 1, 1)
+        RolloutScorer(number_of, 0, writing(), 1, 1)
     with pytest.raises(ConfigError):
         Ending(None, (1, 2), (0, 1))
 
@@ -604,7 +613,7 @@ def test_settings_are_checked_together():
 def test_a_meter_counts_a_failed_batch_as_the_most_it_could_cost():
     meter = Meter()
     ask = SampleAsk(None, [1, 2], 5, seeds=(1, 2))
-    work = meter.asked([ask, ScoreAsk(None, [1, 2, 3])])
+    work = meter.ask([ask, ScoreAsk(None, [1, 2, 3])])
     next(work)
     with pytest.raises(EngineError):
         work.throw(EngineError("lost"))
@@ -617,14 +626,14 @@ def test_a_meter_counts_a_failed_batch_as_the_most_it_could_cost():
 def test_a_path_is_an_episode_that_a_learner_takes(policy):
     engine = LocalEngine(policy, slots=16)
     found = alone(begun("beam"), engine)
-    state: TextState = found.tree.states[found.chosen]
+    state: TextState = found.tree.states[found.best_node]
     record = text_trajectory(state, TASK, name="a", observation="say it", score=Score(0.5, 0.5, True))
     (generation,) = record.generations
     assert generation.ids.tolist() == [*PROMPT, *state.written] and generation.sampled.sum() == len(state.written)
     assert generation.spans == tuple(len(PROMPT) + end for end in state.ends)
-    (done,) = drive([asked(ScoreAsk(None, generation.ids.tolist()))], engine, slots=1)
+    (done,) = run_jobs([asked(ScoreAsk(None, generation.ids.tolist()))], engine, slots=1)
     np.testing.assert_allclose(generation.logprobs[len(PROMPT) :], done.value.logprobs[len(PROMPT) :], atol=1e-5)
-    (parts,) = flatten([record], words(), instructions=lambda task: "", context=CONTEXT).parts
+    (parts,) = flatten([record], words(), instructions=lambda task: "", context=CONTEXT).sequences
     assert parts.weight.tolist() == generation.sampled.astype(float).tolist()
     assert parts.span.max() == len(state.ends) - 1 and parts.reward == 0.5
     with pytest.raises(ConfigError):
@@ -643,7 +652,7 @@ def test_a_tree_is_branches_in_which_every_token_is_learned_once(policy):
         len(tree.states[node].written) - len(tree.states[int(tree.parent[node])].written)
         for node in range(1, len(tree))
     ]
-    assert sum(parts.weight.sum() for parts in flat.parts) == sum(own)
+    assert sum(parts.weight.sum() for parts in flat.sequences) == sum(own)
     by_name = {each.id: each for each in record.trajectories}
     for trajectory, leaf in zip(record.trajectories, leaves, strict=True):
         ids = next(trajectory.generations).ids.tolist()
@@ -658,7 +667,7 @@ def test_a_tree_is_branches_in_which_every_token_is_learned_once(policy):
     assert sorted(each.value for each in visits) == sorted(tree.visits[1 : len(tree)].astype(float).tolist())
     for each in values:
         generation = next(by_name[each.trajectory].generations)
-        end = generation.spans[each.place.span]
+        end = generation.spans[each.target.span]
         assert each.value == pytest.approx(number(generation.ids[:end].tolist()))
 
 

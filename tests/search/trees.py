@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 
 import numpy as np
 
-from evolvent.search.records import Budget, Child, Expand, Found, Search, SearchResult, Spent, Wanted
+from evolvent.search.records import Budget, Child, ExpandRequest, Request, Response, Search, SearchResult, Spent
 
 Value = Callable[[int], float | None]
 
@@ -82,13 +82,13 @@ class Watch:
     depth: int = 8  # the longest that a whole sample may be, for the worst case
     expanded: list[int] = field(default_factory=list)
     evaluated: list[int] = field(default_factory=list)
-    batches: list[Wanted] = field(default_factory=list)
+    batches: list[Request] = field(default_factory=list)
     spent: Spent = field(default_factory=Spent)
 
     def worth(self, state: int) -> float | None:
         return self.tree.best(state) if self.value is None else self.value(state)
 
-    def answer(self, wanted: Wanted) -> Found:
+    def answer(self, wanted: Request) -> Response:
         """All that fits what is left, in order, valuing first; from the first that does not fit on nothing."""
         self.batches.append(wanted)
         assert wanted.expand or wanted.evaluate, "a search asked for nothing"
@@ -100,7 +100,7 @@ class Watch:
             spent += Spent(computed=1, evaluations=1) if not short else Spent()
         children: list[Sequence[Child] | None] = []
         for wish in wanted.expand:
-            long = self.depth if wish.whole else 1
+            long = self.depth if wish.to_end else 1
             most = Spent(wish.width * long * self.tokens, 1 + wish.width * wish.valued, 1)
             short = short or wanted.left.over(spent, more=most)
             children.append(None if short else self._children(wish))
@@ -108,7 +108,7 @@ class Watch:
                 made = children[-1] or ()
                 spent += Spent(sum(c.generated for c in made), 1 + len(made) * wish.valued, 1)
         self.spent += spent
-        return Found(children, values, spent, short)
+        return Response(children, values, spent, short)
 
     def _valued(self, state: int) -> float:
         self.evaluated.append(state)
@@ -117,14 +117,14 @@ class Watch:
             return self.tree.best(state)
         return value
 
-    def _children(self, wish: Expand) -> list[Child]:
+    def _children(self, wish: ExpandRequest) -> list[Child]:
         below, state = self.tree.below[wish.state], wish.state
-        if not wish.whole:
+        if not wish.to_end:
             assert self.again or state not in self.expanded, f"state {state} was expanded twice"
         self.expanded.append(state)
-        if wish.whole and wish.greedy:
+        if wish.to_end and wish.greedy:
             counts = {self.tree.greedy(state): 1}
-        elif wish.whole:
+        elif wish.to_end:
             drawn = [self.tree.drawn(state, wish.first + number) for number in range(wish.width)]
             counts = {end: drawn.count(end) for end in dict.fromkeys(drawn)}
         else:
@@ -132,7 +132,7 @@ class Watch:
             counts = dict.fromkeys(likeliest[wish.after :][: 1 if wish.greedy else wish.width], 1)
         return [self._child(end, count, wish) for end, count in counts.items()]
 
-    def _child(self, state: int, count: int, wish: Expand) -> Child:
+    def _child(self, state: int, count: int, wish: ExpandRequest) -> Child:
         long = self.length(wish.state, state)
         return Child(
             state,
@@ -177,10 +177,10 @@ def check(result: SearchResult) -> None:
     size = len(tree)
     assert len(tree.states) == len(tree.actions) == len(tree.counts) == len(tree.scores) == size
     assert all(tree.terminal[node] for node in result.finished)
-    assert result.chosen is None or result.chosen in result.finished
-    assert (result.chosen is None) == (not result.finished)
+    assert result.best_node is None or result.best_node in result.finished
+    assert (result.best_node is None) == (not result.finished)
     for node in range(size):
-        below = tree.below(node)
+        below = tree.child_ids(node)
         assert len(below) == tree.width[node] and (tree.parent[below] == node).all()
         assert (tree.depth[below] == tree.depth[node] + 1).all()
         assert not len(below) or math.isclose(tree.prior[below].sum(), 1.0)
@@ -188,4 +188,4 @@ def check(result: SearchResult) -> None:
 
 def end(result: SearchResult) -> int | None:
     """The state that a search decided for."""
-    return None if result.chosen is None else int(result.tree.states[result.chosen])
+    return None if result.best_node is None else int(result.tree.states[result.best_node])

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import uvicorn
 
-from evolvent.serve.agentgym.face import AgentGymFace
-from evolvent.serve.app import build
-from evolvent.serve.catalogue import Catalogue
-from evolvent.serve.local import Limits, LocalHost
+from evolvent.serve.agentgym.face import AgentGymDialect
+from evolvent.serve.app import build_app
+from evolvent.serve.catalogue import TaskIndex
+from evolvent.serve.local import LocalHost, WorldDeadlines
 from evolvent.web import Access
 from evolvent.worlds.base import TextWorld, World
 from evolvent.worlds.crafting import Crafting
@@ -33,7 +33,7 @@ class Echo(TextWorld):
     horizon = 6
 
     def __init__(self, name: str = "echo", *, tasks: int = 12, blocking: bool = False) -> None:
-        self.name, self._tasks, self.blocking = name, tasks, blocking
+        self.name, self._tasks, self.run_in_thread = name, tasks, blocking
 
     def specs(self):
         return [{"number": number} for number in range(self._tasks)]
@@ -55,7 +55,7 @@ class Shop(TextWorld):
     """Two pages; clicking the wanted thing pays by how well it fits."""
 
     name = "webshop"
-    blocking = False
+    run_in_thread = False
 
     def specs(self):
         return [{"want": want} for want in ("tea", "cup", "mat", "pot")]
@@ -74,7 +74,7 @@ class Shop(TextWorld):
 class Calls(TextWorld):
     """A world of tools by text: `add {"by": 0.5}` earns, `finish {...}` ends."""
 
-    blocking = False
+    run_in_thread = False
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -164,7 +164,7 @@ def serving(
 ) -> Iterator[Served]:
     """A server with the mounts (default: all of `MOUNTS` over `worlds()`)."""
     made = worlds() if made is None else made
-    host = LocalHost(made, capacity=capacity, idle_s=idle_s, limits=Limits(step_s=step_s))
-    face = AgentGymFace(MOUNTS if mounts is None else mounts)
-    with running(build(host, Catalogue(made), access=access or Access(), faces=[face])) as url:
+    host = LocalHost(made, capacity=capacity, idle_s=idle_s, limits=WorldDeadlines(step_s=step_s))
+    face = AgentGymDialect(MOUNTS if mounts is None else mounts)
+    with running(build_app(host, TaskIndex(made), access=access or Access(), dialects=[face])) as url:
         yield Served(url, host)

@@ -12,7 +12,7 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
-from evolvent.serve.launch import launched
+from evolvent.serve.launch import launch_server
 from tests.faults.launched import Launched
 
 PROGRAM = (sys.executable, "-m", "evolvent.cli.main", "serve")
@@ -21,7 +21,7 @@ PROGRAM = (sys.executable, "-m", "evolvent.cli.main", "serve")
 def command(*words: object, token: str = "", **env: str):
     """Run it for as long as the block lasts; what serves a policy is forked from a process with torch in memory."""
     told, env = [*map(str, words), "--port", "0"], {"EVOLVENT_TOKEN": token, **env}
-    return _forked(told, env) if "--policy" in told else launched([*PROGRAM, *told], env=env)
+    return _forked(told, env) if "--policy" in told else launch_server([*PROGRAM, *told], env=env)
 
 
 class Forked:

@@ -52,7 +52,7 @@ class NativePeer:
             "horizon": world.horizon,
             "reward_range": list(world.reward_range),
             "tiers": list(world.tiers),
-            "blocking": world.blocking,
+            "blocking": world.run_in_thread,
         }
 
     def row(self, task):

@@ -14,12 +14,12 @@ import httpx2
 import uvicorn
 
 import evolvent as ev
-from evolvent.serve.app import build
-from evolvent.serve.catalogue import Catalogue
-from evolvent.serve.listen import listen, url_of
-from evolvent.serve.local import Limits, LocalHost
-from evolvent.serve.native.http import NativeFace
-from evolvent.web import bound_to
+from evolvent.serve.app import build_app
+from evolvent.serve.catalogue import TaskIndex
+from evolvent.serve.listen import listen, listening_url
+from evolvent.serve.local import LocalHost, WorldDeadlines
+from evolvent.serve.native.http import NativeDialect
+from evolvent.web import build_access
 from evolvent.worlds.crafting import Crafting
 from evolvent.worlds.panel import Sizes
 
@@ -29,7 +29,7 @@ SIZES = Sizes(train=30, dev=20, test=20)
 class Echo(ev.TextWorld):
     """Says every action again, with a number; `quit` ends it. Some actions misbehave on purpose."""
 
-    name, horizon, instructions, blocking = "echo", 50, "say something", False
+    name, horizon, instructions, run_in_thread = "echo", 50, "say something", False
 
     def specs(self):
         return [{"number": n} for n in range(40)]
@@ -48,7 +48,7 @@ class Echo(ev.TextWorld):
 class Sleepy(Echo):
     """Echo on threads: `sleep` hangs until it is released; `wait` takes a moment."""
 
-    name, blocking = "sleepy", True
+    name, run_in_thread = "sleepy", True
 
     def __init__(self):
         self.release, self.closed, self.running = threading.Event(), 0, 0
@@ -100,11 +100,11 @@ def serving(worlds=None, *, host=None, access=None, faces=None, specs=False, **l
     """Serve on a thread. `local`: arguments of the `LocalHost` that is used where no host is given."""
     worlds = worlds if worlds is not None else small_worlds()
     host = host or LocalHost(worlds, **local)
-    made = build(
+    made = build_app(
         host,
-        Catalogue(host.worlds, specs=specs),
-        access=access or bound_to("127.0.0.1"),
-        faces=[NativeFace()] if faces is None else faces,
+        TaskIndex(host.worlds, specs=specs),
+        access=access or build_access("127.0.0.1"),
+        dialects=[NativeDialect()] if faces is None else faces,
     )
     config = uvicorn.Config(
         made,
@@ -122,7 +122,7 @@ def serving(worlds=None, *, host=None, access=None, faces=None, specs=False, **l
         try:
             until(lambda: server.started or not thread.is_alive(), 60)
             assert server.started, "the server did not start"
-            yield Served(url_of(bound), host, server)
+            yield Served(listening_url(bound), host, server)
         finally:
             server.should_exit = True
             thread.join(30)
@@ -145,4 +145,4 @@ def begin(client: httpx2.Client, world: str = "echo", index: int = 0) -> str:
     return answer.json()["session"]
 
 
-QUICK = Limits(reset_s=5.0, step_s=0.3)
+QUICK = WorldDeadlines(reset_s=5.0, step_s=0.3)

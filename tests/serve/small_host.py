@@ -11,9 +11,9 @@ from contextlib import contextmanager
 import uvicorn
 
 from evolvent.messages import Tool
-from evolvent.serve.app import build
-from evolvent.serve.catalogue import Catalogue
-from evolvent.serve.local import Limits, LocalHost
+from evolvent.serve.app import build_app
+from evolvent.serve.catalogue import TaskIndex
+from evolvent.serve.local import LocalHost, WorldDeadlines
 from evolvent.web import Access
 from evolvent.worlds.base import TextWorld
 
@@ -24,7 +24,7 @@ class Count(TextWorld):
     name, version, instructions, horizon = "count", "1", "Say up until the number is reached.", 9
 
     def __init__(self, name="count", *, blocking=False):
-        self.name, self.blocking = name, blocking
+        self.name, self.run_in_thread = name, blocking
 
     def specs(self):
         return ({"to": number} for number in range(1, 31))
@@ -80,7 +80,7 @@ class Box:
 class Till(TextWorld):
     """Calls of tools: add numbers until the sum is reached, then finish."""
 
-    name, version, instructions, blocking = "till", "1", "Add until the sum is reached, then finish.", False
+    name, version, instructions, run_in_thread = "till", "1", "Add until the sum is reached, then finish.", False
 
     def specs(self):
         return ({"to": number} for number in range(1, 31))
@@ -127,8 +127,8 @@ def serving(app, **settings) -> Iterator[str]:
 def faces(*built, worlds=(), capacity=16, access=None, step_s=0.3):
     """Serve faces; yields (address, host)."""
     every = {world.name: world for world in worlds or (Count(), Told(), Till(), Count("slow", blocking=True))}
-    host, catalogue = LocalHost(every, capacity=capacity, limits=Limits(step_s=step_s)), Catalogue(every)
-    with serving(build(host, catalogue, access=access or Access(), faces=built)) as address:
+    host, catalogue = LocalHost(every, capacity=capacity, limits=WorldDeadlines(step_s=step_s)), TaskIndex(every)
+    with serving(build_app(host, catalogue, access=access or Access(), dialects=built)) as address:
         yield address, host
 
 

@@ -13,8 +13,8 @@ from types import GeneratorType
 import uvicorn
 
 import evolvent as ev
-from evolvent.serve.listen import listen, url_of
-from evolvent.serve.openai.face import PolicyFace, policy_app
+from evolvent.serve.listen import listen, listening_url
+from evolvent.serve.openai.face import PolicyDialect, build_policy_app
 from evolvent.serve.openai.generator import Generator
 from evolvent.web import Access
 
@@ -39,10 +39,10 @@ class Served:
 @contextmanager
 def policy_server(policy, *, engine=None, access=None, port=0, **settings) -> Iterator[Served]:
     """Serve a policy on a free port; stopped at the end."""
-    face = PolicyFace(Generator(policy, engine or ev.LocalEngine(policy, slots=16), **settings), NAME)
-    app = policy_app(face, access=access or Access())
+    face = PolicyDialect(Generator(policy, engine or ev.LocalEngine(policy, slots=16), **settings), NAME)
+    app = build_policy_app(face, access=access or Access())
     listener = listen("127.0.0.1", port)
-    served = Served(face, url_of(listener) + "/v1")
+    served = Served(face, listening_url(listener) + "/v1")
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", ws="none"))
 
     async def serve():

@@ -9,14 +9,14 @@ import sqlite3
 import pytest
 
 from evolvent.agents.plain import Script
-from evolvent.cli.registry import worlds
+from evolvent.cli.registry import load_worlds
 from evolvent.rollout.collect import collect
 from evolvent.serve.agentgym.client import AgentGymWorld
 from evolvent.serve.agentgym.dialects import default_mounts
-from evolvent.serve.agentgym.face import AgentGymFace
-from evolvent.serve.agentgym.numbers import numbered
-from evolvent.serve.app import build
-from evolvent.serve.catalogue import Catalogue
+from evolvent.serve.agentgym.face import AgentGymDialect
+from evolvent.serve.agentgym.numbers import task_by_number
+from evolvent.serve.app import build_app
+from evolvent.serve.catalogue import TaskIndex
 from evolvent.serve.pool.host import PooledHost
 from evolvent.trajectory import Start
 from evolvent.web import Access
@@ -86,11 +86,11 @@ def test_birds_rows_have_the_numbers_of_the_original(tmp_path):
 
 def test_sessions_in_worker_processes_are_no_other():
     names = ["maze:double_t"]
-    made = worlds(names)
-    host = PooledHost(made, worlds, names, workers=2, capacity=8)
+    made = load_worlds(names)
+    host = PooledHost(made, load_worlds, names, workers=2, capacity=8)
     mounts = {"maze": ("double_t", "maze")}
-    with running(build(host, Catalogue(made), access=Access(), faces=[AgentGymFace(mounts)])) as url:
-        local, task = made["double_t"], numbered(made["double_t"])
+    with running(build_app(host, TaskIndex(made), access=Access(), dialects=[AgentGymDialect(mounts)])) as url:
+        local, task = made["double_t"], task_by_number(made["double_t"])
         with AgentGymWorld(f"{url}/agentgym/maze", "maze", {"test": range(6)}) as world:
             agent = Script(lambda world, one: local.expert(task(one.spec["index"])))
             starts = [Start(one) for one in world.tasks("test", "seen")]

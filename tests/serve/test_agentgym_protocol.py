@@ -145,7 +145,7 @@ def test_a_folder_of_recipes_speaks_exactly_as_textcraft(http, tmp_path):
 def test_babyai(server, http):
     talk, world = Talk(http, server, "babyai"), worlds()["babyai"]
     reset = talk.post("reset", data_idx=42)  # level 3, seed 1
-    task = world.indexed(42)
+    task = world.task_at_index(42)
     assert task.spec == {"level": "BabyAI-GoToRedBallNoDists-v0", "seed": 1}
     assert reset.pop("observation") == world.make(task).reset()[0]
     assert reset == {"reward": 0, "score": 0, "deleted": False, "done": False}
@@ -160,10 +160,10 @@ def test_babyai(server, http):
 
 def test_babyai_takes_both_spellings_of_picking_up(server, http):
     talk, world = Talk(http, server, "babyai"), worlds()["babyai"]
-    found = next(index for index in range(16, 900, 40) if "pickup" in str(world.expert(world.indexed(index))))
+    found = next(index for index in range(16, 900, 40) if "pickup" in str(world.expert(world.task_at_index(index))))
     for spelling in ("pickup", "pick up"):
         talk.post("reset", data_idx=found)
-        plan = [action.replace("pickup", spelling) for action in world.expert(world.indexed(found))]
+        plan = [action.replace("pickup", spelling) for action in world.expert(world.task_at_index(found))]
         assert [talk.post("step", action=action) for action in plan][-1]["reward"] > 0
 
 

@@ -11,10 +11,10 @@ import httpx2
 import pytest
 
 from evolvent.errors import ConfigError, SessionGone
-from evolvent.serve.agentgym.desk import Desk
-from evolvent.serve.agentgym.dialects import dialect_named
-from evolvent.serve.agentgym.face import AgentGymFace
-from evolvent.serve.catalogue import Catalogue
+from evolvent.serve.agentgym.desk import AgentGymMount
+from evolvent.serve.agentgym.dialects import get_dialect
+from evolvent.serve.agentgym.face import AgentGymDialect
+from evolvent.serve.catalogue import TaskIndex
 from evolvent.serve.local import LocalHost
 from evolvent.web import Access
 from tests.serve.agentgym_support import Echo, serving
@@ -60,7 +60,7 @@ def test_64_clients_hammer_and_nobody_hears_another(blocking):
 @pytest.mark.parametrize("dialect", ["textcraft", "sqlgym", "weather", "webarena"])
 def test_a_full_server_says_so_and_never_hands_out_anothers_session(dialect):
     with serving({"echo": Echo()}, {"echo": ("echo", dialect)}, capacity=8) as server:
-        base, key = server.mount("echo"), dialect_named(dialect).session
+        base, key = server.mount("echo"), get_dialect(dialect).session_key
         with httpx2.Client(trust_env=False) as http:
             made = [post(http, base, "create", id=0).json() for _ in range(8)]
             numbers = {one[key] if isinstance(one, dict) else one for one in made}
@@ -100,7 +100,7 @@ def test_a_thousand_sessions_leave_nothing():
     async def play():
         worlds = {"echo": Echo()}
         async with LocalHost(worlds, capacity=16) as host:
-            desk = Desk(host, Catalogue(worlds), world="echo", dialect=dialect_named("textcraft"))
+            desk = AgentGymMount(host, TaskIndex(worlds), world="echo", dialect=get_dialect("textcraft"))
 
             async def one(close):
                 number = (await desk.create({}))["id"]
@@ -133,7 +133,7 @@ def test_steps_of_one_session_at_once_are_all_answered():
     async def play():
         worlds = {"echo": Echo(blocking=True)}
         async with LocalHost(worlds) as host:
-            desk = Desk(host, Catalogue(worlds), world="echo", dialect=dialect_named("babyai"))
+            desk = AgentGymMount(host, TaskIndex(worlds), world="echo", dialect=get_dialect("babyai"))
             number = (await desk.create({}))["id"]
             await desk.reset({"id": number, "data_idx": 0})
             actions = ["give .25", "give .25", "end .25", "give .25"]
@@ -177,11 +177,11 @@ def test_mounts_that_cannot_be_are_refused_all_at_once():
     worlds = {"echo": Echo()}
     mounts = {"a": ("eco", "textcraft"), "b": ("echo", "textcrat"), "c/d": ("echo", "maze")}
     with pytest.raises(ConfigError) as caught:
-        AgentGymFace(mounts).routes(LocalHost(worlds), Catalogue(worlds))
+        AgentGymDialect(mounts).routes(LocalHost(worlds), TaskIndex(worlds))
     told = str(caught.value)
     assert "did you mean 'echo'" in told and "did you mean 'textcraft'" in told and "'c/d'" in told
 
 
 def test_worlds_without_a_dialect_have_no_mount_by_default():
     worlds = {"echo": Echo(), "wordle": Echo("wordle")}
-    assert AgentGymFace().mounts(LocalHost(worlds)) == {"wordle": ("wordle", "wordle")}
+    assert AgentGymDialect().mounts(LocalHost(worlds)) == {"wordle": ("wordle", "wordle")}

@@ -11,7 +11,7 @@ from evolvent.agents.plain import Random, Script
 from evolvent.errors import AtCapacity, ConfigError, EnvLost, LimitExceeded, SessionGone, StepTimeout, WorldError
 from evolvent.rollout.collect import collect
 from evolvent.serve.agentgym.client import AgentGymWorld, LinkLimits
-from evolvent.serve.agentgym.numbers import numbered
+from evolvent.serve.agentgym.numbers import task_by_number
 from evolvent.trajectory import Score, Start
 from evolvent.worlds.base import SPLITS
 from tests.serve.agentgym_support import serving, worlds
@@ -38,7 +38,7 @@ def catalogue(world):
 
 def plans(local, count=8):
     """The expert's actions for the first tasks of a local world, by AgentGym's number."""
-    task = numbered(local)
+    task = task_by_number(local)
     tasks = [task(index) for index in range(count)] if task else catalogue(local)[:count]
     return [list(local.expert(task)) for task in tasks]
 
@@ -146,7 +146,7 @@ def test_splits_are_the_callers_or_dealt_by_hash():
     assert [task.spec["index"] for task in given.tasks("train", "seen")] == [0, 1] and not given.tasks("dev", "seen")
     (task,) = given.tasks("test", "seen")
     assert (task.world, task.kind, task.split) == ("far", "level 2", "test")
-    assert (given.horizon, dealt.name, given.blocking) == (20, "agentgym_textcraft", True)
+    assert (given.horizon, dealt.name, given.run_in_thread) == (20, "agentgym_textcraft", True)
     with pytest.raises(ConfigError, match="unknown split"):
         given.tasks("tests", "seen")
     with pytest.raises(ConfigError, match="not a task of the world"):

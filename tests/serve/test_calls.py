@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from evolvent.serve.calls import Calls
+from evolvent.serve.calls import CallRunner
 
 
 def test_a_call_that_nobody_waits_for_any_more_makes_room_for_the_next():
@@ -16,7 +16,7 @@ def test_a_call_that_nobody_waits_for_any_more_makes_room_for_the_next():
         go.wait(60)
 
     async def both():
-        calls = Calls(threads=1)
+        calls = CallRunner(threads=1)
         first = asyncio.create_task(calls.run(hang, 60.0))
         await asyncio.to_thread(begun.wait, 60)
         second = asyncio.create_task(calls.run(lambda: "done", 60.0))

@@ -11,13 +11,13 @@ import httpx2
 import pytest
 
 import evolvent as ev
-from evolvent.cli.serve import Serve, _uvicorn
+from evolvent.cli.serve import ServeConfig, _uvicorn
 from evolvent.errors import ConfigError, EnvLost
-from evolvent.serve.agentgym.face import AgentGymFace
-from evolvent.serve.host import StepItem, Stepped
-from evolvent.serve.mcp.face import McpFace
-from evolvent.serve.openai.request import ChatRequest, CompletionRequest, read_request
-from evolvent.serve.openenv.face import OpenEnvFace
+from evolvent.serve.agentgym.face import AgentGymDialect
+from evolvent.serve.host import StepRequest, StepResult
+from evolvent.serve.mcp.face import McpDialect
+from evolvent.serve.openai.request import ChatRequest, CompletionRequest, parse_request
+from evolvent.serve.openenv.face import OpenEnvDialect
 from evolvent.serve.pool.host import PooledHost
 from evolvent.web import Access
 from tests.serve.served import Echo, serving, until
@@ -70,7 +70,7 @@ MANY = {f"key {number}": number for number in range(5000)}
 
 
 def test_openenv_tells_of_a_few_wrong_keys_only():
-    with faces(OpenEnvFace()) as (address, _):
+    with faces(OpenEnvDialect()) as (address, _):
         url = f"http://{address}/openenv/count"
         for body in ({"action": {"message": "up", **MANY}}, {"action": {"type": "call_tool", **MANY}}, MANY):
             answer = httpx2.post(f"{url}/step", json=body, trust_env=False)
@@ -80,14 +80,14 @@ def test_openenv_tells_of_a_few_wrong_keys_only():
 
 
 def test_mcp_tells_of_no_thousand_wrong_arguments():
-    with faces(McpFace()) as (address, _), closing(Raw(address)) as client:
+    with faces(McpDialect()) as (address, _), closing(Raw(address)) as client:
         client.begin()
         answer = client.post("tools/call", {"name": "evolvent_reset", "arguments": MANY})
         assert "too many" in answer.json()["error"]["message"] and len(answer.content) < 500
 
 
 def test_beginnings_at_once_in_one_mcp_session_leave_one_session():
-    with faces(McpFace(), capacity=64) as (address, host), closing(Raw(address, "slow")) as client:
+    with faces(McpDialect(), capacity=64) as (address, host), closing(Raw(address, "slow")) as client:
         client.begin()
         call = {"name": "evolvent_reset", "arguments": {}}
         rows = [{"jsonrpc": "2.0", "id": 100 + n, "method": "tools/call", "params": call} for n in range(12)]
@@ -104,13 +104,13 @@ def test_beginnings_at_once_in_one_mcp_session_leave_one_session():
 )
 def test_a_policy_tells_of_the_first_wrong_parts(body):
     with pytest.raises(ConfigError) as caught:
-        read_request(ChatRequest, {"model": "m", **body})
+        parse_request(ChatRequest, {"model": "m", **body})
     assert len(str(caught.value)) < 2000
 
 
 def test_a_prompt_of_many_wrong_parts():
     with pytest.raises(ConfigError) as caught:
-        read_request(CompletionRequest, {"model": "m", "prompt": [{}] * 200_000})
+        parse_request(CompletionRequest, {"model": "m", "prompt": [{}] * 200_000})
     assert len(str(caught.value)) < 2000
 
 
@@ -159,8 +159,8 @@ def test_in_a_pool_too_a_step_whose_info_is_no_json_fails_alone():
             for session in sessions:
                 await host.reset(session, task)
             actions = ("a", "nan", "c")
-            answers = await host.steps([StepItem(*pair, 0) for pair in zip(sessions, actions, strict=True)])
-            assert [isinstance(answer, Stepped) for answer in answers] == [True, False, True]
+            answers = await host.steps([StepRequest(*pair, 0) for pair in zip(sessions, actions, strict=True)])
+            assert [isinstance(answer, StepResult) for answer in answers] == [True, False, True]
             assert isinstance(answers[1], EnvLost) and "no JSON" in str(answers[1])
             assert (await host.step(sessions[1], "b", step=1)).observation == "2: b", "the session goes on"
 
@@ -169,13 +169,16 @@ def test_in_a_pool_too_a_step_whose_info_is_no_json_fails_alone():
 
 def test_a_world_served_under_another_name_has_its_mount():
     worlds = {"other": Echo()}
-    with serving(worlds, faces=[AgentGymFace({"mine": ("other", "textcraft")})]) as server, server.client() as client:
+    with (
+        serving(worlds, faces=[AgentGymDialect({"mine": ("other", "textcraft")})]) as server,
+        server.client() as client,
+    ):
         begun = client.post("/agentgym/mine/create", json={})
         assert begun.status_code == 200 and begun.json()["observation"] == "task 0"
 
 
 def test_the_command_does_not_keep_endless_headers():
-    settings = _uvicorn(Serve(), lambda scope, receive, send: None, Access())
+    settings = _uvicorn(ServeConfig(), lambda scope, receive, send: None, Access())
     settings.load()
     assert settings.http_protocol_class.__module__ == "uvicorn.protocols.http.h11_impl"
     assert settings.ws_max_size == Access().body_bytes

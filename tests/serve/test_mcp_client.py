@@ -27,9 +27,9 @@ from evolvent.errors import (
     WorldError,
 )
 from evolvent.messages import Call
-from evolvent.serve.given import Patience, Rules
-from evolvent.serve.mcp.client import Answered, Called, McpWorld, Reported, Verdict
-from evolvent.serve.mcp.face import McpFace
+from evolvent.serve.given import ClientTimeouts, WorldRules
+from evolvent.serve.mcp.client import AnswerReward, CallResult, CallReward, McpWorld, ReportedReward
+from evolvent.serve.mcp.face import McpDialect
 from evolvent.trajectory import Start
 from evolvent.web import Access
 from tests.serve.small_host import Count, Till, emptied, faces
@@ -77,7 +77,7 @@ def call(name, **arguments):
 
 
 def test_what_the_server_and_the_caller_tell(make):
-    world = make(rules=Rules(horizon=5))
+    world = make(rules=WorldRules(horizon=5))
     assert (world.name, world.version, world.horizon) == ("pantry", "3", 5)
     names = ["die", "fail", "junk", "long", "look", "picture", "pid", "put", "sleep", "stay", "finish"]
     assert [tool.name for tool in world.tools] == names, "all pages, and the tool that ends"
@@ -150,22 +150,26 @@ def test_what_the_judge_says(make):
         told.append((spec["prompt"], answer))
         return {"half": 0.5, "none": None}[answer]
 
-    world = make(judge=Answered("submit", check=check))
+    world = make(reward_function=AnswerReward("submit", check=check))
     assert "submit" in [tool.name for tool in world.tools]
     assert begun(world).step(call("submit", answer="half"))[1:3] == (0.5, True)
     assert begun(world, 1).step(call("submit", answer="none"))[1] is None
     assert told == [("what is in the jar?", "half"), ("think", "none")]
     with pytest.raises(WorldError, match="the judge failed: KeyError"):
         begun(world).step(call("submit", answer="x"))
-    assert Answered()({"prompt": ""}, Called(Call("finish", {"answer": "x"}))).reward is None, "nothing to compare with"
-    assert Answered()({}, Called(Call("finish", {}), failed=True)) == Verdict()
+    assert AnswerReward()({"prompt": ""}, CallResult(Call("finish", {"answer": "x"}))).reward is None, (
+        "nothing to compare with"
+    )
+    assert AnswerReward()({}, CallResult(Call("finish", {}), failed=True)) == CallReward()
     rows = [
-        ({"reward": 1, "terminated": True}, Verdict(1.0, True)),
-        ({"reward": True}, Verdict(None)),
-        (None, Verdict(None)),
-        ({"reward": None, "truncated": True}, Verdict(None, False, True)),
+        ({"reward": 1, "terminated": True}, CallReward(1.0, True)),
+        ({"reward": True}, CallReward(None)),
+        (None, CallReward(None)),
+        ({"reward": None, "truncated": True}, CallReward(None, False, True)),
     ]
-    assert [Reported()({}, Called(Call("x"), "", told)) for told, _ in rows] == [verdict for _, verdict in rows]
+    assert [ReportedReward()({}, CallResult(Call("x"), "", told)) for told, _ in rows] == [
+        verdict for _, verdict in rows
+    ]
 
 
 def test_a_finish_that_the_server_has_is_called_there(make):
@@ -176,7 +180,7 @@ def test_a_finish_that_the_server_has_is_called_there(make):
 
 
 def test_a_call_that_takes_too_long(make):
-    world = make(patience=Patience(step_s=0.3))
+    world = make(timeouts=ClientTimeouts(step_s=0.3))
     env = begun(world)
     with pytest.raises(StepTimeout):
         env.step(call("sleep", seconds="30"))
@@ -194,7 +198,7 @@ def test_a_child_that_dies_tells_its_last_words(make):
 
 
 def test_a_server_that_fails(make):
-    world = make(patience=Patience(message_bytes=50_000))
+    world = make(timeouts=ClientTimeouts(message_bytes=50_000))
     with pytest.raises(WorldError, match="division by zero"):
         begun(world).step("fail")
     with pytest.raises(WorldError, match="is no answer"):
@@ -218,7 +222,7 @@ def test_a_server_that_is_none(make, server, told):
 
 def test_a_child_that_never_answers_is_killed(make):
     with pytest.raises(StepTimeout):
-        make([*CHILD, "silent"], patience=Patience(reset_s=0.5))
+        make([*CHILD, "silent"], timeouts=ClientTimeouts(reset_s=0.5))
     assert children() == []
 
 
@@ -263,15 +267,15 @@ def test_without_the_sdk(monkeypatch):
     with pytest.raises(MissingExtra, match=r"pip install 'evolvent\[mcp\]'"):
         McpWorld(CHILD, tasks=TASKS)
     with pytest.raises(MissingExtra, match=r"pip install 'evolvent\[mcp\]'"):
-        McpFace()
+        McpDialect()
 
 
 def test_our_own_server(make):
     local, every = Till(), list(range(8))
     tasks = {"train": [{"begin": {"index": number}} for number in every]}
-    with faces(McpFace(), capacity=32) as (address, host):
+    with faces(McpDialect(), capacity=32) as (address, host):
         url = f"http://{address}/mcp/till"
-        world = make(url, tasks=tasks, judge=Reported(), begin="evolvent_reset")
+        world = make(url, tasks=tasks, reward_function=ReportedReward(), begin="evolvent_reset")
         assert [tool.name for tool in world.tools] == ["add", "finish"] and world.name == "evolvent/till"
 
         def right(world, task):
@@ -296,7 +300,7 @@ def test_our_own_server(make):
 
 def test_a_token():
     token = "a-token-of-the-test"
-    with faces(McpFace(), access=Access(token)) as (address, _):
+    with faces(McpDialect(), access=Access(token)) as (address, _):
         with pytest.raises((EnvLost, AccessDenied)):
             McpWorld(f"http://{address}/mcp/till", tasks=TASKS)
         world = McpWorld(f"http://{address}/mcp/till", tasks=TASKS, token=token)
@@ -377,16 +381,18 @@ def bad():
     ],
 )
 def test_a_server_with_bad_manners(make, bad, how, error, told):
-    env = begun(make(bad, patience=Patience(message_bytes=1_000_000, step_s=0.4)))
+    env = begun(make(bad, timeouts=ClientTimeouts(message_bytes=1_000_000, step_s=0.4)))
     with pytest.raises(error, match=told):
         env.step(how)
     assert env.reset()[0] == "what is in the jar?"
 
 
 def test_a_world_of_tools_can_be_served_again(make):
-    with faces(McpFace(), worlds=(make(name="pantry"), Count())) as (address, host):
+    with faces(McpDialect(), worlds=(make(name="pantry"), Count())) as (address, host):
         tasks = {"train": [{"begin": {"index": 0}}]}
-        again = make(f"http://{address}/mcp/pantry", tasks=tasks, judge=Reported(), begin="evolvent_reset")
+        again = make(
+            f"http://{address}/mcp/pantry", tasks=tasks, reward_function=ReportedReward(), begin="evolvent_reset"
+        )
         env = again.make(again.tasks("train", "seen")[0])
         assert env.reset()[0] == "what is in the jar?"
         assert env.step(call("put", jar="a", what="figs"))[0] == "a holds figs"

@@ -9,7 +9,7 @@ import httpx2
 import pytest
 from mcp import Client, MCPError
 
-from evolvent.serve.mcp.face import McpFace
+from evolvent.serve.mcp.face import McpDialect
 from evolvent.web import Access
 from evolvent.worlds.panel import Sizes
 from evolvent.worlds.tools.weather import Weather
@@ -20,7 +20,7 @@ ACCEPT = {"accept": "application/json, text/event-stream", "content-type": "appl
 
 @pytest.fixture(scope="module")
 def served():
-    with faces(McpFace()) as (address, host):
+    with faces(McpDialect()) as (address, host):
         yield address, host
 
 
@@ -195,7 +195,7 @@ def test_a_slow_step_loses_the_episode(served):
 
 
 def test_a_full_host():
-    with faces(McpFace(), capacity=1) as (address, host):
+    with faces(McpDialect(), capacity=1) as (address, host):
         with session(address) as second:
             with session(address) as first:
                 first.call("evolvent_reset")
@@ -222,7 +222,7 @@ def test_versions_without_sessions_name_the_episode():
         assert "mcp-session-id" not in answer.headers
         return answer.json()["result"]
 
-    with faces(McpFace()) as (address, _), closing(Raw(address, **{"mcp-protocol-version": "2026-07-28"})) as client:
+    with faces(McpDialect()) as (address, _), closing(Raw(address, **{"mcp-protocol-version": "2026-07-28"})) as client:
         tools = {tool["name"]: tool["inputSchema"] for tool in ask(client, "tools/list")["tools"]}
         assert tools["add"]["required"] == ["n", "episode"] and "required" not in tools["evolvent_reset"]
         one, two = (ask(client, "tools/call", name="evolvent_reset", arguments={"index": 2}) for _ in range(2))
@@ -255,13 +255,13 @@ def test_the_official_client_plays_an_expert(mode):
             begun = await client.call_tool("evolvent_reset", {"task": task.id})
             named = {"episode": begun.structured_content["episode"]} if mode == "auto" else {}
             for action in world.expert(task):
-                call = world.grammar.read(action)
+                call = world.grammar.parse_call(action)
                 answer = await client.call_tool(call.name, {**call.arguments, **named})
             assert answer.structured_content["done"] and answer.structured_content["reward"] == 1.0
             with pytest.raises(MCPError, match="unknown tool"):
                 await client.call_tool("get_whether", named)
 
-    with faces(McpFace(["weather"]), worlds=(world, Till())) as (address, host):
+    with faces(McpDialect(["weather"]), worlds=(world, Till())) as (address, host):
         asyncio.run(play(f"http://{address}/mcp/weather"))
         if mode == "legacy":
             assert emptied(host), "leaving ends the session"
@@ -286,7 +286,7 @@ def test_many_official_clients_at_once(served):
 
 def test_the_guard_stands_before_it():
     token = "a-token-of-the-test"
-    with faces(McpFace(), access=Access(token)) as (address, _):
+    with faces(McpDialect(), access=Access(token)) as (address, _):
         with closing(Raw(address)) as client:
             assert client.post("initialize").status_code == 403
         with session(address, authorization=f"Bearer {token}") as client:

@@ -10,8 +10,17 @@ import httpx2
 import pytest
 
 import evolvent as ev
-from evolvent.serve.metrics import BUCKETS_S, Counts, Family, Histogram, Measured, Sample, exposition, gauge
-from evolvent.web import bound_to
+from evolvent.serve.metrics import (
+    BUCKETS_S,
+    Family,
+    Histogram,
+    LabeledCounter,
+    MeasuredApp,
+    Sample,
+    format_exposition,
+    make_gauge,
+)
+from evolvent.web import build_access
 from tests.serve.served import begin, serving, small_worlds
 from tests.serve.small_policy import NAME, policy_server
 
@@ -85,13 +94,13 @@ def value(samples, name: str, **labels: str) -> float:
 
 
 def test_the_text_is_that_of_the_format():
-    counts = Counts("calls_total", "Calls of\nall \\kinds.", "kind")
+    counts = LabeledCounter("calls_total", "Calls of\nall \\kinds.", "kind")
     counts.add('a "b"\\\n')
-    counts.add('a "b"\\\n', by=2)
+    counts.add('a "b"\\\n', amount=2)
     seconds = Histogram("took_seconds", "How long.", "call")
     for one in (0.00005, 0.0001, 0.3, 99.0):
         seconds.observe(one, "x")
-    text = exposition([counts.family(), gauge("free", "Free.", 0.5), seconds.family()]).decode()
+    text = format_exposition([counts.family(), make_gauge("free", "Free.", 0.5), seconds.family()]).decode()
     assert text.startswith("# HELP calls_total Calls of\\nall \\\\kinds.\n# TYPE calls_total counter\n")
     assert 'calls_total{kind="a \\"b\\"\\\\\\n"} 3\n' in text
     assert "# TYPE free gauge\nfree 0.5\n" in text
@@ -114,10 +123,10 @@ def test_prometheus_reads_it_alike():
     assert theirs == ours and len(ours) > 30
 
 
-@pytest.mark.parametrize("wrong", [Family("x", "gauge", "", (Sample(1.0), Sample(2.0))), gauge("a b", "", 1.0)])
+@pytest.mark.parametrize("wrong", [Family("x", "gauge", "", (Sample(1.0), Sample(2.0))), make_gauge("a b", "", 1.0)])
 def test_the_parser_is_strict(wrong):
     with pytest.raises(AssertionError):
-        parsed(exposition([wrong]).decode())
+        parsed(format_exposition([wrong]).decode())
 
 
 def test_the_worlds_server_counts_what_is_done_to_it():
@@ -146,7 +155,7 @@ def test_the_worlds_server_counts_what_is_done_to_it():
 
 
 def test_whoever_may_not_call_learns_nothing_and_is_counted():
-    with serving(small_worlds(["echo"]), access=bound_to("127.0.0.1", token=TOKEN)) as server:
+    with serving(small_worlds(["echo"]), access=build_access("127.0.0.1", token=TOKEN)) as server:
         with server.client() as stranger, server.client(headers={"authorization": f"Bearer {TOKEN}"}) as friend:
             assert stranger.get("/metrics").status_code == 403
             assert stranger.get("/metrics", headers={"host": "evil.example"}).status_code == 403
@@ -179,7 +188,7 @@ def test_requests_that_are_unlike_others(path, raises, status):
     async def send(message):
         return None
 
-    measured = Measured(app, ["v1"])
+    measured = MeasuredApp(app, ["v1"])
     with pytest.raises(RuntimeError) if raises else nullcontext():
         asyncio.run(measured({"type": "http", "path": path, "method": "OPTIONS"}, None, send))
     (sample,) = measured.families()[0].samples
@@ -188,7 +197,7 @@ def test_requests_that_are_unlike_others(path, raises, status):
 
 def test_the_policy_server_counts_tokens_and_errors():
     policy = ev.tiny_policy(["go", "left"], context=64, seed=1)
-    with policy_server(policy, access=bound_to("127.0.0.1", token=TOKEN)) as served:
+    with policy_server(policy, access=build_access("127.0.0.1", token=TOKEN)) as served:
         headers = {"authorization": f"Bearer {TOKEN}"}
         with httpx2.Client(base_url=served.url.removesuffix("/v1"), trust_env=False, headers=headers) as client:
             body = {"model": NAME, "messages": [{"role": "user", "content": "go left"}], "max_tokens": 5}

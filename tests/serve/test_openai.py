@@ -15,18 +15,18 @@ from hypothesis import strategies as st
 
 import evolvent as ev
 from evolvent.engine.asks import GREEDY, SampleAsk
-from evolvent.engine.driver import blocking
+from evolvent.engine.driver import ask_and_wait
 from evolvent.messages import Message
 from evolvent.models.dialects import Words
 from evolvent.models.tiny import word_tokenizer
-from evolvent.serve.app import build
-from evolvent.serve.catalogue import Catalogue
+from evolvent.serve.app import build_app
+from evolvent.serve.catalogue import TaskIndex
 from evolvent.serve.local import LocalHost
-from evolvent.serve.native.http import NativeFace
-from evolvent.serve.openai.conversations import Conversations
-from evolvent.serve.openai.face import PolicyFace
-from evolvent.serve.openai.generator import Generator, fingerprint
-from evolvent.serve.openai.reply import cut_at, held_back
+from evolvent.serve.native.http import NativeDialect
+from evolvent.serve.openai.conversations import ConversationCache
+from evolvent.serve.openai.face import PolicyDialect
+from evolvent.serve.openai.generator import Generator, policy_fingerprint
+from evolvent.serve.openai.reply import count_unsendable, cut_at_stop
 from evolvent.web import Access
 from evolvent.worlds.panel import Sizes
 from tests.agents.test_chat import byte_policy
@@ -78,13 +78,13 @@ def streamed(http, path, **body):
 
 def in_process(policy, prompt, *, seeds=(0,), sampling=GREEDY, max_tokens=12):
     ask = SampleAsk(None, prompt, max_tokens, policy.dialect.stop_ids, sampling=sampling, seeds=seeds)
-    return blocking([ask], ev.LocalEngine(policy, slots=4))[0]
+    return ask_and_wait([ask], ev.LocalEngine(policy, slots=4))[0]
 
 
 def test_models_are_listed(http, policy):
     (card,) = http.get("/models").json()["data"]
     assert (card["id"], card["object"], card["max_model_len"]) == (NAME, "model", 128)
-    assert card["system_fingerprint"] == fingerprint(policy)
+    assert card["system_fingerprint"] == policy_fingerprint(policy)
     assert http.get(f"/models/{NAME}").json()["id"] == NAME
     missing = http.get("/models/smal")
     assert missing.status_code == 404 and "did you mean 'small'" in missing.json()["error"]["message"]
@@ -98,7 +98,7 @@ def test_a_chat_reply_is_what_the_engine_samples(http, policy):
     assert row["object"] == "chat.completion" and row["model"] == NAME and row["id"].startswith("chatcmpl-")
     assert row["prompt_token_ids"] == prompt and choice["token_ids"] == want.ids.tolist()
     assert choice["message"] == {"role": "assistant", "content": policy.dialect.text(want.ids)}
-    assert choice["finish_reason"] == want.stop and row["system_fingerprint"] == fingerprint(policy)
+    assert choice["finish_reason"] == want.stop and row["system_fingerprint"] == policy_fingerprint(policy)
     assert [one["logprob"] for one in choice["logprobs"]["content"]] == want.logprobs.tolist()
     count = {"prompt_tokens": len(prompt), "completion_tokens": len(want.ids)}
     assert row["usage"] == count | {"total_tokens": sum(count.values())}
@@ -336,8 +336,10 @@ def test_text_that_is_none(http, bytes_http):
 
 def test_worlds_and_a_policy_on_one_server(policy):
     world = ev.Lookup(sizes=Sizes(train=8, dev=4, test=4))
-    face = PolicyFace(Generator(policy, ev.LocalEngine(policy, slots=2)), NAME)
-    app = build(LocalHost({"lookup": world}), Catalogue({"lookup": world}), access=Access(), faces=[face, NativeFace()])
+    face = PolicyDialect(Generator(policy, ev.LocalEngine(policy, slots=2)), NAME)
+    app = build_app(
+        LocalHost({"lookup": world}), TaskIndex({"lookup": world}), access=Access(), dialects=[face, NativeDialect()]
+    )
     with serving(app) as address, httpx2.Client(base_url=f"http://{address}/v1", timeout=60, trust_env=False) as http:
         assert [row["name"] for row in http.get("/worlds").json()["worlds"]] == ["lookup"]
         assert chat(http, max_tokens=3)["usage"]["completion_tokens"] <= 3
@@ -364,7 +366,7 @@ class Stuck(ev.LocalEngine):
 @pytest.fixture
 def stuck(policy):
     engine = Stuck(policy)
-    with policy_server(policy, engine=engine, waiting=2) as running:
+    with policy_server(policy, engine=engine, max_open=2) as running:
         yield running, engine
         engine.released.set()
 
@@ -431,7 +433,7 @@ def test_an_engine_that_fails_ends_what_is_open_and_goes_on(stuck, caplog):
 
 def test_new_weights_are_served_at_once_and_what_was_open_begins_again_under_them(stuck, policy):
     running, engine = stuck
-    other = ev.tiny_policy(WORDS, context=128, seed=99).advanced()
+    other = ev.tiny_policy(WORDS, context=128, seed=99).next_version()
     body = {"temperature": 0, "max_tokens": 12, "return_token_ids": True}
     with httpx2.Client(base_url=running.url, timeout=30, trust_env=False) as http:
         found = []
@@ -444,17 +446,23 @@ def test_new_weights_are_served_at_once_and_what_was_open_begins_again_under_the
         later = chat(http, **body)
     (want,) = in_process(other, other.dialect.open("", ASKED[1]["content"]))
     for row in (found[0], later):
-        assert row["system_fingerprint"] == fingerprint(other) and row["choices"][0]["token_ids"] == want.ids.tolist()
+        assert (
+            row["system_fingerprint"] == policy_fingerprint(other)
+            and row["choices"][0]["token_ids"] == want.ids.tolist()
+        )
 
 
 def test_fingerprints_tell_versions_and_weights_apart(policy):
-    assert fingerprint(policy.clone()) == fingerprint(policy)
-    later, changed = policy.advanced(), policy.clone()
+    assert policy_fingerprint(policy.clone()) == policy_fingerprint(policy)
+    later, changed = policy.next_version(), policy.clone()
     with torch.no_grad():
         for weight in changed.model.parameters():
             weight.add_(1e-3)
-    assert len({fingerprint(one) for one in (policy, later, changed)}) == 3
-    assert fingerprint(later).startswith("evolvent-v1-") and fingerprint(later)[12:] == fingerprint(policy)[12:]
+    assert len({policy_fingerprint(one) for one in (policy, later, changed)}) == 3
+    assert (
+        policy_fingerprint(later).startswith("evolvent-v1-")
+        and policy_fingerprint(later)[12:] == policy_fingerprint(policy)[12:]
+    )
 
 
 def _said(*turns):
@@ -463,36 +471,46 @@ def _said(*turns):
 
 def test_a_named_conversation_is_continued_from_its_own_tokens():
     words = Words(word_tokenizer(WORDS))
-    known = Conversations()
+    known = ConversationCache()
     first = _said(("user", "see a door"))
-    prompt = known.read(first, words, "one")
+    prompt = known.encode_prompt(first, words, "one")
     odd = [words._ids["go"], words._ids["<obs>"], words._ids["left"]]  # reads `go ? left`, and was cut
-    known.note(first, "one", reply=Message("assistant", words.text(odd)), ids=[*prompt, *odd], stopped=False)
+    known.store_reply(first, "one", reply=Message("assistant", words.text(odd)), ids=[*prompt, *odd], stopped=False)
     longer = [*first, *_said(("assistant", "go ? left"), ("user", "a key"))]
-    assert known.read(longer, words, "one") == [*prompt, *odd, *words.turn("a key", stopped=False)]
+    assert known.encode_prompt(longer, words, "one") == [*prompt, *odd, *words.turn("a key", stopped=False)]
     anew = [*prompt, *words.action("go ? left"), *words.turn("a key", stopped=True)]
-    assert known.read(longer, words, None) == known.read(longer, words, "two") == anew
+    assert known.encode_prompt(longer, words, None) == known.encode_prompt(longer, words, "two") == anew
     changed = [*first, *_said(("assistant", "go left"), ("user", "a key"))]
-    assert known.read(changed, words, "one") == [*prompt, *words.action("go left"), *words.turn("a key", stopped=True)]
+    assert known.encode_prompt(changed, words, "one") == [
+        *prompt,
+        *words.action("go left"),
+        *words.turn("a key", stopped=True),
+    ]
     more = [*longer, *_said(("assistant", "stay"), ("user", "see"))]
     tail = [*words.action("stay"), *words.turn("see", stopped=True)]
-    assert known.read(more, words, "one") == [*known.read(longer, words, "one"), *tail], "the newest known part counts"
+    assert known.encode_prompt(more, words, "one") == [*known.encode_prompt(longer, words, "one"), *tail], (
+        "the newest known part counts"
+    )
 
 
 def test_only_so_many_tokens_are_remembered():
     words = Words(word_tokenizer(WORDS))
-    known = Conversations(remembered=7)
+    known = ConversationCache(max_tokens=7)
     first = _said(("user", "see"))
     for session in "abc":
-        known.note(first, session, reply=Message("assistant", "go"), ids=[7, 7, 7], stopped=True)
+        known.store_reply(first, session, reply=Message("assistant", "go"), ids=[7, 7, 7], stopped=True)
     longer = [*first, *_said(("assistant", "go"), ("user", "see"))]
-    kept = [known.read(longer, words, session)[:3] == [7, 7, 7] for session in "abc"]
+    kept = [known.encode_prompt(longer, words, session)[:3] == [7, 7, 7] for session in "abc"]
     assert kept == [False, True, True]
     for _ in range(5):
-        known.note(first, "c", reply=Message("assistant", "go"), ids=[7, 7, 7], stopped=True)
-    assert known.read(longer, words, "b")[:3] == [7, 7, 7], "the same again takes no more room"
-    known.note(first, "d", reply=Message("assistant", "go"), ids=[7] * 9, stopped=True)
-    assert known.read(longer, words, "d")[:9] == [7] * 9 and known.read(longer, words, "b")[:3] != [7, 7, 7]
+        known.store_reply(first, "c", reply=Message("assistant", "go"), ids=[7, 7, 7], stopped=True)
+    assert known.encode_prompt(longer, words, "b")[:3] == [7, 7, 7], "the same again takes no more room"
+    known.store_reply(first, "d", reply=Message("assistant", "go"), ids=[7] * 9, stopped=True)
+    assert known.encode_prompt(longer, words, "d")[:9] == [7] * 9 and known.encode_prompt(longer, words, "b")[:3] != [
+        7,
+        7,
+        7,
+    ]
 
 
 @settings(max_examples=60, deadline=None)
@@ -501,11 +519,11 @@ def test_a_stream_never_says_what_the_end_takes_back(text, stops):
     """Whatever comes: what has been sent is the beginning of the text at the moment when it ends."""
     sent = begun = ""
     for end in range(len(text) + 1):
-        begun, cut = cut_at(text[:end], stops)
-        upto = len(begun) if cut else max(len(sent), len(begun) - held_back(begun, stops))
+        begun, cut = cut_at_stop(text[:end], stops)
+        upto = len(begun) if cut else max(len(sent), len(begun) - count_unsendable(begun, stops))
         sent += begun[len(sent) : upto]
         if cut:
             break
     assert begun.startswith(sent)
-    assert len(begun) - len(sent) <= held_back(begun, stops)
+    assert len(begun) - len(sent) <= count_unsendable(begun, stops)
     assert not any(stop in sent for stop in stops)

@@ -13,10 +13,10 @@ from pydantic import BaseModel
 
 import evolvent as ev
 from evolvent.engine.asks import GREEDY, SampleAsk
-from evolvent.engine.driver import blocking
-from evolvent.serve.openai.generator import fingerprint
-from evolvent.serve.openai.request import ChatRequest, read_request
-from evolvent.serve.openai.tools import Toolbox, read_offer
+from evolvent.engine.driver import ask_and_wait
+from evolvent.serve.openai.generator import policy_fingerprint
+from evolvent.serve.openai.request import ChatRequest, parse_request
+from evolvent.serve.openai.tools import ToolRenderer, parse_offer
 from evolvent.web import Access
 from tests.serve.small_policy import NAME, policy_server
 from tests.serve.tool_policies import LOOK, TAKE, hermes_policy, taught, word_policy
@@ -39,8 +39,8 @@ ANSWERED = [
 
 def shown(policy, messages, tools=TOOLS):
     """What a policy reads, by the library's own functions."""
-    asked = read_request(ChatRequest, {"model": NAME, "messages": messages, "tools": tools})
-    return Toolbox(policy).show(asked.conversation(), read_offer(asked)).ids
+    asked = parse_request(ChatRequest, {"model": NAME, "messages": messages, "tools": tools})
+    return ToolRenderer(policy).render(asked.conversation(), parse_offer(asked)).ids
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def chat(client, messages=ASKED, **more):
 def test_models(client, policy):
     (card,) = client.models.list().data
     assert (card.id, card.object) == (NAME, "model") and client.models.retrieve(NAME).id == NAME
-    assert card.system_fingerprint == fingerprint(policy)
+    assert card.system_fingerprint == policy_fingerprint(policy)
 
 
 def test_a_chat_with_log_probabilities_and_several_samples(client, policy):
@@ -89,8 +89,10 @@ def test_a_chat_with_log_probabilities_and_several_samples(client, policy):
         sampling=ev.Sampling(temperature=2.0),
         seeds=(7,),
     )
-    (want,) = blocking([ask], ev.LocalEngine(policy, slots=2))[0]
-    assert [choice.index for choice in told.choices] == [0, 1, 2] and told.system_fingerprint == fingerprint(policy)
+    (want,) = ask_and_wait([ask], ev.LocalEngine(policy, slots=2))[0]
+    assert [choice.index for choice in told.choices] == [0, 1, 2] and told.system_fingerprint == policy_fingerprint(
+        policy
+    )
     assert len({tuple(choice.token_ids) for choice in told.choices}) > 1
     first = told.choices[0]
     assert first.token_ids == want.ids.tolist() and first.message.content == policy.dialect.text(want.ids)
@@ -147,7 +149,7 @@ def test_tools_are_called_where_the_policy_calls_them(client, policy, messages, 
     assert choice.finish_reason == ("tool_calls" if calls else "stop")
     assert told.prompt_token_ids == shown(policy, messages)
     ask = SampleAsk(None, told.prompt_token_ids, 40, policy.dialect.stop_ids, sampling=GREEDY)
-    (want,) = blocking([ask], ev.LocalEngine(policy, slots=1))[0]
+    (want,) = ask_and_wait([ask], ev.LocalEngine(policy, slots=1))[0]
     assert choice.token_ids == want.ids.tolist(), "the tokens beside the calls are those that were written"
     assert [entry.logprob for entry in choice.logprobs.content] == want.logprobs.tolist()
     names = [call.id for call in choice.message.tool_calls or []]
@@ -425,7 +427,7 @@ def test_a_task_that_is_cancelled_ends_the_work_and_others_go_on(slow):
 
 def test_an_error_in_the_middle_of_a_stream_reaches_the_client(slow, policy):
     running, _ = slow
-    other = word_policy(seed=9).advanced()
+    other = word_policy(seed=9).next_version()
     with openai.OpenAI(base_url=running.url, api_key="unused", max_retries=0, timeout=60) as client:
         events = chat(client, stream=True, temperature=9.0, seed=1)
         next(events)

@@ -15,8 +15,8 @@ from evolvent.models.dialects import Lines
 from evolvent.models.policy import Policy
 from evolvent.models.tiny import init_tiny, tiny_config
 from evolvent.models.toolprompt import Compact, FourBlocks
-from evolvent.serve.openai.request import ChatRequest, read_request
-from evolvent.serve.openai.tools import Offer, Toolbox, prompt_for, read_offer
+from evolvent.serve.openai.request import ChatRequest, parse_request
+from evolvent.serve.openai.tools import ToolOffer, ToolRenderer, parse_offer, select_tool_prompt
 from tests.models.test_dialects import CHATML, LLAMA3, byte_tokenizer
 from tests.models.test_toolprompt import LLAMA, MISTRAL
 from tests.serve.small_policy import NAME, policy_server
@@ -35,16 +35,16 @@ def policy_over(template, special, *, dialect=None):
 
 
 def shown(policy, *, tools=(LOOK, TAKE), messages=({"role": "user", "content": "see"},), **more):
-    asked = read_request(ChatRequest, {"model": NAME, "messages": list(messages), "tools": list(tools), **more})
-    return Toolbox(policy).show(asked.conversation(), read_offer(asked))
+    asked = parse_request(ChatRequest, {"model": NAME, "messages": list(messages), "tools": list(tools), **more})
+    return ToolRenderer(policy).render(asked.conversation(), parse_offer(asked))
 
 
 def test_the_template_shows_the_tools_where_it_can_and_else_the_library_does():
-    assert isinstance(prompt_for(word_policy()), Compact)
-    assert prompt_for(policy_over(HERMES, IM)).form == "xml"
-    assert prompt_for(policy_over(LLAMA, EOT)).form == "json"
-    assert isinstance(prompt_for(policy_over(CHATML, IM)), FourBlocks), "a template that does not show tools"
-    assert isinstance(prompt_for(policy_over(None, IM, dialect=Lines)), FourBlocks)
+    assert isinstance(select_tool_prompt(word_policy()), Compact)
+    assert select_tool_prompt(policy_over(HERMES, IM)).form == "xml"
+    assert select_tool_prompt(policy_over(LLAMA, EOT)).form == "json"
+    assert isinstance(select_tool_prompt(policy_over(CHATML, IM)), FourBlocks), "a template that does not show tools"
+    assert isinstance(select_tool_prompt(policy_over(None, IM, dialect=Lines)), FourBlocks)
 
 
 def test_the_systems_message_stands_where_the_dialect_has_it():
@@ -96,15 +96,15 @@ READ = [
 
 @pytest.mark.parametrize(("form", "text", "said", "calls"), READ)
 def test_replies_are_read(form, text, said, calls):
-    assert shown(FORMS[form]).read(text) == (said, tuple(calls))
+    assert shown(FORMS[form]).parse_reply(text) == (said, tuple(calls))
 
 
 def test_arguments_of_a_strict_tool_fit_its_schema_or_there_is_no_call():
     strict = {"type": "function", "function": LOOK["function"] | {"strict": True}}
     wrong = TAG.replace("door", "sea")
-    assert shown(FORMS["hermes"], tools=[LOOK]).read(wrong)[1] == (Call("look", {"at": "sea"}),)
-    assert shown(FORMS["hermes"], tools=[strict]).read(wrong) == (wrong, ())
-    assert shown(FORMS["hermes"], tools=[strict]).read(TAG) == ("", (LOOKED,))
+    assert shown(FORMS["hermes"], tools=[LOOK]).parse_reply(wrong)[1] == (Call("look", {"at": "sea"}),)
+    assert shown(FORMS["hermes"], tools=[strict]).parse_reply(wrong) == (wrong, ())
+    assert shown(FORMS["hermes"], tools=[strict]).parse_reply(TAG) == ("", (LOOKED,))
 
 
 def test_without_tools_nothing_is_a_call():
@@ -118,8 +118,8 @@ def test_without_tools_nothing_is_a_call():
         {"role": "tool", "tool_call_id": "c", "content": "seen"},
     ]
     found = shown(FORMS["hermes"], tools=[LOOK], messages=talk, tool_choice="none")
-    assert found.offer == Offer() and "<tool_call>" in found.text and '"description"' not in found.text
-    assert found.read(TAG) == (TAG, ())
+    assert found.offer == ToolOffer() and "<tool_call>" in found.text and '"description"' not in found.text
+    assert found.parse_reply(TAG) == (TAG, ())
 
 
 PIECES = [
@@ -154,8 +154,8 @@ PIECES = [
 @example("hermes", f"see</think>b{TAG}")
 def test_what_a_stream_tells_before_the_end_is_what_the_reply_says(form, text):
     found = SHOWN[form]
-    said, calls = found.read(text)
-    told = [found.settled(text[:end]) for end in range(len(text) + 1)]
+    said, calls = found.parse_reply(text)
+    told = [found.count_settled(text[:end]) for end in range(len(text) + 1)]
     assert all(said.startswith(text[:count]) for count in told)
     assert all(count <= end for end, count in enumerate(told))
     assert calls or said == text
@@ -165,9 +165,12 @@ SHOWN = {form: shown(policy) for form, policy in FORMS.items()}
 
 
 def test_text_that_is_no_call_is_told_while_it_is_written():
-    assert SHOWN["hermes"].settled("I see. <to") == len("I see. ") and SHOWN["hermes"].settled("I see. <b") == 9
-    assert SHOWN["blocks"].settled("I see") == 5 and SHOWN["blocks"].settled(" [") == 0
-    assert SHOWN["hermes"].settled("<think>I see") == len("<think>I see") - 7
+    assert (
+        SHOWN["hermes"].count_settled("I see. <to") == len("I see. ")
+        and SHOWN["hermes"].count_settled("I see. <b") == 9
+    )
+    assert SHOWN["blocks"].count_settled("I see") == 5 and SHOWN["blocks"].count_settled(" [") == 0
+    assert SHOWN["hermes"].count_settled("<think>I see") == len("<think>I see") - 7
 
 
 def test_a_promise_that_needs_what_is_not_installed_is_refused(monkeypatch):

@@ -14,7 +14,7 @@ from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi import checks
 
-from evolvent.serve.native.openapi import document
+from evolvent.serve.native.openapi import build_document
 from tests.serve.served import begin, serving, small_worlds
 
 CHECKS = [
@@ -25,7 +25,10 @@ CHECKS = [
     checks.response_schema_conformance,
 ]
 OPERATIONS = [
-    (method, path) for path, found in document(["echo"])["paths"].items() for method in found if method != "parameters"
+    (method, path)
+    for path, found in build_document(["echo"])["paths"].items()
+    for method in found
+    if method != "parameters"
 ]
 WORLDS = ("echo", "crafting")
 

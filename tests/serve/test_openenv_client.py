@@ -19,9 +19,9 @@ from evolvent.errors import (
     VersionMismatch,
     WorldError,
 )
-from evolvent.serve.given import Patience, Rules
+from evolvent.serve.given import ClientTimeouts, WorldRules
 from evolvent.serve.openenv.client import OpenEnvWorld
-from evolvent.serve.openenv.face import OpenEnvFace
+from evolvent.serve.openenv.face import OpenEnvDialect
 from evolvent.trajectory import Score, Start, Task
 from evolvent.web import Access
 from tests.serve.foreign_server import Answer, foreign
@@ -61,12 +61,12 @@ def begun(world, number=0, split="train"):
 
 
 def test_what_the_server_and_the_caller_tell(raw, make):
-    world = make(raw.base, rules=Rules(horizon=3, reward_range=(0.0, 2.0), success=1.5))
+    world = make(raw.base, rules=WorldRules(horizon=3, reward_range=(0.0, 2.0), success=1.5))
     assert (world.name, world.version, world.instructions, world.horizon) == ("raw", "7", "Be good.", 3)
     assert world.expert(world.tasks("train", "seen")[0]) is None and world.vocabulary() is None
     assert world.score([0.5, 1.0], {}) == Score(1.5, 0.75, True)
     assert world.score([0.5, None], {}) == Score(None, None, None)
-    named = make(raw.base + "/", name="mine", rules=Rules(instructions=""))
+    named = make(raw.base + "/", name="mine", rules=WorldRules(instructions=""))
     assert (named.name, named.instructions) == ("mine", "")
     assert "mine" in repr(named) and [task.world for task in named.tasks("test", "seen")] == ["mine"]
     raw.metadata = 404
@@ -164,7 +164,7 @@ def test_a_refused_task_is_a_mistake_of_the_caller(raw, make):
     ],
 )
 def test_what_goes_wrong_is_a_typed_error(raw, make, how, error, told):
-    env = begun(make(raw.base, patience=Patience(message_bytes=100_000)))
+    env = begun(make(raw.base, timeouts=ClientTimeouts(message_bytes=100_000)))
     with pytest.raises(error, match=told):
         env.step(how)
     with pytest.raises(SessionGone):
@@ -175,11 +175,11 @@ def test_what_goes_wrong_is_a_typed_error(raw, make, how, error, told):
 def test_a_full_server_is_asked_again(make):
     server = RawOpenEnv(capacity=1)
     with server.serving() as address:
-        world = make(f"http://{address}", patience=Patience(reset_s=8))
+        world = make(f"http://{address}", timeouts=ClientTimeouts(reset_s=8))
         held, waiting = begun(world), world.make(world.tasks("train", "seen")[1])
         threading.Timer(0.3, held.close).start()
         assert waiting.reset()[0] == "reset 0" and server.opened > 2
-        impatient = make(f"http://{address}", patience=Patience(reset_s=0.5))
+        impatient = make(f"http://{address}", timeouts=ClientTimeouts(reset_s=0.5))
         with pytest.raises(AtCapacity, match="1 of 1 sessions"):
             begun(impatient)
 
@@ -191,7 +191,7 @@ def test_a_server_that_is_none(raw, make):
             make(raw.base)
     raw.metadata = b'{"name": "' + b"x" * 200_000 + b'"}'
     with pytest.raises(LimitExceeded):
-        make(raw.base, patience=Patience(message_bytes=100_000))
+        make(raw.base, timeouts=ClientTimeouts(message_bytes=100_000))
     raw.metadata = {"name": "x"}
     with pytest.raises(AccessDenied, match="check the token and the address"):
         begun(_elsewhere(make(raw.base)))
@@ -231,7 +231,7 @@ def test_a_server_that_goes_away(make):
 
 def test_our_own_server(make):
     tasks = {"train": [{"index": number} for number in range(6)]}
-    with faces(OpenEnvFace()) as (address, host):
+    with faces(OpenEnvDialect()) as (address, host):
         world = make(f"http://{address}/openenv/told", tasks=tasks)
         assert world.ours and world.instructions == Told().instructions
         env = world.make(world.tasks("train", "seen")[3])
@@ -252,7 +252,7 @@ def test_our_own_server(make):
 
 def test_a_token():
     token = "a-token-of-the-test"
-    with faces(OpenEnvFace(), access=Access(token)) as (address, _):
+    with faces(OpenEnvDialect(), access=Access(token)) as (address, _):
         base, tasks = f"http://{address}/openenv/count", [{"index": 0}]
         with pytest.raises(AccessDenied, match="check the token"):
             OpenEnvWorld(base, tasks=tasks)
@@ -273,9 +273,9 @@ def test_collected_as_in_process(make, slots):
         found = ev.collect(worlds, starts, ev.Script(lambda world, task: actions), engine=None, slots=slots)
         return sorted([(step.observation, step.reward) for step in t.steps] for t in found if not t.error)
 
-    with faces(OpenEnvFace(), capacity=32) as (address, host):
+    with faces(OpenEnvDialect(), capacity=32) as (address, host):
         base = f"http://{address}/openenv/count"
-        world = make(base, tasks={"train": [{"task": task.id} for task in wanted]}, rules=Rules(horizon=9))
+        world = make(base, tasks={"train": [{"task": task.id} for task in wanted]}, rules=WorldRules(horizon=9))
         remote = played({world.name: world}, world.tasks("train", "seen"))
         assert remote == played({"count": local}, wanted) and len(remote) == 8
         assert emptied(host)

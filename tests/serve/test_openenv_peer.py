@@ -20,15 +20,15 @@ from openenv.core.mcp_client import MCPToolClient  # noqa: E402
 from pydantic import Field  # noqa: E402
 
 from evolvent.errors import AtCapacity, SessionGone, StepTimeout, WorldError  # noqa: E402
-from evolvent.serve.given import Patience  # noqa: E402
+from evolvent.serve.given import ClientTimeouts  # noqa: E402
 from evolvent.serve.openenv.client import OpenEnvWorld  # noqa: E402
-from evolvent.serve.openenv.face import OpenEnvFace  # noqa: E402
+from evolvent.serve.openenv.face import OpenEnvDialect  # noqa: E402
 from tests.serve.small_host import emptied, faces  # noqa: E402
 
 
 @pytest.fixture(scope="module")
 def served():
-    with faces(OpenEnvFace()) as (address, host):
+    with faces(OpenEnvDialect()) as (address, host):
         yield address, host
 
 
@@ -132,7 +132,7 @@ def test_we_play_its_server(theirs):
         theirs,
         tasks=tasks,
         action=lambda text: {"message": text, "tokens": [1, 2]},
-        patience=Patience(step_s=0.4, reset_s=2),
+        timeouts=ClientTimeouts(step_s=0.4, reset_s=2),
     )
     assert world.name == "Echo" and not world.ours
     task = world.tasks("train", "seen")[0]

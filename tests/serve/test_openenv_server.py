@@ -10,7 +10,7 @@ import httpx2
 import pytest
 from websockets.sync.client import connect
 
-from evolvent.serve.openenv.face import OpenEnvFace
+from evolvent.serve.openenv.face import OpenEnvDialect
 from evolvent.web import Access
 from evolvent.worlds.panel import Sizes
 from evolvent.worlds.tools.weather import Weather
@@ -19,7 +19,7 @@ from tests.serve.small_host import Count, Till, emptied, faces
 
 @pytest.fixture(scope="module")
 def served():
-    with faces(OpenEnvFace()) as (address, host):
+    with faces(OpenEnvDialect()) as (address, host):
         yield address, host
 
 
@@ -144,7 +144,7 @@ def test_a_step_that_takes_too_long_loses_the_episode_and_no_more(served):
 
 
 def test_capacity_is_told_and_the_socket_closed():
-    with faces(OpenEnvFace(), capacity=1) as (address, host):
+    with faces(OpenEnvDialect(), capacity=1) as (address, host):
         with socket(address) as held:
             held({"type": "reset", "data": {}})
             with connect(f"ws://{address}/openenv/count/ws", proxy=None) as full:
@@ -327,13 +327,13 @@ def test_json_rpc_that_is_none(served):
 def test_a_real_tool_world():
     world = Weather(sizes=Sizes(train=30, dev=20, test=20))
     task = world.tasks("train", "seen")[0]
-    with faces(OpenEnvFace(["weather"]), worlds=(world, Till())) as (address, _):
+    with faces(OpenEnvDialect(["weather"]), worlds=(world, Till())) as (address, _):
         assert http((address, None), "GET", "/health", world="till").status_code == 404, "only what was asked for"
         with socket(address, "weather") as ask:
             assert ask({"type": "reset", "data": {"task": task.id}})["type"] == "observation"
             done = False
             for action in world.expert(task):
-                call = world.grammar.read(action)
+                call = world.grammar.parse_call(action)
                 data = {"type": "call_tool", "tool_name": call.name, "arguments": dict(call.arguments)}
                 answer = ask({"type": "step", "data": data})["data"]
                 done = answer["done"]
@@ -345,7 +345,7 @@ def test_a_real_tool_world():
 
 def test_the_guard_stands_before_all_of_it():
     token = "a-token-of-the-test"
-    with faces(OpenEnvFace(), access=Access(token)) as (address, _):
+    with faces(OpenEnvDialect(), access=Access(token)) as (address, _):
         url = f"http://{address}/openenv/count/health"
         assert httpx2.get(url, trust_env=False).status_code == 403
         bearer = {"authorization": f"Bearer {token}"}

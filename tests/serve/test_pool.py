@@ -23,10 +23,10 @@ from evolvent.errors import (
     WorldError,
     WrongStep,
 )
-from evolvent.serve.host import Seen, StepItem, Stepped
-from evolvent.serve.local import Limits, LocalHost
+from evolvent.serve.host import ResetResult, StepRequest, StepResult
+from evolvent.serve.local import LocalHost, WorldDeadlines
 from evolvent.serve.pool.host import PooledHost
-from evolvent.serve.wire import Ended, NotFound
+from evolvent.serve.wire import EpisodeEnded, NotFound
 from tests.serve.served import QUICK, Echo, begin, serving, small_worlds, until
 
 
@@ -90,9 +90,14 @@ async def played(host):
             await ask(host.step(session, action, step=number))
         await ask(host.reset(session, first(host.worlds["echo"] if name != "echo" else host.worlds["crafting"])))
         await ask(host.reset(session, task))
-        items = [StepItem(session, "a"), StepItem("none", "b"), StepItem(session, "c", 4), StepItem(session, "d", 1)]
+        items = [
+            StepRequest(session, "a"),
+            StepRequest("none", "b"),
+            StepRequest(session, "c", 4),
+            StepRequest(session, "d", 1),
+        ]
         for answer in await host.steps(items):
-            told.append(answer if isinstance(answer, Stepped) else (type(answer).__name__, answer.expected))
+            told.append(answer if isinstance(answer, StepResult) else (type(answer).__name__, answer.expected))
         look = await host.look(session)
         told.append((look.world, look.state, look.task, look.observation, dict(look.info), look.rewards, look.step))
         told.append((await host.close(session), await host.close(session)))
@@ -116,9 +121,9 @@ def test_a_pool_answers_as_one_process_does():
 
 def _plain(answer):
     """Lists and tuples of infos are the same in JSON."""
-    if isinstance(answer, Stepped):
-        return (answer.observation, answer.reward, answer.done, answer.step, _plain(dict(answer.info)))
-    if isinstance(answer, Seen):
+    if isinstance(answer, StepResult):
+        return (answer.observation, answer.reward, answer.is_done, answer.step, _plain(dict(answer.info)))
+    if isinstance(answer, ResetResult):
         return (answer.observation, _plain(dict(answer.info)))
     if isinstance(answer, dict):
         return {key: _plain(value) for key, value in answer.items()}
@@ -131,7 +136,7 @@ def test_typed_errors_come_back_as_they_were():
             task = first(host.worlds["sleepy"])
             session = await host.create("sleepy", short=True)
             assert 0 < int(session) < 2**31
-            with pytest.raises(Ended):
+            with pytest.raises(EpisodeEnded):
                 await host.step(session, "a")
             await host.reset(session, task)
             with pytest.raises(WrongStep) as wrong:
@@ -190,7 +195,7 @@ def test_a_killed_worker_takes_its_sessions_along_and_no_others():
 
 
 def test_requests_that_wait_when_a_worker_dies_are_answered():
-    with serving(host=pool(workers=1, limits=Limits(5.0, 30.0))) as server, server.client() as client:
+    with serving(host=pool(workers=1, limits=WorldDeadlines(5.0, 30.0))) as server, server.client() as client:
         session = begin(client, "sleepy")
         told = []
         thread = threading.Thread(
@@ -233,8 +238,8 @@ def _runs(pid):
 
 
 def test_a_worker_that_hangs_is_killed_and_replaced(monkeypatch):
-    monkeypatch.setattr("evolvent.serve.pool.host._SILENT_S", 1.5)
-    host = PooledHost(stuck_worlds([]), stuck_worlds, [], workers=1, limits=Limits(1.0, 1.0))
+    monkeypatch.setattr("evolvent.serve.pool.host._MIN_SILENCE_S", 1.5)
+    host = PooledHost(stuck_worlds([]), stuck_worlds, [], workers=1, limits=WorldDeadlines(1.0, 1.0))
 
     async def ask():
         async with host:

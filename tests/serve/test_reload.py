@@ -22,11 +22,11 @@ from evolvent.errors import (
 )
 from evolvent.models.adapters import AdapterConfig, adapt
 from evolvent.models.policy import load_policy
-from evolvent.serve.openai.generator import Generator, fingerprint
-from evolvent.serve.openai.reload import handed_over, read_reload
-from evolvent.serve.openai.reply import Form
-from evolvent.serve.openai.request import Wanted
-from evolvent.serve.openai.writing import Writing
+from evolvent.serve.openai.generator import Generator, policy_fingerprint
+from evolvent.serve.openai.reload import load_replacement, parse_reload
+from evolvent.serve.openai.reply import ReplyFormat
+from evolvent.serve.openai.request import SamplingSpec
+from evolvent.serve.openai.writing import ReplyWriter
 from tests.learn.byte_policy import byte_policy
 from tests.serve.command import command
 
@@ -42,22 +42,22 @@ def policy():
 def root(tmp_path, policy):
     """A folder that weights are taken from, with those of a later version in it, and one beside it."""
     for folder in (tmp_path / "root" / "later", tmp_path / "beside"):
-        byte_policy(seed=2).advanced().save(folder)
+        byte_policy(seed=2).next_version().save(folder)
     return tmp_path / "root"
 
 
 def test_a_folder_is_taken_by_its_path_or_its_name(root, policy):
     later = load_policy(root / "later")
     for name in ("later", "later/", str(root / "later")):
-        found = handed_over(root, name, policy)
+        found = load_replacement(root, name, policy)
         assert found.version == 1 and found.value_head is None
-        assert fingerprint(found) == fingerprint(later) != fingerprint(policy)
+        assert policy_fingerprint(found) == policy_fingerprint(later) != policy_fingerprint(policy)
 
 
 def test_it_is_brought_to_the_precision_that_is_served(root, policy):
     half = policy.clone()
     half.model.to(torch.bfloat16)
-    assert {weight.dtype for weight in handed_over(root, "later", half).model.parameters()} == {torch.bfloat16}
+    assert {weight.dtype for weight in load_replacement(root, "later", half).model.parameters()} == {torch.bfloat16}
 
 
 @pytest.mark.parametrize(
@@ -66,24 +66,24 @@ def test_it_is_brought_to_the_precision_that_is_served(root, policy):
 def test_nothing_outside_the_root_is_read(root, policy, name):
     (root / "linked").symlink_to(root.parent / "beside")
     with pytest.raises(UnsafePath):
-        handed_over(root, name, policy)
+        load_replacement(root, name, policy)
     with pytest.raises(UnsafePath):
-        handed_over(root, str(root.parent / "beside"), policy)
+        load_replacement(root, str(root.parent / "beside"), policy)
 
 
 def test_neither_is_a_file_that_a_folder_points_to(root, policy):
     (root / "later" / "model.safetensors").unlink()
     (root / "later" / "model.safetensors").symlink_to(root.parent / "beside" / "model.safetensors")
     with pytest.raises(UnsafePath, match=r"model\.safetensors is not in it"):
-        handed_over(root, "later", policy)
+        load_replacement(root, "later", policy)
     (root / "later" / "model.safetensors").unlink()
     index = {"weight_map": {"model.norm.weight": "../../beside/model.safetensors"}}
     (root / "later" / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
     with pytest.raises(UnsafePath, match="beside"):
-        handed_over(root, "later", policy)
+        load_replacement(root, "later", policy)
     (root / "later" / "model.safetensors.index.json").write_text("[]", encoding="utf-8")
     with pytest.raises(Incomplete, match="no index"):
-        handed_over(root, "later", policy)
+        load_replacement(root, "later", policy)
 
 
 def test_only_other_weights_of_the_same_model_are_taken(root, policy):
@@ -104,11 +104,11 @@ def test_only_other_weights_of_the_same_model_are_taken(root, policy):
     }
     for name, kind in refused.items():
         with pytest.raises(kind):
-            handed_over(root, name, policy)
+            load_replacement(root, name, policy)
 
 
 def test_fields_of_sglang_are_taken_where_they_say_what_is_done():
-    assert read_reload({"model_path": "a", "load_format": "auto", "flush_cache": True}).model_path == "a"
+    assert parse_reload({"model_path": "a", "load_format": "auto", "flush_cache": True}).model_path == "a"
     for row in (
         [],
         {},
@@ -117,28 +117,28 @@ def test_fields_of_sglang_are_taken_where_they_say_what_is_done():
         {"model_path": "a", "b": 1},
     ):
         with pytest.raises(ConfigError):
-            read_reload(row)
+            parse_reload(row)
 
 
 def test_no_reply_has_parts_of_two_versions(policy):
     """A stream whose weights are replaced after its first part ends with an error; the next is of the new weights."""
-    other = byte_policy(seed=2).advanced()
-    wanted = Wanted(ev.Sampling(), 60, (), (3,))
+    other = byte_policy(seed=2).next_version()
+    wanted = SamplingSpec(ev.Sampling(), 60, (), (3,))
 
     async def play():
         async with Generator(policy, ev.LocalEngine(policy, slots=4)) as generator:
-            form = Form(True, "m", str, ids=True)
-            writing = Writing(generator, policy.dialect, wanted, form)
-            whole = await writing.whole([[5, 6, 7]])
+            form = ReplyFormat(True, "m", str, with_ids=True)
+            writing = ReplyWriter(generator, policy.dialect, wanted, form)
+            whole = await writing.write_all([[5, 6, 7]])
             assert len(whole["choices"][0]["token_ids"]) == 60, "long enough to be replaced in its middle"
             with pytest.raises(WeightsChanged, match="replaced while"):
-                async for _ in writing.events([[5, 6, 7]], usage=False):
-                    if generator.fingerprint == fingerprint(policy):
+                async for _ in writing.stream_events([[5, 6, 7]], usage=False):
+                    if generator.fingerprint == policy_fingerprint(policy):
                         await generator.sync(other)
-            return [event async for event in writing.events([[5, 6, 7]], usage=False)]
+            return [event async for event in writing.stream_events([[5, 6, 7]], usage=False)]
 
     later = asyncio.run(play())
-    assert {event["system_fingerprint"] for event in later} == {fingerprint(other)}
+    assert {event["system_fingerprint"] for event in later} == {policy_fingerprint(other)}
 
 
 def test_the_route_of_the_command(root, policy):
@@ -167,10 +167,10 @@ def test_the_route_of_the_command(root, policy):
                 answer = post(row)
                 assert answer.status_code == status and answer.json()["success"] is False and answer.json()["message"]
                 assert answer.json()["error"]["code"] == code
-            assert writer() == before == fingerprint(policy)
+            assert writer() == before == policy_fingerprint(policy)
             told = post({"model_path": str(root / "later")}).json()
             assert (told["success"], told["num_paused_requests"]) == (True, 0)
-            assert writer() == told["system_fingerprint"] == fingerprint(load_policy(root / "later"))
+            assert writer() == told["system_fingerprint"] == policy_fingerprint(load_policy(root / "later"))
             body = {"model": "first", "prompt": [5, 6], "max_tokens": 2}
             assert http.post("/v1/completions", json=body).json()["system_fingerprint"] == told["system_fingerprint"]
 

@@ -12,7 +12,7 @@ import evolvent as ev
 from evolvent.agents.plain import Expert, Random, Script
 from evolvent.errors import ConfigError, EnvLost, SessionGone, VersionMismatch
 from evolvent.rollout.collect import collect
-from evolvent.rollout.evaluate import outcome_rows, panel_starts
+from evolvent.rollout.evaluate import panel_starts, summarize_outcomes
 from evolvent.serve.remote.world import RemoteWorld, remote_worlds
 from evolvent.trajectory import Score, Start, Task
 from evolvent.worlds.crafting import Crafting
@@ -73,7 +73,7 @@ def test_what_the_server_says_of_a_world_is_the_world(url, name, transport):
     with RemoteWorld(url, world=name, transport=transport) as world:
         for part in ("name", "version", "instructions", "grammar", "horizon", "reward_range", "tiers"):
             assert getattr(world, part) == getattr(local, part), part
-        assert world.blocking is True
+        assert world.run_in_thread is True
         for split in ("train", "dev", "test"):
             for tier in local.tiers:
                 assert list(world.tasks(split, tier)) == list(local.tasks(split, tier))
@@ -99,8 +99,8 @@ def test_evaluation_gives_the_same_table(url):
     starts = panel_starts({"maze": local}, split="dev")
     with RemoteWorld(url, world="maze") as world:
         assert panel_starts({"maze": world}, split="dev") == starts
-        far = outcome_rows(played(world, starts, Expert(), 8)[f"{start.task.id}/0"] for start in starts)
-    assert far == outcome_rows(played(local, starts, Expert(), 8)[f"{start.task.id}/0"] for start in starts)
+        far = summarize_outcomes(played(world, starts, Expert(), 8)[f"{start.task.id}/0"] for start in starts)
+    assert far == summarize_outcomes(played(local, starts, Expert(), 8)[f"{start.task.id}/0"] for start in starts)
     assert all(row.mean == 1.0 for row in far)
 
 

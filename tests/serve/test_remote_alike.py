@@ -21,7 +21,7 @@ SIZES = Sizes(train=6, dev=4, test=4)
 
 def test_a_policy_plays_calls_of_functions():
     world = Functions(sizes=SIZES)
-    policy = ev.policy_for([world], seed=3)
+    policy = ev.make_policy([world], seed=3)
     starts = [ev.Start(task) for task in world.tasks("train", world.tiers[0])[:4]]
 
     def played(by):
@@ -42,14 +42,14 @@ def test_demonstrations_keep_the_thoughts_of_the_expert():
     with serving({world.name: world}) as served, RemoteWorld(served.url) as remote:
         assert {one.id: one for one in ev.collect({world.name: remote}, starts, ev.Expert(), engine=None)} == inside
         task = starts[0].task
-        assert list(remote.expert(task)) == world.expert(task) and list(remote.explained(task)) == world.explained(task)
+        assert list(remote.expert(task)) == world.expert(task) and list(remote.explain(task)) == world.explain(task)
 
 
 def test_an_expert_that_does_not_explain_itself_has_no_thoughts():
     world = ev.Lookup(sizes=SIZES)
     task = world.tasks("train", "seen")[0]
     with serving({world.name: world}) as served, RemoteWorld(served.url) as remote:
-        assert remote.explained(task) is None and list(remote.expert(task)) == list(world.expert(task))
+        assert remote.explain(task) is None and list(remote.expert(task)) == list(world.expert(task))
         with httpx2.Client(base_url=served.url, trust_env=False) as client:
             told = client.get(f"/v1/worlds/lookup/tasks/{task.id}/expert").json()
     assert told == {"actions": list(world.expert(task))}
@@ -73,8 +73,8 @@ def test_thoughts_that_are_none(thoughts):
     peer = Odd(world)
     peer.told = {"actions": ["a", "b"], "thoughts": thoughts}
     with scripted(peer) as url, RemoteWorld(url) as remote:
-        for ask in (remote.expert, remote.explained):
+        for ask in (remote.expert, remote.explain):
             with pytest.raises(WorldError, match=r"thoughts|list of str"):
                 ask(task)
         peer.told["thoughts"] = ["why", None]
-        assert remote.explained(task) == (Parsed("a", "why"), Parsed("b"))
+        assert remote.explain(task) == (Parsed("a", "why"), Parsed("b"))

@@ -8,10 +8,10 @@ import evolvent as ev
 from evolvent.agents.plain import Expert, Random, Script
 from evolvent.errors import AccessDenied, AtCapacity, ConfigError, EnvLost
 from evolvent.rollout.collect import collect
-from evolvent.serve.app import build
-from evolvent.serve.catalogue import Catalogue
+from evolvent.serve.app import build_app
+from evolvent.serve.catalogue import TaskIndex
 from evolvent.serve.local import LocalHost
-from evolvent.serve.native.http import NativeFace
+from evolvent.serve.native.http import NativeDialect
 from evolvent.serve.remote.world import RemoteWorld, remote_worlds
 from evolvent.trajectory import Start, Task
 from evolvent.web import Access
@@ -45,7 +45,7 @@ class Moody(ev.TextWorld):
 
 def server_of(worlds, *, token=None, capacity=256):
     host = LocalHost(worlds, capacity=capacity)
-    return build(host, Catalogue(worlds), access=Access(token=token), faces=[NativeFace()]), host
+    return build_app(host, TaskIndex(worlds), access=Access(token=token), dialects=[NativeDialect()]), host
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +144,7 @@ def test_a_token_and_a_full_house(transport):
 
 def test_a_session_that_was_reaped(transport):
     host = LocalHost({"maze": LOCAL["maze"]}, idle_s=0.05)
-    app = build(host, Catalogue({"maze": LOCAL["maze"]}), access=Access(), faces=[NativeFace()])
+    app = build_app(host, TaskIndex({"maze": LOCAL["maze"]}), access=Access(), dialects=[NativeDialect()])
     with serving(app, "on") as url, RemoteWorld(url, transport=transport) as world:
         env = world.make(world.tasks("dev", "seen")[0])
         env.reset()

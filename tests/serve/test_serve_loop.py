@@ -46,8 +46,8 @@ class Kept:
 
 
 def test_values_and_errors(loop):
-    assert not loop.running
-    assert loop.run(value(3), 5) == 3 and loop.running
+    assert not loop.is_running
+    assert loop.run(value(3), 5) == 3 and loop.is_running
 
     async def wrong():
         raise KeyError("x")
@@ -75,7 +75,7 @@ def test_many_threads_use_one_loop(loop):
 def test_past_the_deadline_the_coroutine_is_cancelled(loop):
     kept = Kept()
     with pytest.raises(StepTimeout, match=r"asking, 0.05 s"):
-        loop.run(kept.hold(), 0.05, what="asking")
+        loop.run(kept.hold(), 0.05, label="asking")
     loop.run(value(0), 5)
     assert kept.events == ["cancelled"]
 
@@ -97,7 +97,7 @@ def test_closing_closes_what_is_kept_and_cancels_the_rest():
     loop.close()
     loop.close()
     assert kept.events == ["closed", "cancelled"] and forgotten.events == []
-    assert not loop.running
+    assert not loop.is_running
     with pytest.raises(EnvLost, match="was closed"):
         loop.run(value(1), 1)
     with pytest.raises(EnvLost):

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evolvent.errors import AtCapacity, EnvLost, InvalidAction, SessionGone, WrongStep
-from evolvent.serve.sessions import ACTION_CHARS, OBSERVATION_CHARS, SessionTable, acted, begun
-from evolvent.serve.wire import Ended, NotFound
+from evolvent.serve.sessions import ACTION_CHARS, OBSERVATION_CHARS, SessionTable, begin_episode, step_env
+from evolvent.serve.wire import EpisodeEnded, NotFound
 from tests.serve.served import Echo
 
 
@@ -26,14 +26,14 @@ def table(capacity=4, idle_s=10.0, clock=None):
 def running(held):
     session = held.open("echo")
     task = session.world.tasks("train", "seen")[0]
-    env, seen = begun(session.world, task, None)
+    env, seen = begin_episode(session.world, task, None)
     session.start(env, task, seen)
     return session
 
 
 def step(session, action, number=None):
-    stored = session.stored(action, number)
-    return stored or session.take(action, acted(session, action))
+    stored = session.find_stored_answer(action, number)
+    return stored or session.record_step(action, step_env(session, action))
 
 
 def test_ids_are_random_and_short_ones_are_31_bit_numbers():
@@ -53,7 +53,7 @@ def test_a_full_table_gives_nobody_elses_session_away():
     assert held.remove(first) and not held.remove(first)
     third = held.open("echo")
     assert len({first.id, second.id, third.id}) == 3
-    assert held.counts() == {"echo": 2}
+    assert held.count_by_world() == {"echo": 2}
 
 
 def test_an_unknown_world_names_the_nearest():
@@ -68,18 +68,18 @@ def test_a_lease_ends_after_the_last_use_and_not_before():
     busy.busy = 1
     clock.now += 9
     held.get(used.id)
-    assert held.idle() == []
+    assert held.pop_idle() == []
     clock.now += 1
-    assert held.idle() == [old]
+    assert held.pop_idle() == [old]
     with pytest.raises(SessionGone):
         held.get(old.id)
     clock.now += 8.9
-    assert held.idle() == []
+    assert held.pop_idle() == []
     clock.now += 0.1
-    assert held.idle() == [used]
+    assert held.pop_idle() == [used]
     busy.busy = 0
-    assert held.idle() == [busy]
-    assert held.counts() == {"echo": 0}
+    assert held.pop_idle() == [busy]
+    assert held.count_by_world() == {"echo": 0}
 
 
 def test_looking_without_using_does_not_renew():
@@ -89,13 +89,13 @@ def test_looking_without_using_does_not_renew():
     clock.now += 9
     assert held.find(session.id) is session
     clock.now += 1
-    assert held.idle() == [session]
+    assert held.pop_idle() == [session]
 
 
 def test_a_lost_session_says_how_it_was_lost():
     held = table(capacity=1)
     session = held.open("echo")
-    assert held.lose(session, EnvLost("the engine crashed")) and not held.lose(session, "twice")
+    assert held.mark_lost(session, EnvLost("the engine crashed")) and not held.mark_lost(session, "twice")
     with pytest.raises(EnvLost, match="the engine crashed"):
         held.get(session.id)
     held.open("echo")
@@ -117,33 +117,33 @@ def test_a_repeated_step_is_answered_from_the_store():
 def test_the_last_step_can_be_asked_for_after_the_end():
     session = running(table())
     last = step(session, "quit", 0)
-    assert last.done and session.state == "ended"
+    assert last.is_done and session.state == "ended"
     assert step(session, "quit", 0) is last
-    with pytest.raises(Ended):
+    with pytest.raises(EpisodeEnded):
         step(session, "more")
-    with pytest.raises(Ended):
+    with pytest.raises(EpisodeEnded):
         step(session, "more", 1)
-    look = session.look()
+    look = session.snapshot()
     assert (look.state, look.rewards, look.step, look.observation) == ("ended", (1.0,), 1, "")
 
 
 def test_a_step_before_the_first_reset():
-    with pytest.raises(Ended, match="before the first reset"):
-        table().open("echo").stored("a", None)
+    with pytest.raises(EpisodeEnded, match="before the first reset"):
+        table().open("echo").find_stored_answer("a", None)
 
 
 @pytest.mark.parametrize("action", ["x" * (ACTION_CHARS + 1), "a\0b", "half \ud800 pair"])
 def test_actions_that_cannot_be_written_change_nothing(action):
     session = running(table())
     with pytest.raises(InvalidAction):
-        session.stored(action, None)
+        session.find_stored_answer(action, None)
     assert step(session, "fine").step == 0
 
 
 def test_a_failing_world_is_a_lost_env():
     session = running(table())
     with pytest.raises(EnvLost, match="ZeroDivisionError: a bug in the world"):
-        acted(session, "fail")
+        step_env(session, "fail")
 
 
 class Odd(Echo):
@@ -173,7 +173,7 @@ def test_replies_that_are_none_are_lost_envs(reply):
     session = table().open("echo")
     session.env, session.state = Odd(reply), "running"
     with pytest.raises(EnvLost):
-        acted(session, "a")
+        step_env(session, "a")
 
 
 def test_a_reward_of_none_stays_none():
@@ -196,7 +196,7 @@ def test_an_env_whose_reset_fails_is_closed():
 
     world = Half(None)
     with pytest.raises(EnvLost, match="no disk"):
-        begun(world, world.tasks("train", "seen")[0], None)
+        begin_episode(world, world.tasks("train", "seen")[0], None)
     assert world.is_closed
 
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from evolvent.errors import AtCapacity, ConfigError, InvalidAction, SessionGone
 from evolvent.messages import Call
-from evolvent.serve.catalogue import Catalogue
+from evolvent.serve.catalogue import TaskIndex
 from evolvent.serve.local import LocalHost
-from evolvent.serve.seats import Choice, Seat, Seats, choose, trained
-from evolvent.serve.toolcalls import ACT, CallGrammar, action_of, call_of, named, tools_of, written
+from evolvent.serve.seats import ClientSession, ClientSessions, TaskChoice, choose_task, count_train_tasks
+from evolvent.serve.toolcalls import ACT, CallGrammar, find_tool, format_action, format_call, list_tools, parse_call
 from evolvent.worlds.grammar import Parsed
 from evolvent.worlds.panel import Sizes
 from evolvent.worlds.tools.weather import Weather
@@ -31,9 +31,9 @@ NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_.-]{0,20}", fullmatch=True).filter(l
 @given(NAMES, st.dictionaries(st.text(), JSON, max_size=4))
 def test_what_is_written_is_read(name, arguments):
     call = Call(name, arguments)
-    text = written(call)
-    assert "\n" not in text and call_of(text) == call
-    assert call_of(text.replace(" ", " with Action Input: ", 1)) == call
+    text = format_call(call)
+    assert "\n" not in text and parse_call(text) == call
+    assert parse_call(text.replace(" ", " with Action Input: ", 1)) == call
     parsed = CallGrammar().parse(f"Thought: because\n\nAction: {text}")
     assert parsed == Parsed(text, "because")
     assert CallGrammar().parse(CallGrammar().render(parsed)) == parsed
@@ -42,43 +42,43 @@ def test_what_is_written_is_read(name, arguments):
 @given(st.text())
 def test_no_text_does_more_than_be_refused(text):
     try:
-        call = call_of(text)
+        call = parse_call(text)
     except InvalidAction:
         return
-    assert call_of(written(call)) == call
+    assert parse_call(format_call(call)) == call
 
 
 def test_python_is_never_read():
     for text in ("__import__('os').system('true')", "f {'a': __import__('os')}", "f (1)", "f {} {}", "f {", '{"a": 1}'):
         with pytest.raises(InvalidAction):
-            call_of(text)
+            parse_call(text)
 
 
 def test_a_text_world_has_the_tool_act():
     world = Count()
     task = world.tasks("train", "seen")[0]
-    tools = tools_of(world, task)
+    tools = list_tools(world, task)
     assert tools == (ACT,)
-    assert action_of(world, Call("act", {"action": "up"}), tools) == "up"
+    assert format_action(world, Call("act", {"action": "up"}), tools) == "up"
     for arguments in ({}, {"action": 3}, {"action": None}):
         with pytest.raises(InvalidAction, match="no text of an action"):
-            action_of(world, Call("act", arguments), tools)
+            format_action(world, Call("act", arguments), tools)
     with pytest.raises(InvalidAction, match="did you mean 'act'"):
-        named(tools, "axt")
+        find_tool(tools, "axt")
 
 
 def test_a_tool_world_writes_its_calls_or_reads_the_long_form():
     till, weather = Till(), Weather(sizes=Sizes(train=30, dev=20, test=20))
-    tools = tools_of(till, till.tasks("train", "seen")[0])
-    assert action_of(till, Call("add", {"n": 3}), tools) == "add 3"
+    tools = list_tools(till, till.tasks("train", "seen")[0])
+    assert format_action(till, Call("add", {"n": 3}), tools) == "add 3"
     with pytest.raises(InvalidAction, match="no JSON"):
-        action_of(till, Call("add", {"n": float("nan")}), tools)
+        format_action(till, Call("add", {"n": float("nan")}), tools)
     task = weather.tasks("train", "seen")[0]
     for action in weather.expert(task):
-        call = weather.grammar.read(action)
-        assert weather.grammar.read(action_of(weather, call, tools_of(weather, task))) == call
+        call = weather.grammar.parse_call(action)
+        assert weather.grammar.parse_call(format_action(weather, call, list_tools(weather, task))) == call
     strange = Call("finish", {"answer": 'it " with Action Input: {} said', "more": [1, {"a": None}]})
-    assert weather.grammar.read(action_of(weather, strange, tools_of(weather, task))) == strange
+    assert weather.grammar.parse_call(format_action(weather, strange, list_tools(weather, task))) == strange
 
 
 def test_a_world_that_fails_to_tell_its_tools():
@@ -88,7 +88,7 @@ def test_a_world_that_fails_to_tell_its_tools():
 
     world = Broken()
     with pytest.raises(Exception, match="world 'till' failed in toolbox: OSError"):
-        tools_of(world, world.tasks("train", "seen")[0])
+        list_tools(world, world.tasks("train", "seen")[0])
 
 
 def hosted(work, *, capacity=4, idle_s=600.0, clock=None):
@@ -98,7 +98,7 @@ def hosted(work, *, capacity=4, idle_s=600.0, clock=None):
         worlds = {"count": Count(), "till": Till()}
         timed = {} if clock is None else {"clock": clock}
         async with LocalHost(worlds, capacity=capacity, idle_s=idle_s, **timed) as host:
-            return await work(host, Catalogue(worlds))
+            return await work(host, TaskIndex(worlds))
 
     return asyncio.run(run())
 
@@ -106,14 +106,14 @@ def hosted(work, *, capacity=4, idle_s=600.0, clock=None):
 def test_a_choice_is_an_id_an_index_or_a_seed():
     async def work(host, catalogue):
         train = Count().tasks("train", "seen")
-        assert await trained(catalogue, "count", ("seen",)) == len(train)
+        assert await count_train_tasks(catalogue, "count", ("seen",)) == len(train)
         by = {"tiers": ("seen",)}
-        assert await choose(catalogue, "count", Choice(task=train[3].id, index=1, seed=2), **by) == train[3]
-        assert await choose(catalogue, "count", Choice(index=1, seed=2), **by) == train[1]
-        assert await choose(catalogue, "count", Choice(seed=len(train) + 2), **by) == train[2]
-        assert (await choose(catalogue, "count", Choice(), **by)) in train
+        assert await choose_task(catalogue, "count", TaskChoice(task=train[3].id, index=1, seed=2), **by) == train[3]
+        assert await choose_task(catalogue, "count", TaskChoice(index=1, seed=2), **by) == train[1]
+        assert await choose_task(catalogue, "count", TaskChoice(seed=len(train) + 2), **by) == train[2]
+        assert (await choose_task(catalogue, "count", TaskChoice(), **by)) in train
         with pytest.raises(ConfigError):
-            await choose(catalogue, "count", Choice(index=10**9), **by)
+            await choose_task(catalogue, "count", TaskChoice(index=10**9), **by)
 
     hosted(work)
 
@@ -125,25 +125,25 @@ def test_a_world_without_tasks():
 
     async def work():
         with pytest.raises(ConfigError, match="has no tasks"):
-            await choose(Catalogue({"empty": Empty()}), "empty", Choice(), tiers=("seen",))
+            await choose_task(TaskIndex({"empty": Empty()}), "empty", TaskChoice(), tiers=("seen",))
 
     asyncio.run(work())
 
 
 def test_a_seat_outlives_its_session():
     async def work(host, catalogue):
-        seat = Seat(host, catalogue, "count")
+        seat = ClientSession(host, catalogue, "count")
         with pytest.raises(SessionGone):
             await seat.step("up")
         with pytest.raises(InvalidAction, match="no Unicode"):
             await seat.step("\ud800")
-        assert (await seat.begin(Choice(index=3))).observation.startswith("count to")
+        assert (await seat.begin(TaskChoice(index=3))).observation.startswith("count to")
         first = seat.session
         await host.close(first)  # as the reaper would
         with pytest.raises(SessionGone):
             await seat.step("up")
-        assert (await seat.begin(Choice(index=3))).observation.startswith("count to") and seat.session != first
-        assert (await seat.step("stop")).done and seat.steps == 1
+        assert (await seat.begin(TaskChoice(index=3))).observation.startswith("count to") and seat.session != first
+        assert (await seat.step("stop")).is_done and seat.steps == 1
         await seat.close()
         await seat.close()
         assert sum(host.status().sessions.values()) == 0
@@ -153,12 +153,12 @@ def test_a_seat_outlives_its_session():
 
 def test_a_beginning_that_fails_takes_no_place():
     async def work(host, catalogue):
-        held, other = Seat(host, catalogue, "count"), Seat(host, catalogue, "till")
+        held, other = ClientSession(host, catalogue, "count"), ClientSession(host, catalogue, "till")
         await held.open()
         with pytest.raises(AtCapacity):
-            await other.begin(Choice())
+            await other.begin(TaskChoice())
         with pytest.raises(ConfigError):
-            await held.begin(Choice(index=99))
+            await held.begin(TaskChoice(index=99))
         assert held.session is not None and host.status().sessions["count"] == 1
 
     hosted(work, capacity=1)
@@ -168,10 +168,10 @@ def test_seats_are_forgotten_when_nobody_uses_them():
     now = [0.0]
 
     async def work(host, catalogue):
-        seats = Seats(host, catalogue, "count", idle_s=10, clock=lambda: now[0])
+        seats = ClientSessions(host, catalogue, "count", idle_s=10, clock=lambda: now[0])
 
         async def taken(key):
-            seat = seats.new()
+            seat = seats.create()
             await seat.open()
             await seats.keep(key, seat)
             return seat
@@ -194,5 +194,5 @@ def test_seats_are_forgotten_when_nobody_uses_them():
 
 
 def test_json_of_a_call_is_compact():
-    assert written(Call("f", {"a": [1, "é"]})) == 'f {"a": [1, "é"]}'
-    assert json.loads(written(Call("f", {"a": "\n"})).split(" ", 1)[1]) == {"a": "\n"}
+    assert format_call(Call("f", {"a": [1, "é"]})) == 'f {"a": [1, "é"]}'
+    assert json.loads(format_call(Call("f", {"a": "\n"})).split(" ", 1)[1]) == {"a": "\n"}

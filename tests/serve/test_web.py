@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evolvent.errors import ConfigError
-from evolvent.web import Access, bound_to, guarded, is_loopback, too_deep
+from evolvent.web import Access, build_access, guard_app, is_loopback, is_too_deep
 
 SECRET = "a-token-of-24-characters"
 
@@ -26,7 +26,7 @@ async def told(scope, receive, send):
 
 def ask(access, *, method="GET", headers=None, content=None):
     async def once():
-        transport = httpx2.ASGITransport(app=guarded(told, access))
+        transport = httpx2.ASGITransport(app=guard_app(told, access))
         async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000") as client:
             return await client.request(method, "/", headers=headers, content=content)
 
@@ -55,7 +55,7 @@ def test_what_is_the_loopback(host, loopback):
     "host", ["127.0.0.1:8000", "localhost:1", "[::1]:8000", "127.0.0.1", "LocalHost", "localhost."]
 )
 def test_names_of_the_loopback_are_ours(host):
-    assert ask(bound_to("127.0.0.1"), headers={"host": host}).status_code == 200
+    assert ask(build_access("127.0.0.1"), headers={"host": host}).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -75,13 +75,13 @@ def test_names_of_the_loopback_are_ours(host):
     ],
 )
 def test_foreign_hosts_are_refused(host):
-    answer = ask(bound_to("127.0.0.1"), headers={"host": host})
+    answer = ask(build_access("127.0.0.1"), headers={"host": host})
     assert answer.status_code == 403
     assert answer.json()["kind"] == "AccessDenied" and answer.headers["x-content-type-options"] == "nosniff"
 
 
 def test_beyond_the_loopback_addresses_and_given_names_are_ours():
-    access = bound_to("0.0.0.0", token=SECRET, hosts=["Worlds.example"])
+    access = build_access("0.0.0.0", token=SECRET, hosts=["Worlds.example"])
     token = {"authorization": f"Bearer {SECRET}"}
     for host, status in (("10.0.0.1:80", 200), ("worlds.example", 200), ("[fe80::1]:80", 200), ("evil.example", 403)):
         assert ask(access, headers={"host": host, **token}).status_code == status, host
@@ -100,7 +100,7 @@ def test_beyond_the_loopback_addresses_and_given_names_are_ours():
     ],
 )
 def test_only_our_own_pages_and_named_ones_may_call(origin, status):
-    access = bound_to("127.0.0.1", origins=["https://Friend.example"])
+    access = build_access("127.0.0.1", origins=["https://Friend.example"])
     assert ask(access, headers={"origin": origin}).status_code == status
 
 
@@ -126,7 +126,7 @@ def basic(password):
     ],
 )
 def test_the_token_is_asked_of_every_request(header, status):
-    access = bound_to("127.0.0.1", token=SECRET)
+    access = build_access("127.0.0.1", token=SECRET)
     for method in ("GET", "POST", "PUT", "DELETE"):
         answer = ask(access, method=method, headers={} if header is None else {"authorization": header})
         assert answer.status_code == status
@@ -134,14 +134,14 @@ def test_the_token_is_asked_of_every_request(header, status):
 
 
 def test_the_token_is_in_no_repr():
-    assert SECRET not in repr(bound_to("127.0.0.1", token=SECRET))
+    assert SECRET not in repr(build_access("127.0.0.1", token=SECRET))
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "worlds.example"])
 def test_no_server_beyond_the_loopback_without_a_token(host):
     with pytest.raises(ConfigError, match="no token is set"):
-        bound_to(host)
-    assert bound_to(host, token=SECRET).token == SECRET
+        build_access(host)
+    assert build_access(host, token=SECRET).token == SECRET
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_no_server_beyond_the_loopback_without_a_token(host):
 )
 def test_tokens_that_cannot_be_used(token):
     with pytest.raises(ConfigError, match="token") as caught:
-        bound_to("0.0.0.0", token=token)
+        build_access("0.0.0.0", token=token)
     assert not token or token not in str(caught.value)
 
 
@@ -201,11 +201,11 @@ VALUES = st.recursive(
 @settings(max_examples=300, deadline=None)
 @given(VALUES, st.integers(0, 8))
 def test_depth_is_that_of_the_parsed_value(value, limit):
-    assert too_deep(json.dumps(value).encode(), limit) is (depth_of(value) > limit)
+    assert is_too_deep(json.dumps(value).encode(), limit) is (depth_of(value) > limit)
 
 
 def test_flat_bodies_with_many_brackets_are_fine():
-    assert not too_deep(json.dumps({"steps": [{"a": "}{]["} for _ in range(1000)]}).encode(), 3)
+    assert not is_too_deep(json.dumps({"steps": [{"a": "}{]["} for _ in range(1000)]}).encode(), 3)
 
 
 def test_a_client_that_leaves_in_the_middle_of_its_body_is_answered_nothing():
@@ -218,7 +218,7 @@ def test_a_client_that_leaves_in_the_middle_of_its_body_is_answered_nothing():
         sent.append(message)
 
     scope = {"type": "http", "headers": [(b"host", b"localhost"), (b"content-length", b"5")]}
-    asyncio.run(guarded(told, Access())(scope, receive, send))
+    asyncio.run(guard_app(told, Access())(scope, receive, send))
     assert sent == []
 
 
@@ -227,7 +227,7 @@ FRIEND = {"origin": "https://friend.example"}
 
 def test_pages_of_allowed_sites_may_read_the_answers():
     """Cross-origin resource sharing, as the Fetch standard has it: browsers ask first, without a token."""
-    access = bound_to("127.0.0.1", token=SECRET, origins=["https://friend.example"])
+    access = build_access("127.0.0.1", token=SECRET, origins=["https://friend.example"])
     asked = {**FRIEND, "access-control-request-method": "POST", "access-control-request-headers": "authorization"}
     permit = ask(access, method="OPTIONS", headers=asked)
     assert permit.status_code == 204 and permit.headers["access-control-allow-origin"] == FRIEND["origin"]
@@ -239,7 +239,7 @@ def test_pages_of_allowed_sites_may_read_the_answers():
 
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE", "OPTIONS"])
 def test_asking_first_opens_nothing(method):
-    access = bound_to("127.0.0.1", token=SECRET, origins=["https://friend.example"])
+    access = build_access("127.0.0.1", token=SECRET, origins=["https://friend.example"])
     for origin in ({}, FRIEND, {"origin": "https://evil.example"}):
         for asked in ({}, {"access-control-request-method": "POST"}):
             if not (method == "OPTIONS" and origin is FRIEND and asked):
@@ -248,4 +248,4 @@ def test_asking_first_opens_nothing(method):
 
 
 def test_without_an_origin_nothing_is_shared():
-    assert "access-control-allow-origin" not in ask(bound_to("127.0.0.1")).headers
+    assert "access-control-allow-origin" not in ask(build_access("127.0.0.1")).headers

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from evolvent.errors import ErrorRecord
-from evolvent.trajectory import Annotation, Branch, Generation, Place, Score, Step, Task, Trajectory
+from evolvent.trajectory import Annotation, AnnotationTarget, Branch, Generation, Score, Step, Task, Trajectory
 
 INF = float("inf")
 _text = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -83,7 +83,7 @@ annotations = st.builds(
     Annotation,
     st.just("a"),
     _text,
-    st.builds(Place, *[st.none() | st.integers(0, 9)] * 4),
+    st.builds(AnnotationTarget, *[st.none() | st.integers(0, 9)] * 4),
     st.one_of(_number, _text, st.sampled_from(["inf", "nan"]), st.lists(_number, max_size=3).map(tuple)),
 )
 

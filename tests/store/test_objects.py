@@ -36,10 +36,10 @@ from evolvent.errors import (
     UnsafePath,
 )
 from evolvent.store import objects_manifest
-from evolvent.store.objects import Objects, Patience
-from evolvent.store.objects_place import Place, place_of
-from evolvent.store.objects_pull import copy_at, fetch, stored
-from evolvent.store.objects_push import publish
+from evolvent.store.objects import ObjectStore, RetryPolicy
+from evolvent.store.objects_place import StorageURL, parse_storage_url
+from evolvent.store.objects_pull import fetch_copy, open_copy, open_published_store
+from evolvent.store.objects_push import push_copy
 from evolvent.store.store import Store
 
 
@@ -149,13 +149,13 @@ class _Told:
         return getattr(self.file, name)
 
 
-def at(folder: Path, handler: Faulty | None = None) -> tuple[Place, Faulty]:
+def at(folder: Path, handler: Faulty | None = None) -> tuple[StorageURL, Faulty]:
     handler = handler or Faulty()
-    return Place(fs.PyFileSystem(handler), str(folder), "test://there/copy"), handler
+    return StorageURL(fs.PyFileSystem(handler), str(folder), "test://there/copy"), handler
 
 
-def patient(pauses: list[float] | None = None, tries: int = 4) -> Patience:
-    return Patience(tries=tries, rng=Random(1), sleep=(pauses if pauses is not None else []).append)
+def patient(pauses: list[float] | None = None, tries: int = 4) -> RetryPolicy:
+    return RetryPolicy(tries=tries, rng=Random(1), sleep=(pauses if pauses is not None else []).append)
 
 
 def outage(*_) -> OSError:
@@ -186,25 +186,27 @@ def outage(*_) -> OSError:
 )
 def test_an_address_that_names_no_place(address, told):
     with pytest.raises(ConfigError) as caught:
-        place_of(address)
+        parse_storage_url(address)
     assert told in str(caught.value)
 
 
 def test_an_address_holds_no_secrets_and_tells_none():
     with pytest.raises(ConfigError) as caught:
-        place_of("s3://AKIAkey:s3cr3tvalue@/../x?secret_key=s3cr3tvalue&endpoint_override=http://u:s3cr3tvalue@h")
+        parse_storage_url(
+            "s3://AKIAkey:s3cr3tvalue@/../x?secret_key=s3cr3tvalue&endpoint_override=http://u:s3cr3tvalue@h"
+        )
     assert len(caught.value.problems) == 5  # bucket, path, option, endpoint, login
     assert "s3cr3t" not in str(caught.value) and "AKIA" not in str(caught.value)
 
 
 def test_places_of_every_kind(tmp_path):
-    place = place_of("s3://bucket/a/b/?endpoint_override=http://127.0.0.1:9&region=eu-west-1")
-    assert (place.path, place.address, place.atomic) == ("bucket/a/b", "s3://bucket/a/b", True)
+    place = parse_storage_url("s3://bucket/a/b/?endpoint_override=http://127.0.0.1:9&region=eu-west-1")
+    assert (place.path, place.address, place.is_atomic) == ("bucket/a/b", "s3://bucket/a/b", True)
     assert place.filesystem.region == "eu-west-1"
-    place = place_of("gs://bucket/a?anonymous=true")
-    assert (place.path, place.address, place.atomic) == ("bucket/a", "gs://bucket/a", True)
-    place = place_of(f"file://{tmp_path}/a")
-    assert (place.path, place.atomic) == (f"{tmp_path}/a", False)
+    place = parse_storage_url("gs://bucket/a?anonymous=true")
+    assert (place.path, place.address, place.is_atomic) == ("bucket/a", "gs://bucket/a", True)
+    place = parse_storage_url(f"file://{tmp_path}/a")
+    assert (place.path, place.is_atomic) == (f"{tmp_path}/a", False)
 
 
 def test_hdfs_without_hadoop_is_said(monkeypatch):
@@ -212,7 +214,7 @@ def test_hdfs_without_hadoop_is_said(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     with pytest.raises(StoreUnavailable, match=r"Hadoop's own library: Unable to load lib(jvm|hdfs).*install Hadoop"):
-        place_of("hdfs://namenode:8020/runs/a")
+        parse_storage_url("hdfs://namenode:8020/runs/a")
 
 
 # ---------------------------------------------------------------------- there and back
@@ -220,31 +222,31 @@ def test_hdfs_without_hadoop_is_said(monkeypatch):
 
 def test_a_run_comes_back_as_it_was(tmp_path):
     run = a_run(tmp_path / "run")
-    place = place_of(f"file://{tmp_path}/there/run")
+    place = parse_storage_url(f"file://{tmp_path}/there/run")
     told = []
-    done = publish(run, place, progress=told.append)
+    done = push_copy(run, place, progress=told.append)
     files = tree(run)
     assert {name: (entry.size, entry.sha256) for name, entry in done.manifest.files.items()} == {
         name: (len(data), hashlib.sha256(data).hexdigest()) for name, data in files.items()
     }
     kept = tree(tmp_path / "there/run")
-    assert kept.pop("evolvent-manifest.json") == done.manifest.raw()
+    assert kept.pop("evolvent-manifest.json") == done.manifest.encode()
     assert kept == {f"objects/{hashlib.sha256(data).hexdigest()}": data for data in files.values()}, "equal files: once"
     assert done.objects == len(kept) == len(files) - 1
     assert told[-1].bytes == told[-1].of_bytes == done.bytes and told[-1].files == told[-1].of_files == done.objects
-    back = fetch(copy_at(place), tmp_path / "back")
+    back = fetch_copy(open_copy(place), tmp_path / "back")
     assert tree(tmp_path / "back") == files and back.bytes == done.bytes
     assert sorted(path.name for path in tmp_path.iterdir()) == ["back", "run", "there"], "nothing is left beside it"
     assert [t.id for t in Store.open(tmp_path / "back/trajectories").trajectories()][-1] == "evolve-1/last"
-    again = publish(run, place)
+    again = push_copy(run, place)
     assert (again.objects, again.bytes) == (0, 0)
 
 
 def test_the_manifest_by_hand(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run/a").write_bytes(b"abc")
-    place = place_of(f"file://{tmp_path}/there")
-    publish(tmp_path / "run", place)
+    place = parse_storage_url(f"file://{tmp_path}/there")
+    push_copy(tmp_path / "run", place)
     digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"  # FIPS 180-2, appendix B.1
     assert json.loads((tmp_path / "there/evolvent-manifest.json").read_text()) == {
         "format": 1,
@@ -267,7 +269,7 @@ def test_what_stays_behind(tmp_path):
         (run / name).write_bytes(data)
     (run / "empty").mkdir()
     (run / "uv.lock").write_bytes(b"version = 1\n")  # somebody's file, and no lock
-    done = publish(run, place_of(f"file://{tmp_path}/there"))
+    done = push_copy(run, parse_storage_url(f"file://{tmp_path}/there"))
     assert set(done.manifest.files) == wanted | {"uv.lock"}
     assert (run / "uv.lock").read_bytes() == b"version = 1\n"
 
@@ -286,22 +288,22 @@ def test_what_is_not_followed(tmp_path, kind):
     else:
         (run / {"name": "a:b", "reserved": "nul.txt"}[kind]).write_bytes(b"")
     with pytest.raises(UnsafePath):
-        publish(run, place_of(f"file://{tmp_path}/there"))
+        push_copy(run, parse_storage_url(f"file://{tmp_path}/there"))
     assert not (tmp_path / "there").exists()
 
 
 def test_a_run_that_is_going_on_is_refused(tmp_path):
     run = a_run(tmp_path / "run")
-    place = place_of(f"file://{tmp_path}/there")
+    place = parse_storage_url(f"file://{tmp_path}/there")
     with Store.open(run / "trajectories", writing=True), pytest.raises(Locked) as caught:
-        publish(run, place)
+        push_copy(run, place)
     assert caught.value.pid == os.getpid()
     (run / ".train.lock").write_text('{"pid": 7, "host": "elsewhere"}')
     with pytest.raises(Locked, match="elsewhere"):
-        publish(run, place)
+        push_copy(run, place)
     assert not (tmp_path / "there").exists()
     (run / ".train.lock").write_text(json.dumps({"pid": 7, "host": socket.gethostname()}))  # it was killed
-    publish(run, place)
+    push_copy(run, place)
 
 
 def test_locks_that_cannot_be_written(tmp_path, monkeypatch):
@@ -309,13 +311,13 @@ def test_locks_that_cannot_be_written(tmp_path, monkeypatch):
     lock = run / "trajectories/writer.lock"
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write everything
     with Store.open(run / "trajectories", writing=True), pytest.raises(Locked) as caught:
-        publish(run, place_of(f"file://{tmp_path}/there"))
+        push_copy(run, parse_storage_url(f"file://{tmp_path}/there"))
     assert caught.value.pid == os.getpid()
     lock.write_text('{"pid": 7, "host": "elsewhere"}')
     with pytest.raises(Locked, match="elsewhere"):
-        publish(run, place_of(f"file://{tmp_path}/there"))
+        push_copy(run, parse_storage_url(f"file://{tmp_path}/there"))
     lock.write_text("")
-    publish(run, place_of(f"file://{tmp_path}/there"))
+    push_copy(run, parse_storage_url(f"file://{tmp_path}/there"))
     assert lock.read_text() == ""
 
 
@@ -328,7 +330,7 @@ def test_nobody_writes_meanwhile(tmp_path):
             Store.open(run / "trajectories", writing=True)
         refused.append(moved)
 
-    publish(run, place_of(f"file://{tmp_path}/there"), progress=resume)
+    push_copy(run, parse_storage_url(f"file://{tmp_path}/there"), progress=resume)
     assert refused
     Store.open(run / "trajectories", writing=True).close()
 
@@ -336,7 +338,7 @@ def test_nobody_writes_meanwhile(tmp_path):
 @pytest.mark.parametrize("change", ["content", "added", "removed"])
 def test_a_folder_that_changes_meanwhile(tmp_path, change):
     run = a_run(tmp_path / "run")
-    place = place_of(f"file://{tmp_path}/there")
+    place = parse_storage_url(f"file://{tmp_path}/there")
     changed = []
 
     def meddle(moved):
@@ -352,35 +354,35 @@ def test_a_folder_that_changes_meanwhile(tmp_path, change):
                 (run / "run.json").unlink()
 
     with pytest.raises(StoreUnavailable, match=r"changed while it was read|cannot use"):
-        publish(run, place, progress=meddle, workers=1)
+        push_copy(run, place, progress=meddle, workers=1)
     assert not (tmp_path / "there/evolvent-manifest.json").exists()
     for path in (tmp_path / "there/objects").iterdir():
         if not path.name.endswith(".part~"):
             assert hashlib.sha256(path.read_bytes()).hexdigest() == path.name
-    publish(run, place)
-    fetch(copy_at(place), tmp_path / "back")
+    push_copy(run, place)
+    fetch_copy(open_copy(place), tmp_path / "back")
     assert tree(tmp_path / "back") == tree(run)
 
 
 def test_another_copy_is_not_overwritten(tmp_path):
     one, two = a_run(tmp_path / "one"), a_run(tmp_path / "two", more=2)
-    place = place_of(f"file://{tmp_path}/there")
-    first = publish(one, place).manifest
+    place = parse_storage_url(f"file://{tmp_path}/there")
+    first = push_copy(one, place).manifest
     with pytest.raises(ConfigError, match="copy of something else"):
-        publish(two, place)
-    assert copy_at(place).manifest == first
-    done = publish(two, place, replace=True)
-    assert done.objects < len(done.manifest.objects()), "what they have in common is not sent again"
-    fetch(copy_at(place), tmp_path / "back")
+        push_copy(two, place)
+    assert open_copy(place).manifest == first
+    done = push_copy(two, place, replace=True)
+    assert done.objects < len(done.manifest.names_by_digest()), "what they have in common is not sent again"
+    fetch_copy(open_copy(place), tmp_path / "back")
     assert tree(tmp_path / "back") == tree(two)
-    assert all((tmp_path / "there" / entry.name).exists() for entry in first.files.values()), "readers go on"
+    assert all((tmp_path / "there" / entry.object_name).exists() for entry in first.files.values()), "readers go on"
 
 
 def test_no_folder_and_nothing_in_it(tmp_path):
     (tmp_path / "empty").mkdir()
     for name in ("empty", "nowhere"):
         with pytest.raises(ConfigError, match="name a run or a store"):
-            publish(tmp_path / name, place_of(f"file://{tmp_path}/there"))
+            push_copy(tmp_path / name, parse_storage_url(f"file://{tmp_path}/there"))
 
 
 def test_the_commands(tmp_path, capsys):
@@ -413,12 +415,15 @@ def test_outages_are_waited_for(tmp_path):
     pauses: list[float] = []
     failing = Faulty(lambda number, *_: outage() if 5 <= number < 12 or number % 7 == 0 else None)
     place, handler = at(tmp_path / "there", failing)
-    publish(
-        run, place, workers=1, patience=Patience(tries=40, base_s=1.0, cap_s=4.0, rng=Random(1), sleep=pauses.append)
+    push_copy(
+        run,
+        place,
+        workers=1,
+        retry_policy=RetryPolicy(tries=40, base_s=1.0, cap_s=4.0, rng=Random(1), sleep=pauses.append),
     )
     assert pauses and all(0.5 <= pause <= 4.0 for pause in pauses) and max(pauses) > 2.0
     handler.fails = lambda number, call, path: outage() if call == "read" and number % 3 == 0 else None
-    fetch(copy_at(place, patience=patient(tries=9)), tmp_path / "back", workers=1)
+    fetch_copy(open_copy(place, retry_policy=patient(tries=9)), tmp_path / "back", workers=1)
     assert tree(tmp_path / "back") == tree(run)
 
 
@@ -426,7 +431,7 @@ def test_patience_ends(tmp_path):
     pauses: list[float] = []
     place, handler = at(tmp_path / "there", Faulty(lambda n, call, path: outage() if call == "write" else None))
     with pytest.raises(StoreUnavailable, match=r"SLOW_DOWN.*got 4 tries; run the command again") as caught:
-        publish(a_run(tmp_path / "run"), place, workers=1, patience=patient(pauses))
+        push_copy(a_run(tmp_path / "run"), place, workers=1, retry_policy=patient(pauses))
     assert "test://there/copy: cannot send objects/" in str(caught.value)
     assert len(pauses) == 3 and not (tmp_path / "there/evolvent-manifest.json").exists()
     assert max(handler.calls.values()) == 4
@@ -450,7 +455,7 @@ def test_what_waiting_does_not_mend(tmp_path, monkeypatch, text, kind):
     place, _ = at(tmp_path, Faulty(lambda *_: error))
     pauses: list[float] = []
     with pytest.raises(kind) as caught:
-        Objects(place, patient(pauses)).put("x", lambda: [b"x"])
+        ObjectStore(place, patient(pauses)).write_object("x", lambda: [b"x"])
     assert type(caught.value) is kind and not pauses
     assert "very-secret" not in str(caught.value)
 
@@ -463,23 +468,23 @@ def test_whatever_fails_a_manifest_means_a_copy(faults, workers, tries):
         run = a_run(root / "run")
         place, handler = at(root / "there", Faulty(lambda number, *_: outage() if number in faults else None))
         try:
-            publish(run, place, workers=workers, patience=patient(tries=tries))
+            push_copy(run, place, workers=workers, retry_policy=patient(tries=tries))
             whole = True
         except StoreUnavailable:
             whole = False
         assert (root / "there/evolvent-manifest.json").exists() == whole
         handler.fails = lambda *_: None
         arrived = {path.name for path in (root / "there").glob("objects/*") if not path.name.endswith(".part~")}
-        done = publish(run, place)
-        assert done.objects == len(done.manifest.objects()) - len(arrived), "nothing that arrived is sent again"
-        fetch(copy_at(place), root / "back")
+        done = push_copy(run, place)
+        assert done.objects == len(done.manifest.names_by_digest()) - len(arrived), "nothing that arrived is sent again"
+        fetch_copy(open_copy(place), root / "back")
         assert tree(root / "back") == tree(run)
 
 
 def test_a_pull_goes_on_where_it_was(tmp_path):
     run = a_run(tmp_path / "run")
     place, handler = at(tmp_path / "there")
-    objects = len(publish(run, place).manifest.objects())
+    objects = len(push_copy(run, place).manifest.names_by_digest())
     handler.calls.clear()
     opened = []
 
@@ -490,14 +495,14 @@ def test_a_pull_goes_on_where_it_was(tmp_path):
 
     handler.fails = third
     with pytest.raises(StoreUnavailable):
-        fetch(copy_at(place, patience=patient()), tmp_path / "back", workers=1)
+        fetch_copy(open_copy(place, retry_policy=patient()), tmp_path / "back", workers=1)
     assert not (tmp_path / "back").exists()
     handler.fails = lambda *_: None
     handler.calls.clear()
     (beside,) = tmp_path.glob(".back.*")
     first = next(path for path in (beside / "files").rglob("*") if path.is_file() and path.stat().st_size)
     first.write_bytes(bytes(first.stat().st_size))  # the disk lost what was in it
-    fetch(copy_at(place), tmp_path / "back", workers=1)
+    fetch_copy(open_copy(place), tmp_path / "back", workers=1)
     assert tree(tmp_path / "back") == tree(run)
     fetched = {name for call, name in handler.calls if call == "open"} - {"evolvent-manifest.json"}
     empty = 1  # read without a request
@@ -505,13 +510,13 @@ def test_a_pull_goes_on_where_it_was(tmp_path):
 
 
 def test_a_large_object_is_read_on(tmp_path, monkeypatch):
-    monkeypatch.setattr("evolvent.store.objects.CHUNK", 1000)
+    monkeypatch.setattr("evolvent.store.objects.CHUNK_BYTES", 1000)
     place, handler = at(tmp_path / "there")
     (tmp_path / "run").mkdir()
     (tmp_path / "run/large").write_bytes(bytes(range(250)) * 40)
-    publish(tmp_path / "run", place)
+    push_copy(tmp_path / "run", place)
     handler.fails = lambda number, call, path: outage() if call == "read" and number % 3 == 0 else None
-    fetch(copy_at(place, patience=patient()), tmp_path / "back")
+    fetch_copy(open_copy(place, retry_policy=patient()), tmp_path / "back")
     assert tree(tmp_path / "back") == tree(tmp_path / "run")
     assert [count for name, count in handler.read.items() if name != "evolvent-manifest.json"] == [10_000]
 
@@ -521,9 +526,11 @@ def test_a_large_object_is_read_on(tmp_path, monkeypatch):
 
 def test_damaged_objects_are_found_and_mended(tmp_path):
     run = a_run(tmp_path / "run")
-    place = place_of(f"file://{tmp_path}/there")
-    files = publish(run, place).manifest.files
-    cut, wrong, gone = (tmp_path / "there" / files[name].name for name in ("model/weights", "report.html", "run.json"))
+    place = parse_storage_url(f"file://{tmp_path}/there")
+    files = push_copy(run, place).manifest.files
+    cut, wrong, gone = (
+        tmp_path / "there" / files[name].object_name for name in ("model/weights", "report.html", "run.json")
+    )
     good = {path: path.read_bytes() for path in (cut, wrong, gone)}
     for damage in (
         lambda: cut.write_bytes(b"w" * 2999),
@@ -533,12 +540,12 @@ def test_damaged_objects_are_found_and_mended(tmp_path):
     ):
         damage()
         with pytest.raises((HashMismatch, Incomplete), match="push it again"):
-            fetch(copy_at(place), tmp_path / "damaged")
+            fetch_copy(open_copy(place), tmp_path / "damaged")
         assert not (tmp_path / "damaged").exists()
         shutil.rmtree(*tmp_path.glob(".damaged.*"))
-        assert publish(run, place, check=True).objects == 1
+        assert push_copy(run, place, check=True).objects == 1
         assert {path: path.read_bytes() for path in good} == good
-    fetch(copy_at(place), tmp_path / "back")
+    fetch_copy(open_copy(place), tmp_path / "back")
     assert tree(tmp_path / "back") == tree(run)
 
 
@@ -590,58 +597,58 @@ def _named(*names: str) -> str:
     ],
 )
 def test_hostile_manifests(tmp_path, monkeypatch, text, kind):
-    monkeypatch.setattr(objects_manifest, "_LARGEST", 2000 if text.isspace() else 1 << 20)
+    monkeypatch.setattr(objects_manifest, "_MAX_MANIFEST_BYTES", 2000 if text.isspace() else 1 << 20)
     place, handler = at(tmp_path / "there")
     (tmp_path / "there").mkdir()
     (tmp_path / "there/evolvent-manifest.json").write_text(text)
     with pytest.raises(kind):
-        fetch(copy_at(place), tmp_path / "in/back")
+        fetch_copy(open_copy(place), tmp_path / "in/back")
     assert not [path for path in tmp_path.rglob("*") if "evil" in path.name]
     assert not (tmp_path / "in/back").exists()
     assert {name for call, name in handler.calls} == {"evolvent-manifest.json"}, "nothing else was asked for"
 
 
 def test_a_damaged_manifest_can_be_replaced(tmp_path):
-    run, place = a_run(tmp_path / "run"), place_of(f"file://{tmp_path}/there")
-    publish(run, place)
+    run, place = a_run(tmp_path / "run"), parse_storage_url(f"file://{tmp_path}/there")
+    push_copy(run, place)
     (tmp_path / "there/evolvent-manifest.json").write_text("{")
     with pytest.raises(Incomplete, match="--replace"):
-        publish(run, place)
-    assert publish(run, place, replace=True).objects == 0
-    fetch(copy_at(place), tmp_path / "back")
+        push_copy(run, place)
+    assert push_copy(run, place, replace=True).objects == 0
+    fetch_copy(open_copy(place), tmp_path / "back")
 
 
 def test_a_link_beside_the_folder_is_not_followed(tmp_path):
-    place = place_of(f"file://{tmp_path}/there")
-    publish(a_run(tmp_path / "run"), place)
-    copy = copy_at(place)
+    place = parse_storage_url(f"file://{tmp_path}/there")
+    push_copy(a_run(tmp_path / "run"), place)
+    copy = open_copy(place)
     beside = tmp_path / f".back.{copy.manifest.digest[:12]}.part~/files"
     beside.mkdir(parents=True)
     (tmp_path / "outside").mkdir()
     (beside / "model").symlink_to(tmp_path / "outside")
     with pytest.raises(UnsafePath):
-        fetch(copy, tmp_path / "back")
+        fetch_copy(copy, tmp_path / "back")
     assert not list((tmp_path / "outside").iterdir())
 
 
 def test_a_folder_that_exists_is_left_alone(tmp_path):
-    place = place_of(f"file://{tmp_path}/there")
-    publish(a_run(tmp_path / "run"), place)
+    place = parse_storage_url(f"file://{tmp_path}/there")
+    push_copy(a_run(tmp_path / "run"), place)
     with pytest.raises(ConfigError, match="exists"):
-        fetch(copy_at(place), tmp_path / "run")
+        fetch_copy(open_copy(place), tmp_path / "run")
     with pytest.raises(Incomplete, match="holds no copy"):
-        copy_at(place_of(f"file://{tmp_path}/nowhere"))
+        open_copy(parse_storage_url(f"file://{tmp_path}/nowhere"))
 
 
 def test_two_pulls_at_once(tmp_path):
-    place = place_of(f"file://{tmp_path}/there")
-    publish(a_run(tmp_path / "run"), place)
+    place = parse_storage_url(f"file://{tmp_path}/there")
+    push_copy(a_run(tmp_path / "run"), place)
 
     def other(moved):
         with pytest.raises(Locked):
-            fetch(copy_at(place), tmp_path / "back")
+            fetch_copy(open_copy(place), tmp_path / "back")
 
-    fetch(copy_at(place), tmp_path / "back", progress=other)
+    fetch_copy(open_copy(place), tmp_path / "back", progress=other)
 
 
 # ---------------------------------------------------------------------- reading
@@ -651,19 +658,19 @@ def test_two_pulls_at_once(tmp_path):
 def test_a_store_is_read_from_its_copy(tmp_path, inner):
     run = a_run(tmp_path / "run")
     place, handler = at(tmp_path / "there")
-    publish(run / inner, place)
+    push_copy(run / inner, place)
     handler.calls.clear()
-    own = list(Store.open(run / "trajectories").trajectories(where={"success": True}))
-    with stored(place, cache=tmp_path / "cache") as store:
-        assert list(store.trajectories(where={"success": True})) == own and len(own) == 3
+    own = list(Store.open(run / "trajectories").trajectories(filters={"success": True}))
+    with open_published_store(place, cache=tmp_path / "cache") as store:
+        assert list(store.trajectories(filters={"success": True})) == own and len(own) == 3
         assert store.get("evolve-1/1").success is False
     opened = {name for call, name in handler.calls if call == "open"} - {"evolvent-manifest.json"}
     assert len(opened) == 4, "two parts, the segment and its manifest; no models"
     handler.calls.clear()
-    with stored(place, cache=tmp_path / "cache") as store:
+    with open_published_store(place, cache=tmp_path / "cache") as store:
         assert store.path.is_relative_to(tmp_path / "cache")
     assert {name for call, name in handler.calls} == {"evolvent-manifest.json"}
-    with stored(place) as store:
+    with open_published_store(place) as store:
         path = store.path
         assert len(list(store.ids())) == 5
     assert not path.exists()
@@ -672,9 +679,9 @@ def test_a_store_is_read_from_its_copy(tmp_path, inner):
 def test_a_copy_without_a_store(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run/a").write_bytes(b"a")
-    place = place_of(f"file://{tmp_path}/there")
-    publish(tmp_path / "run", place)
-    with pytest.raises(Incomplete, match="holds no store"), stored(place):
+    place = parse_storage_url(f"file://{tmp_path}/there")
+    push_copy(tmp_path / "run", place)
+    with pytest.raises(Incomplete, match="holds no store"), open_published_store(place):
         pass
 
 
@@ -687,17 +694,17 @@ def test_single_files_and_columns(tmp_path):
             store.append(replace(one, steps=steps))
         store.seal()
     place, handler = at(tmp_path / "there")
-    copy = copy_at(place) if publish(tmp_path / "run", place) else None
+    copy = open_copy(place) if push_copy(tmp_path / "run", place) else None
     name = next(name for name in copy.manifest.files if "parquet/steps" in name)
     entry = copy.manifest.files[name]
     with copy.open(name) as file:
         actions = pq.read_table(file, columns=["action"])
     assert actions.num_rows == 1200 and handler.read[entry.sha256] < entry.size / 2, "only what is asked for is read"
-    assert hashlib.sha256(copy.read(name)).hexdigest() == entry.sha256
-    path = tmp_path / "there" / entry.name
+    assert hashlib.sha256(copy.read_file(name)).hexdigest() == entry.sha256
+    path = tmp_path / "there" / entry.object_name
     path.write_bytes(bytes(entry.size))
     with pytest.raises(HashMismatch):
-        copy.read(name)
+        copy.read_file(name)
     with pytest.raises(ConfigError, match="no file 'x'"):
-        copy.read("x")
+        copy.read_file("x")
     assert issubclass(HashMismatch, EvolventError)

@@ -25,10 +25,10 @@ from test_objects import a_run, tree
 
 from evolvent.cli.main import main
 from evolvent.errors import HashMismatch, StoreUnavailable
-from evolvent.store.objects import Patience
-from evolvent.store.objects_place import place_of
-from evolvent.store.objects_pull import copy_at, fetch, stored
-from evolvent.store.objects_push import publish
+from evolvent.store.objects import RetryPolicy
+from evolvent.store.objects_place import parse_storage_url
+from evolvent.store.objects_pull import fetch_copy, open_copy, open_published_store
+from evolvent.store.objects_push import push_copy
 from evolvent.store.store import Store
 
 KEY, SECRET = "an-access-key-id", "a-very-secret-access-key"
@@ -208,11 +208,11 @@ def credentials(monkeypatch):
 
 
 def place(port: int, name: str):
-    return place_of(f"s3://bucket/{name}?endpoint_override=127.0.0.1:{port}&scheme=http")
+    return parse_storage_url(f"s3://bucket/{name}?endpoint_override=127.0.0.1:{port}&scheme=http")
 
 
-def patient(tries: int = 12) -> Patience:
-    return Patience(tries=tries, base_s=0.1, cap_s=0.5, rng=Random(1))
+def patient(tries: int = 12) -> RetryPolicy:
+    return RetryPolicy(tries=tries, base_s=0.1, cap_s=0.5, rng=Random(1))
 
 
 def objects(folder: Path) -> dict[str, int]:
@@ -246,15 +246,15 @@ def test_the_command_pushes_and_pulls(server, tmp_path, command, monkeypatch, ca
 
 def test_a_store_is_read_from_the_server(server, tmp_path):
     run = a_run(tmp_path / "run")
-    publish(run, place(server.port, "read/run"))
-    with stored(place(server.port, "read/run")) as store:
+    push_copy(run, place(server.port, "read/run"))
+    with open_published_store(place(server.port, "read/run")) as store:
         assert list(store.trajectories()) == list(Store.open(run / "trajectories").trajectories())
 
 
 def test_objects_in_parts(server, tmp_path):
     run = large(tmp_path / "run")
-    publish(run, place(server.port, "parts/run"))
-    fetch(copy_at(place(server.port, "parts/run")), tmp_path / "back")
+    push_copy(run, place(server.port, "parts/run"))
+    fetch_copy(open_copy(place(server.port, "parts/run")), tmp_path / "back")
     assert tree(tmp_path / "back") == tree(run)
 
 
@@ -271,8 +271,10 @@ def test_the_server_dies_and_comes_back(server, tmp_path):
             server.kill()
             threading.Timer(0.5, server.start).start()
 
-    publish(run, place(server.port, "dies/run"), workers=3, patience=patient(), progress=die)
-    fetch(copy_at(place(server.port, "dies/run"), patience=patient()), tmp_path / "back", workers=3, progress=die)
+    push_copy(run, place(server.port, "dies/run"), workers=3, retry_policy=patient(), progress=die)
+    fetch_copy(
+        open_copy(place(server.port, "dies/run"), retry_policy=patient()), tmp_path / "back", workers=3, progress=die
+    )
     assert died == ["sent", "fetched"]
     assert tree(tmp_path / "back") == tree(run)
 
@@ -301,8 +303,8 @@ def test_requests_that_fail(between, server, tmp_path, fault):
 
     between.rule = rule
     there = place(between.port, f"fails/{fault}")
-    publish(run, there, workers=4, patience=patient())
-    fetch(copy_at(there, patience=patient()), tmp_path / "back", workers=4)
+    push_copy(run, there, workers=4, retry_policy=patient())
+    fetch_copy(open_copy(there, retry_policy=patient()), tmp_path / "back", workers=4)
     assert {request.split()[0] for request in failed} >= {"PUT", "GET"} and max(Counter(failed).values()) == 4
     assert tree(tmp_path / "back") == tree(run)
     assert objects(server.folder / "bucket/fails" / fault) == {
@@ -317,7 +319,7 @@ def test_an_upload_that_ends_in_the_middle(between, server, tmp_path, fault):
     there = place(between.port, f"middle/{fault}")
     between.rule = lambda request: fault if "partNumber=2" in request else None
     with pytest.raises(StoreUnavailable, match=r"NETWORK_CONNECTION.*run the command again"):
-        publish(run, there, workers=2, patience=patient(tries=1))
+        push_copy(run, there, workers=2, retry_policy=patient(tries=1))
     at = server.folder / "bucket/middle" / fault
     assert objects(at).get(digest, 0) < 23 << 20, "never taken for a whole one"
     assert not (at / "evolvent-manifest.json").exists()
@@ -325,9 +327,9 @@ def test_an_upload_that_ends_in_the_middle(between, server, tmp_path, fault):
     between.rule = lambda request: (
         fault if "partNumber=2" in request and (failed.append(1) or len(failed) < 5) else None
     )
-    assert publish(run, there, patience=patient()).objects >= 1
+    assert push_copy(run, there, retry_policy=patient()).objects >= 1
     assert len(failed) > 4, "the second part was tried until it went through"
-    fetch(copy_at(there), tmp_path / "back")
+    fetch_copy(open_copy(there), tmp_path / "back")
     assert tree(tmp_path / "back") == tree(run)
 
 
@@ -338,9 +340,9 @@ def test_the_answer_to_the_last_part_is_lost(between, server, tmp_path):
     between.rule = lambda request: (
         "late" if "POST" in request and "uploadId=" in request and (lost.append(1) or len(lost) < 3) else None
     )
-    publish(run, there, patience=patient())
+    push_copy(run, there, retry_policy=patient())
     assert lost
-    fetch(copy_at(there), tmp_path / "back")
+    fetch_copy(open_copy(there), tmp_path / "back")
     assert tree(tmp_path / "back") == tree(run)
 
 
@@ -356,7 +358,7 @@ def test_a_file_that_changes_under_way(server, tmp_path):
                 file.write(b"other")
 
     with pytest.raises(StoreUnavailable, match="changed while it was read"):
-        publish(run, place(server.port, "changes/run"), workers=1, progress=change)
+        push_copy(run, place(server.port, "changes/run"), workers=1, progress=change)
     at = server.folder / "bucket/changes/run"
     assert objects(at).get(digest, 0) < 23 << 20 and not (at / "evolvent-manifest.json").exists()
 
@@ -385,13 +387,13 @@ def test_a_push_that_is_killed_goes_on(between, server, tmp_path, command, monke
     sent = between.sent()
     assert all(sent[digest] == before[digest] for digest in arrived), "nothing that arrived is sent again"
     assert sum(count - 1 for count in sent.values()) <= 4, "but for what was under way, all is sent once"
-    fetch(copy_at(place(server.port, "killed/run")), tmp_path / "back")
+    fetch_copy(open_copy(place(server.port, "killed/run")), tmp_path / "back")
     assert tree(tmp_path / "back") == tree(run)
 
 
 def test_a_pull_that_is_killed_goes_on(between, tmp_path, command, monkeypatch):
     run = a_run(tmp_path / "run", more=40)
-    publish(run, place(between.port, "halfway/run"))
+    push_copy(run, place(between.port, "halfway/run"))
     where = environment(AWS_ENDPOINT_URL=f"http://127.0.0.1:{between.port}")
     between.pause_s, between.requests = 0.03, []
     monkeypatch.setenv("AWS_ENDPOINT_URL", where["AWS_ENDPOINT_URL"])
@@ -416,17 +418,17 @@ def test_a_pull_that_is_killed_goes_on(between, tmp_path, command, monkeypatch):
 def test_damage_on_the_server(server, tmp_path):
     run = a_run(tmp_path / "run")
     there = place(server.port, "damaged/run")
-    manifest = publish(run, there).manifest
-    weights = server.folder / "bucket/damaged/run" / manifest.files["model/weights"].name
+    manifest = push_copy(run, there).manifest
+    weights = server.folder / "bucket/damaged/run" / manifest.files["model/weights"].object_name
     for damage in (b"w" * 2999, b"x" * 3000):
         weights.write_bytes(damage)
         server.kill()  # what it remembers of its disk is forgotten
         server.start()
         with pytest.raises(HashMismatch, match="push it again with --check"):
-            fetch(copy_at(there), tmp_path / f"back-{len(damage)}")
+            fetch_copy(open_copy(there), tmp_path / f"back-{len(damage)}")
         assert not (tmp_path / f"back-{len(damage)}").exists()
-        assert publish(run, there, check=True).objects == 1
-    fetch(copy_at(there), tmp_path / "back")
+        assert push_copy(run, there, check=True).objects == 1
+    fetch_copy(open_copy(there), tmp_path / "back")
     assert tree(tmp_path / "back") == tree(run)
 
 
@@ -449,5 +451,5 @@ def test_wrong_credentials_are_told_without_them(server, tmp_path, monkeypatch, 
 def test_a_bucket_that_is_missing(server, tmp_path):
     where = f"s3://nowhere/run?endpoint_override=http://127.0.0.1:{server.port}"
     with pytest.raises(StoreUnavailable, match=r"the bucket of s3://nowhere/run does not exist; make it first"):
-        publish(a_run(tmp_path / "run"), place_of(where))
+        push_copy(a_run(tmp_path / "run"), parse_storage_url(where))
     assert not (server.folder / "nowhere").exists()

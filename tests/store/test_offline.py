@@ -10,7 +10,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from evolvent.errors import SampleInvalid, StoreUnavailable
-from evolvent.store.episodes import joined
+from evolvent.store.episodes import concatenate_episodes
 from evolvent.store.offline import read_d4rl, read_minari
 from tests.sequence_support import ragged
 
@@ -139,7 +139,7 @@ def numbers(rows):
 def test_what_is_not_minari(tmp_path):
     with pytest.raises(StoreUnavailable):
         read_minari(tmp_path)
-    folder = minari(tmp_path / "set", joined([ragged(2)]))
+    folder = minari(tmp_path / "set", concatenate_episodes([ragged(2)]))
     with h5py.File(folder / "data" / "main_data.hdf5", "a") as file:
         del file["episode_0/rewards"]
         file["episode_0/rewards"] = np.zeros(3)

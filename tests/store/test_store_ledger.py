@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from evolvent.errors import CorruptRecord
-from evolvent.store.ledger import Ledger, read_spent
+from evolvent.store.ledger import Ledger, read_stage_cost
 
 
 def test_a_torn_last_line_is_no_stage_and_the_next_row_takes_its_place(tmp_path):
@@ -31,4 +31,4 @@ def test_what_is_no_ledger_is_refused(tmp_path, raw):
 def test_what_a_try_has_cost_is_checked(tmp_path, raw):
     (tmp_path / "spent.json").write_text(raw)
     with pytest.raises(CorruptRecord, match="the cost of the try is lost"):
-        read_spent(tmp_path)
+        read_stage_cost(tmp_path)

@@ -12,11 +12,11 @@ from stored import episode
 
 from evolvent.errors import ConfigError, ErrorRecord, SampleInvalid, StoreUnavailable
 from evolvent.store import query
-from evolvent.store.log import segments
-from evolvent.store.recover import Recovered
-from evolvent.store.seal import manifest
+from evolvent.store.log import list_segments
+from evolvent.store.recover import RecoveryReport
+from evolvent.store.seal import read_seal_manifest
 from evolvent.store.store import Store
-from evolvent.trajectory import Annotation, Branch, Place, Score, Step, Task
+from evolvent.trajectory import Annotation, AnnotationTarget, Branch, Score, Step, Task
 
 TASK = Task("lookup", "1", {"key": "x"}, "fetch", "seen", "train")
 
@@ -51,7 +51,7 @@ def test_an_open_episode_reads_as_interrupted_and_gives_way_to_a_later_one(tmp_p
     last = list(reader.trajectories())[-1]
     assert (last.id, last.steps, last.ended_by, last.score, last.rewards) == ("a", steps[:1], "error", Score(), (0.0,))
     assert last.error == ErrorRecord("interrupted", "the process ended before the episode did", 1, True)
-    assert reader.recover() == Recovered(kept=1, dropped_bytes=0, interrupted=1)
+    assert reader.recover() == RecoveryReport(num_finished=1, dropped_bytes=0, num_interrupted=1)
     reader.seal()
     assert list(reader.trajectories())[-1] == last
     with Store.open(tmp_path / "t", writing=True) as store:
@@ -63,7 +63,7 @@ def test_an_open_episode_reads_as_interrupted_and_gives_way_to_a_later_one(tmp_p
         with pytest.raises(SampleInvalid, match="already has"):
             store.append(episode("a"))
         assert store.path.joinpath("manifest.jsonl").read_bytes().count(b"\n") == 2
-    assert Store.open(tmp_path / "t").recover() == Recovered(2, 0, 0)
+    assert Store.open(tmp_path / "t").recover() == RecoveryReport(2, 0, 0)
 
 
 def test_an_interrupted_error_that_was_appended_gives_way_too(tmp_path):
@@ -91,14 +91,14 @@ def test_rotation_keeps_order_and_open_episodes(tmp_path, sealing):
                 store.seal()
             assert ids(Store.open(path))[-1] == "long"
         store.end("long", score=Score(4.0, 1.0, True))
-        assert len(segments(path)) > (1 if sealing else 5)
+        assert len(list_segments(path)) > (1 if sealing else 5)
         expected = [f"e{i:02}" for i in range(30)] + ["long"]
         assert ids(store) == expected
         assert [s.observation for s in store.get("long").steps] == ["o3", "o10", "o17", "o24"]
         report = store.seal()
-        assert segments(path) == [] and report.segments > 0
+        assert list_segments(path) == [] and report.segments > 0
         assert ids(store) == expected and len(store.get("long").steps) == 4
-    assert Store.open(path).recover() == Recovered(31, 0, 0)
+    assert Store.open(path).recover() == RecoveryReport(31, 0, 0)
 
 
 def test_sealing_again_after_a_kill_gives_the_same_bytes(tmp_path):
@@ -107,7 +107,7 @@ def test_sealing_again_after_a_kill_gives_the_same_bytes(tmp_path):
     with Store.open(path, writing=True, segment_bytes=2000) as store:
         for i in range(12):
             store.append(episode(f"e{(i * 5) % 12:02}"))
-            store.annotate(Annotation(f"e{(i * 5) % 12:02}", "prm", Place(0), i / 4))
+            store.annotate(Annotation(f"e{(i * 5) % 12:02}", "prm", AnnotationTarget(0), i / 4))
         expected = list(store.trajectories())
     shutil.copytree(path / "log", tmp_path / "log")
 
@@ -123,7 +123,7 @@ def test_sealing_again_after_a_kill_gives_the_same_bytes(tmp_path):
         assert list(Store.open(path).trajectories()) == expected
         Store.open(path).seal()
         assert parquet() == first and (path / "manifest.jsonl").read_bytes() == b"".join(lines)
-        assert segments(path) == [] and list(Store.open(path).trajectories()) == expected
+        assert list_segments(path) == [] and list(Store.open(path).trajectories()) == expected
         assert len(list(Store.open(path).annotations())) == 12
 
 
@@ -190,13 +190,13 @@ def test_where_is_a_filter_over_all(tmp_path, where):
             return all(value(t, k) in v if isinstance(v, (list, tuple)) else value(t, k) == v for k, v in where.items())
 
         kept = [t for t in every if fits(t)]
-        assert list(store.trajectories(where=where)) == kept
-        table = pa.Table.from_batches(store.scan(where=where), _schema(store))
+        assert list(store.trajectories(filters=where)) == kept
+        table = pa.Table.from_batches(store.scan(filters=where), _schema(store))
         assert table["traj"].to_pylist() == [t.id for t in kept]
         assert table["length"].to_pylist() == [len(t.steps) for t in kept]
         steps = [
             row
-            for batch in store.scan(columns=["traj", "reward"], where=where, table="steps")
+            for batch in store.scan(columns=["traj", "reward"], filters=where, table="steps")
             for row in batch.to_pylist()
         ]
         assert sorted(map(str, steps)) == sorted(str({"traj": t.id, "reward": s.reward}) for t in kept for s in t.steps)
@@ -209,7 +209,7 @@ def _schema(store: Store) -> pa.Schema:
 def test_unknown_columns_are_named_with_the_nearest(tmp_path):
     with Store.open(tmp_path / "t", writing=True) as store:
         with pytest.raises(ConfigError, match=r"'succes'.*did you mean 'success'(.|\n)*'wrold'"):
-            list(store.trajectories(where={"succes": True, "wrold": "x"}))
+            list(store.trajectories(filters={"succes": True, "wrold": "x"}))
         with pytest.raises(ConfigError, match="'metta'"):
             list(store.scan(columns=["metta"]))
 
@@ -249,11 +249,11 @@ def test_branches_are_joined_with_the_prefix_of_their_parents(tmp_path):
         ):
             store.append(trajectory)
         assert store.get("c") == c
-        assert store.get("b", joined=True).steps == a.steps[:2] + b.steps
-        assert store.get("c", joined=True).steps == a.steps[:2] + b.steps[:2] + c.steps
-        assert store.get("a", joined=True) == a
+        assert store.get("b", with_parent_steps=True).steps == a.steps[:2] + b.steps
+        assert store.get("c", with_parent_steps=True).steps == a.steps[:2] + b.steps[:2] + c.steps
+        assert store.get("a", with_parent_steps=True) == a
         with pytest.raises(SampleInvalid, match="circle"):
-            store.get("d", joined=True)
+            store.get("d", with_parent_steps=True)
 
 
 def test_two_column_scan_of_sealed_parts_reads_columns_only(tmp_path):
@@ -276,7 +276,7 @@ def test_misuse_is_refused_by_name(tmp_path):
         with pytest.raises(SampleInvalid, match="begin"):
             store.step("x", episode("x").steps[0])
         with pytest.raises(SampleInvalid, match="not here"):
-            store.annotate(Annotation("x", "prm", Place(), 1.0))
+            store.annotate(Annotation("x", "prm", AnnotationTarget(), 1.0))
         store.begin("b", TASK)
         with pytest.raises(SampleInvalid, match="error exactly"):
             store.end("b", ended_by="error")
@@ -314,7 +314,7 @@ def test_the_manifest_is_read_once_however_many_segments_there_are(tmp_path, mon
             store.append(episode(f"e{i}"))
         store.seal()
         reads = []
-        monkeypatch.setattr(query, "manifest", lambda root: reads.append(root) or manifest(root))
+        monkeypatch.setattr(query, "read_seal_manifest", lambda root: reads.append(root) or read_seal_manifest(root))
         assert ids(store) == [f"e{i}" for i in range(8)]
         assert len(reads) == 1
 
@@ -327,6 +327,6 @@ def test_numbers_of_numpy_are_stored_as_numbers(tmp_path):
         (found,) = store.trajectories()
         assert type(found.steps[0].reward) is float and found.score == Score(2.0, 1.0, True)
         for _ in range(2):  # live, then sealed; numpy's numbers are single values to ask for, too
-            assert ids(store, where={"sample": np.int64(0), "success": np.True_}) == ["a"]
-            assert ids(store, where={"sample": np.arange(1, 3)}) == []
+            assert ids(store, filters={"sample": np.int64(0), "success": np.True_}) == ["a"]
+            assert ids(store, filters={"sample": np.arange(1, 3)}) == []
             store.seal()

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from stored import INF, annotations, bits, episode, generation, several
 
 from evolvent.errors import SampleInvalid
-from evolvent.store.frame import to_line
-from evolvent.store.schema import decode, encode
+from evolvent.store.frame import encode_line
+from evolvent.store.schema import decode_trajectory, encode_trajectory
 from evolvent.store.store import Store
 from evolvent.trajectory import Score, Step
 
@@ -25,7 +25,7 @@ from evolvent.trajectory import Score, Step
 def test_a_line_by_hand():
     """The documented form, field by field, and its checksum computed anew."""
     trajectory = replace(episode("s/1", steps=1), score=Score(INF, 0.5, True))
-    line = to_line(encode(trajectory), run="r", traj="s/1")
+    line = encode_line(encode_trajectory(trajectory), run="r", traj="s/1")
     assert line.endswith(b"}\n")
     row = json.loads(line)
     assert list(row)[:5] == ["v", "run", "traj", "n", "kind"]
@@ -48,10 +48,10 @@ def test_logprobs_are_left_out_only_where_they_are_plus_zero():
     negative = replace(one, logprobs=np.array([0, -0.0, -1, -2], np.float32))
     for kept, count in ((one, 2), (negative, 4)):
         trajectory = replace(episode("a", steps=0), steps=(Step("o", "a", generations=(kept,)),))
-        row = encode(trajectory)
+        row = encode_trajectory(trajectory)
         written = base64.b64decode(row["steps"][0]["generations"][0]["logprobs"])
         assert len(written) == 4 * count
-        assert bits(decode({**row, "traj": "a"})) == bits(trajectory)
+        assert bits(decode_trajectory({**row, "traj": "a"})) == bits(trajectory)
 
 
 @given(several(), st.integers(0, 5))

@@ -15,8 +15,8 @@ from stored import episode
 from evolvent.errors import StoreUnavailable
 from evolvent.store.frame import read_lines
 from evolvent.store.lock import WriterLock, is_free
-from evolvent.store.log import Disk, LogWriter, log_folder, segment_path
-from evolvent.store.recover import Recovered
+from evolvent.store.log import DiskOperations, LogWriter, log_folder, segment_path
+from evolvent.store.recover import RecoveryReport
 from evolvent.store.store import Store
 from evolvent.trajectory import Task
 
@@ -31,7 +31,7 @@ def ids(store: Store) -> list[str]:
 CARRIED = """
 import os, sys
 from pathlib import Path
-from evolvent.store.store import Disk, Store
+from evolvent.store.store import DiskOperations, Store
 from evolvent.trajectory import Step, Task
 
 def ended(path, left):
@@ -40,7 +40,7 @@ def ended(path, left):
             os._exit(9)
         return os.write(handle, raw)
 
-    store = Store.open(path, writing=True, disk=Disk(write=write))
+    store = Store.open(path, writing=True, disk=DiskOperations(write=write))
     for name in "ab":
         store.begin(name, Task("lookup", "1", {}))
         for i in range(4):
@@ -62,7 +62,7 @@ def test_a_kill_while_open_episodes_are_carried_on_costs_no_step(tmp_path):
     for path in tmp_path.iterdir():
         for _ in range(2):  # as a reader finds it, and when the next writer has put it in order
             assert {one.id: len(one.steps) for one in Store.open(path).trajectories()} == {"a": 4, "b": 4}
-            assert Store.open(path).recover() == Recovered(0, 0, 2)
+            assert Store.open(path).recover() == RecoveryReport(0, 0, 2)
 
 
 def test_a_segment_that_somebody_else_began_is_not_replaced(tmp_path):
@@ -109,7 +109,7 @@ def test_a_line_that_another_thread_appends_during_a_sync_is_synced_too(tmp_path
         if what == "seal":
             store.seal()
 
-    store = Store.open(tmp_path / "t", writing=True, disk=Disk(sync=sync, sync_every=1e9))
+    store = Store.open(tmp_path / "t", writing=True, disk=DiskOperations(sync=sync, sync_every=1e9))
     store.append(episode("a"))
     store.flush()
     threads[0].join()
@@ -133,7 +133,7 @@ def meanwhile(other):
 
 def writer(root, **disk) -> LogWriter:
     log_folder(root).mkdir(parents=True)
-    return LogWriter(root, first=1, run="r", segment_bytes=1 << 20, disk=Disk(**disk))
+    return LogWriter(root, first=1, run="r", segment_bytes=1 << 20, disk=DiskOperations(**disk))
 
 
 def test_annotations_of_two_threads_have_numbers_of_their_own(tmp_path):

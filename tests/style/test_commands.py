@@ -18,10 +18,10 @@ from evolvent.cli.train_data import COMMANDS as CURATED
 from evolvent.cli.train_mat import COMMANDS as TEAMS
 from evolvent.cli.train_recipes import RECIPES
 from evolvent.cli.train_rl import METHODS
-from evolvent.cli.train_rl import command as reinforced
+from evolvent.cli.train_rl import make_command as reinforced
 from evolvent.cli.train_search import COMMANDS as DISTILLED
 from evolvent.cli.train_sequence import COMMANDS as SEQUENCES
-from evolvent.config import knobs
+from evolvent.config import list_settings
 
 GOLDEN = Path(__file__).parent / "knobs.json"
 CONFIGURED = {
@@ -69,7 +69,7 @@ def _config(verb: str) -> type[BaseModel]:
 
 
 def current() -> dict[str, list[str]]:
-    return {verb: [f"{k.path}: {k.type} = {k.default}" for k in knobs(_config(verb))] for verb in CONFIGURED}
+    return {verb: [f"{k.path}: {k.type} = {k.default}" for k in list_settings(_config(verb))] for verb in CONFIGURED}
 
 
 @pytest.mark.parametrize("verb", CONFIGURED)
@@ -79,7 +79,7 @@ def test_knobs_are_frozen(verb):
 
 @pytest.mark.parametrize("verb", CONFIGURED)
 def test_knobs_are_few_and_described(verb):
-    found = knobs(_config(verb))
+    found = list_settings(_config(verb))
     assert 0 < len(found) <= MOST.get(verb, 45)
     assert not [knob.path for knob in found if not knob.description]
 
@@ -99,7 +99,7 @@ def test_help_names_every_knob(capsys):
     for verb in CONFIGURED:
         main([*verb.split(), "--help"])
         shown = capsys.readouterr().out
-        for knob in knobs(_config(verb)):
+        for knob in list_settings(_config(verb)):
             assert f"--{knob.path}" in shown
 
 

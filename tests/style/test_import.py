@@ -96,3 +96,11 @@ def test_public_names_exist():
     assert not missing
     with pytest.raises(AttributeError, match="no attribute 'Wrld'"):
         _ = evolvent.Wrld
+
+
+@pytest.mark.parametrize("name", sorted(evolvent._FORMER_NAMES))
+def test_a_former_public_name_warns_and_is_the_present_one(name):
+    present = evolvent._FORMER_NAMES[name]
+    with pytest.warns(DeprecationWarning, match=f"evolvent.{name} is now evolvent.{present}"):
+        assert getattr(evolvent, name) is getattr(evolvent, present)
+    assert name not in evolvent.__all__ and present in evolvent.__all__

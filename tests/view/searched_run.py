@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from evolvent.search.drive import over_functions
+from evolvent.search.drive import search_functions
 from evolvent.search.export import tree_row
 from evolvent.search.mcts import Restart, mcts
-from evolvent.search.records import Budget, Child, Expand, SearchResult
+from evolvent.search.records import Budget, Child, ExpandRequest, SearchResult
 
 METHODS = ("mcts", "beam", "samples", "best_of_n", "greedy")
 _WORDS = ("add 3 and 4", "so it is 12", "then take 5 away", "that leaves the rest", "twice as many", "half of them")
@@ -26,7 +26,7 @@ def searched_tree(
         bad: the value of the last child of each state.
     """
 
-    def expand(wish: Expand) -> list[Child]:
+    def expand(wish: ExpandRequest) -> list[Child]:
         state = wish.state
         return [
             Child(
@@ -42,7 +42,7 @@ def searched_tree(
         ]
 
     search = mcts((), Budget(), np.random.default_rng(0), width=width, depth=depth, start=Restart(paths))
-    return over_functions(search, expand)
+    return search_functions(search, expand)
 
 
 def _worth(state: tuple[int, ...], depth: int) -> float:

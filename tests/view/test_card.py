@@ -12,11 +12,11 @@ from fabricated import write_run
 from huggingface_hub import ModelCard
 from markdown_it import MarkdownIt
 
-from evolvent.view.card import card, missing, placeless
+from evolvent.view.card import build_card, list_missing, strip_folders
 from evolvent.view.data import ReportData, RunInfo, read_run
-from evolvent.view.published import License, Published, Weights, lines
+from evolvent.view.published import License, PolicyFacts, PublishedPolicy, build_lines
 
-WEIGHTS = Weights("LlamaForCausalLM", 170_368, 159, 256, "float32", "words", {"layers": 3, "hidden units": 64})
+WEIGHTS = PolicyFacts("LlamaForCausalLM", 170_368, 159, 256, "float32", "words", {"layers": 3, "hidden units": 64})
 EVIL = "<script>x</script>|[a](javascript:b)\n# h\n---\n`c` \u202e\x1b[2J ![p](https://evil.example/p.png) \"q\" 'r' \\"
 
 
@@ -25,9 +25,9 @@ def data(tmp_path_factory):
     return read_run(write_run(tmp_path_factory.mktemp("runs") / "run", rounds=2, tasks=40))
 
 
-def published(data: ReportData, *, number: int = 2, license: License | None = None) -> Published:
+def published(data: ReportData, *, number: int = 2, license: License | None = None) -> PublishedPolicy:
     fits = [row for row in data.stages if row.verb == "fit" and row.arm == "evolve" and row.round == number]
-    return Published("evolve-crafting-lookup", data, WEIGHTS, "model", fits[0] if fits else None, True, license)
+    return PublishedPolicy("evolve-crafting-lookup", data, WEIGHTS, "model", fits[0] if fits else None, True, license)
 
 
 def front(text: str) -> dict:
@@ -49,7 +49,7 @@ def tables(text: str) -> list[list[list[str]]]:
 
 
 def test_the_front_matter_is_what_the_hub_reads(data):
-    text = card(published(data, license=License("MIT", "mit")))
+    text = build_card(published(data, license=License("MIT", "mit")))
     found = front(text)
     assert (found["library_name"], found["pipeline_tag"], found["license"]) == (
         "transformers",
@@ -67,7 +67,7 @@ def test_the_front_matter_is_what_the_hub_reads(data):
 
 
 def test_the_figures_are_those_of_the_run(data):
-    text = card(published(data))
+    text = build_card(published(data))
     model, tokens, settings, results = tables(text)
     assert ["parameters", "170,368"] in model and ["vocabulary", "159 tokens"] in model
     learned = sum(row.counts["trained"] for row in data.stages if row.arm != "control" and row.verb == "fit")
@@ -101,25 +101,25 @@ def test_the_figures_are_those_of_the_run(data):
 
 
 def test_it_is_the_same_every_time(data):
-    assert card(published(data)) == card(published(data))
+    assert build_card(published(data)) == build_card(published(data))
 
 
 def test_the_code_is_python(data):
-    text = card(published(data))
+    text = build_card(published(data))
     blocks = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     assert len(blocks) == 2
     for block in blocks:
         compile(block, "card", "exec")
     assert 'worlds(["crafting", "lookup"])' in blocks[1]
     assert json.loads(re.search(r'"content": (".*")}', blocks[0])[1]) == data.examples[0].steps[0].observation
-    lines_card = card(replace(published(data), weights=replace(WEIGHTS, dialect="lines")))
+    lines_card = build_card(replace(published(data), weights=replace(WEIGHTS, dialect="lines")))
     assert "\\nAction:" in lines_card and "apply_chat_template" not in lines_card
     assert "`<unk>`" in text and "`<unk>`" not in lines_card
 
 
 def test_an_empty_run_says_what_is_missing():
     bare = ReportData(notes=("stages.jsonl has 2 unreadable lines, passed over",))
-    text = card(Published("r", bare, WEIGHTS, "model", None, True))
+    text = build_card(PublishedPolicy("r", bare, WEIGHTS, "model", None, True))
     assert "model-index" not in front(text) and front(text)["license"] == "other"
     gone = text.partition("## What the run does not say")[2]
     for words in ("2 unreadable lines", "No end of the run", "settings", "ledger", "no evaluation of this policy"):
@@ -132,7 +132,7 @@ def test_a_panel_with_errors_is_withheld(data):
     spoiled = tuple(
         replace(row, mean=None, low=None, high=None, errors=3) if row.tier == "evo" else row for row in data.results
     )
-    text = card(published(replace(data, results=spoiled)))
+    text = build_card(published(replace(data, results=spoiled)))
     assert len(front(text)["model-index"][0]["results"]) == 6
     (table,) = [table for table in tables(text) if table[0][0] == "world"]
     assert [cells[4] for cells in table if cells[1] == "evo"] == ["withheld: 3 episodes with errors"] * 2
@@ -141,16 +141,16 @@ def test_a_panel_with_errors_is_withheld(data):
 
 def test_columns_without_figures_are_left_out(data):
     alone = replace(data, floors={}, results=tuple(row for row in data.results if row.arm == "evolve"))
-    (table,) = [table for table in tables(card(published(alone))) if table[0][0] == "world"]
+    (table,) = [table for table in tables(build_card(published(alone))) if table[0][0] == "world"]
     assert table[0] == ["world", "tier", "split", "tasks", "success", "95 % interval"]
-    said = missing(published(alone), lines(published(alone)))
+    said = list_missing(published(alone), build_lines(published(alone)))
     assert [one.split()[0] for one in said] == ["What", "There"]
 
 
 def test_a_control_that_is_the_same_policy_is_called_that(data):
     shared = {row.round: row.stage for row in data.results if row.arm == "evolve"}
     same = tuple(replace(row, stage=shared[row.round]) if row.arm == "control" else row for row in data.results)
-    assert "The control is this very policy" in card(published(replace(data, results=same)))
+    assert "The control is this very policy" in build_card(published(replace(data, results=same)))
 
 
 def test_everything_in_a_run_may_be_hostile(data):
@@ -178,7 +178,9 @@ def test_everything_in_a_run_may_be_hostile(data):
         examples=(replace(data.examples[0], steps=(shown,)),),
     )
     weights = replace(WEIGHTS, architecture=EVIL, dtype=EVIL, dialect=EVIL, shape={EVIL: 1})
-    text = card(replace(published(hostile), name=EVIL, source=EVIL, license=License(EVIL, EVIL, EVIL), weights=weights))
+    text = build_card(
+        replace(published(hostile), name=EVIL, source=EVIL, license=License(EVIL, EVIL, EVIL), weights=weights)
+    )
     found = front(text)
     assert set(found) == {
         "library_name",
@@ -215,11 +217,11 @@ def test_everything_in_a_run_may_be_hostile(data):
     ],
 )
 def test_folders_of_a_machine_are_left_out(text, shown):
-    assert placeless(text) == shown
+    assert strip_folders(text) == shown
 
 
 def test_a_model_that_it_began_as_is_named_without_its_folder(data):
     info = replace(data.info, config={**data.info.config, "policy": "/srv/ana/models/qwen"})
-    text = card(published(replace(data, info=info)))
+    text = build_card(published(replace(data, info=info)))
     assert "It began as `qwen`: the limits and the licence of that model hold here too." in text
     assert "/srv/ana" not in text

@@ -14,13 +14,13 @@ from evolvent.view.charts import (
     Frame,
     Line,
     Reference,
-    binned,
+    bin_points,
+    format_short,
     interval_strip,
     line_chart,
-    number,
+    round_ticks,
     stacked_bar,
     strip_scale,
-    ticks,
     timeline,
 )
 
@@ -81,14 +81,14 @@ def test_a_chart_without_data_is_still_a_chart() -> None:
 
 
 def test_strip_puts_zero_in_the_middle_and_tells_clear_from_open() -> None:
-    clear = interval_strip(0.1, 0.05, 0.2, reach=0.2, label="x")
+    clear = interval_strip(0.1, 0.05, 0.2, scale_end=0.2, label="x")
     assert of_class(clear, "strip-dot")[0].get("cx") == "147.0"  # 100 + 0.1 / 0.2 * 94
     assert (of_class(clear, "strip")[0].get("d") or "").startswith("M123.5 7.0v8M123.5 11.0H194.0")
     assert of_class(clear, "clear")
-    across = interval_strip(0.0, -0.1, 0.1, reach=0.2, label="x")
+    across = interval_strip(0.0, -0.1, 0.1, scale_end=0.2, label="x")
     assert of_class(across, "strip-dot")[0].get("cx") == "100.0"
     assert not of_class(across, "clear")
-    assert not of_class(interval_strip(0.1, float("nan"), float("nan"), reach=0.2, label="x"), "strip")
+    assert not of_class(interval_strip(0.1, float("nan"), float("nan"), scale_end=0.2, label="x"), "strip")
     assert [one.text for one in of_class(strip_scale(0.21), "tick")] == ["−20", "0", "+20"]
 
 
@@ -112,7 +112,7 @@ def test_timeline_keeps_the_order_across_lanes() -> None:
 
 @given(low=st.floats(-1e6, 1e6), span=st.floats(1e-6, 1e6))
 def test_ticks_are_evenly_spaced_and_inside(low: float, span: float) -> None:
-    places = ticks(low, low + span)
+    places = round_ticks(low, low + span)
     slack = 1e-6 * (abs(low) + span)
     assert all(low - slack <= place <= low + span + slack for place in places) or len(places) == 1
     gaps = [b - a for a, b in pairwise(places)]
@@ -122,7 +122,7 @@ def test_ticks_are_evenly_spaced_and_inside(low: float, span: float) -> None:
 
 @given(st.lists(st.tuples(st.floats(-1e3, 1e3), st.floats(-1e3, 1e3)), max_size=200), st.integers(1, 20))
 def test_binning_keeps_the_mean_inside_the_band_and_the_extremes(points: list[tuple[float, float]], bins: int) -> None:
-    means, band = binned(points, bins)
+    means, band = bin_points(points, bins)
     assert len(means) <= bins or not points
     for (_, mean), (_, low, high) in zip(means, band, strict=False):
         assert low - 1e-9 <= mean <= high + 1e-9
@@ -144,7 +144,7 @@ def test_binning_keeps_the_mean_inside_the_band_and_the_extremes(points: list[tu
     ],
 )
 def test_short_numbers(value: float, text: str) -> None:
-    assert number(value) == text
+    assert format_short(value) == text
 
 
 def test_labels_cannot_leave_the_drawing() -> None:
@@ -154,7 +154,7 @@ def test_labels_cannot_leave_the_drawing() -> None:
         line_chart(Frame(evil, evil, evil), [line], [Reference(evil, 0.5)]),
         stacked_bar([Bar(evil, 1.0, evil, evil)], label=evil, unit=evil),
         timeline([Bar(evil, 1.0, "verb-fit", evil)], unit=evil)[0][1],
-        interval_strip(0.1, 0.0, 0.2, reach=0.3, label=evil),
+        interval_strip(0.1, 0.0, 0.2, scale_end=0.3, label=evil),
     ]
     for svg in drawings:
         assert {one.tag for one in drawn(svg).iter()} <= {"svg", "g", "path", "rect", "circle", "text", "title"}
@@ -165,4 +165,4 @@ def test_labels_cannot_leave_the_drawing() -> None:
 
 @pytest.mark.parametrize("span", [5e-324, 1e-310, 0.0])
 def test_a_span_too_small_for_steps_has_one_tick(span):
-    assert ticks(0.0, span) == [0.0]
+    assert round_ticks(0.0, span) == [0.0]

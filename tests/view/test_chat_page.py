@@ -21,12 +21,12 @@ import uvicorn
 from websockets.sync.client import connect
 
 from evolvent.agents.history import Turn
-from evolvent.agents.speaker import Conversation, Exchange, Fixed, Piece, Speaker, Voice
+from evolvent.agents.speaker import Conversation, Exchange, FixedSource, NamedPolicy, PolicyChat, ReplyPiece
 from evolvent.engine.asks import Sampling
 from evolvent.errors import ConfigError, EngineError
-from evolvent.serve.listen import listen, url_of
+from evolvent.serve.listen import listen, listening_url
 from evolvent.view import chat
-from evolvent.view.chat import About, chat_app, chat_page
+from evolvent.view.chat import ChatInfo, chat_app, chat_page
 from evolvent.web import Access
 from tests.bench.small_policies import small_policy
 
@@ -65,7 +65,7 @@ class Scripted:
             self.voice = SimpleNamespace(name=self.steps.pop(0))
             notes = (f"{self.voice.name} speaks",)
         half = len(self.reply) // 2
-        pieces = (Piece(self.reply[:half], -0.01), Piece(self.reply[half:], -3.0))
+        pieces = (ReplyPiece(self.reply[:half], -0.01), ReplyPiece(self.reply[half:], -3.0))
         return Exchange(
             text, self.reply, pieces, Turn(text, (5, 6, 7), False), self.voice.name, notes, True, True, 1.25
         )
@@ -76,7 +76,7 @@ def served(speaker, **more):
     """The page of a speaker on a free port; stopped at the end."""
     leaving = threading.Event()
     app = chat_app(
-        speaker, Conversation(), About("a run", "temperature 0", **more), access=Access(), stop=leaving.is_set
+        speaker, Conversation(), ChatInfo("a run", "temperature 0", **more), access=Access(), stop=leaving.is_set
     )
     bound = listen("127.0.0.1", 0)
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", ws="none", lifespan="off", http="h11"))
@@ -85,7 +85,7 @@ def served(speaker, **more):
     try:
         while not server.started:
             thread.join(0.01)
-        with httpx2.Client(base_url=url_of(bound), trust_env=False, follow_redirects=True, timeout=30) as client:
+        with httpx2.Client(base_url=listening_url(bound), trust_env=False, follow_redirects=True, timeout=30) as client:
             yield client
     finally:
         leaving.set()
@@ -124,7 +124,7 @@ class Page(HTMLParser):
 
 def test_a_conversation_over_http():
     policy = small_policy(seed=4)
-    speaker = Speaker(Fixed(Voice(policy, "small")), sampling=Sampling(temperature=0.0), max_tokens=5)
+    speaker = PolicyChat(FixedSource(NamedPolicy(policy, "small")), sampling=Sampling(temperature=0.0), max_tokens=5)
     with served(speaker) as client:
         begun = client.get("/")
         assert re.fullmatch(r"/talk/[\w-]{22}", begun.url.path) and "Say something." in begun.text
@@ -135,10 +135,12 @@ def test_a_conversation_over_http():
         talk = Conversation()
         for text in ("you see a lamp", "go north"):
             talk = talk.after(
-                Speaker(Fixed(Voice(policy, "small")), sampling=Sampling(temperature=0.0), max_tokens=5).say(talk, text)
+                PolicyChat(
+                    FixedSource(NamedPolicy(policy, "small")), sampling=Sampling(temperature=0.0), max_tokens=5
+                ).reply(talk, text)
             )
         for one in talk.exchanges:
-            assert one.said in second.text("said mine") and one.reply in second.text("said theirs")
+            assert one.message in second.text("said mine") and one.reply in second.text("said theirs")
         assert second.text("voice") == "speaking from small"
         other = client.get("/")
         assert other.url.path != here and "Say something." in other.text, "a conversation of its own"
@@ -217,7 +219,7 @@ def test_foreign_pages_and_names_are_refused():
 
 
 def test_only_so_many_conversations_are_remembered(monkeypatch):
-    monkeypatch.setattr(chat, "_KEPT", 2)
+    monkeypatch.setattr(chat, "_MAX_CONVERSATIONS", 2)
     with served(Scripted()) as client:
         paths = [client.get("/").url.path for _ in range(3)]
         for path in paths:
@@ -227,7 +229,7 @@ def test_only_so_many_conversations_are_remembered(monkeypatch):
 
 
 def test_replies_come_one_after_the_other_and_end_with_the_server(monkeypatch):
-    monkeypatch.setattr(chat, "_WAITING", 2)
+    monkeypatch.setattr(chat, "_MAX_WAITING", 2)
     speaker = Scripted(hold=threading.Event())
     with served(speaker) as client:
         here, answers = client.get("/").url.path, []
@@ -261,7 +263,7 @@ def test_replies_come_one_after_the_other_and_end_with_the_server(monkeypatch):
 
 
 def test_the_page_of_a_closed_vocabulary_says_so():
-    page = chat_page(Conversation(), About("run", words=1234), number="x" * 22, voice=None)
+    page = chat_page(Conversation(), ChatInfo("run", vocabulary_size=1234), number="x" * 22, voice=None)
     assert "1,234 words" in page and "nobody speaks yet" in page
 
 

@@ -14,7 +14,7 @@ from practised import credited, iteration, token, write_practice
 from test_document import outline
 
 from evolvent.view import page, read_run
-from evolvent.view.credit import credit_scale, credit_tokens, pictures, read_credit
+from evolvent.view.credit import build_credit_scale, build_pictures, parse_credit, render_credit_tokens
 
 numbers = st.one_of(st.none(), st.booleans(), st.floats(), st.sampled_from([0, 1, -1, 1e99, -1e99, 1e-99, "x", []]))
 
@@ -25,8 +25,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def drawn(tokens: list[dict[str, Any]]) -> tuple[str, list[ElementTree.Element]]:
-    (picture,) = pictures(read_credit([credited(1, tokens)]))
-    text = str(credit_tokens(picture.row.episodes[0].turns[0], picture))
+    (picture,) = build_pictures(parse_credit([credited(1, tokens)]))
+    text = str(render_credit_tokens(picture.row.episodes[0].turns[0], picture))
     return text, list(ElementTree.fromstring(f"<p>{text}</p>"))
 
 
@@ -45,8 +45,8 @@ def test_colours_go_by_the_strongest_advantage_of_the_iteration() -> None:
     assert [span.get("class") for span in spans] == [f"credit {style}" for style in shades.values()]
     _, (unknown, left_out) = drawn([token("x", None), token("y", 0.5, learned=False)])
     assert [unknown.get("class"), left_out.get("class")] == ["credit credit-0", "credit unlearned"]
-    (picture,) = pictures(read_credit([credited(1, [token("x", 0.5)])]))
-    assert credit_scale(picture) == [
+    (picture,) = build_pictures(parse_credit([credited(1, [token("x", 0.5)])]))
+    assert build_credit_scale(picture) == [
         ("credit-down shade-5", -0.5),
         ("credit-down shade-3", -0.3),
         ("credit-down shade-1", -0.1),
@@ -75,9 +75,9 @@ def test_the_value_lines_of_neighbours_meet() -> None:
 def test_without_a_critic_there_is_no_value_line() -> None:
     row = credited(1, [token("a", 0.5, None)])
     row["episodes"] = row["episodes"][:1]
-    (picture,) = pictures(read_credit([row]))
+    (picture,) = build_pictures(parse_credit([row]))
     assert not picture.valued
-    assert "<svg" not in credit_tokens(picture.row.episodes[0].turns[0], picture)
+    assert "<svg" not in render_credit_tokens(picture.row.episodes[0].turns[0], picture)
 
 
 def test_blank_tokens_are_seen() -> None:

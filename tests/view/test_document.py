@@ -14,8 +14,8 @@ from evolvent.errors import ConfigError
 from evolvent.view import page, read_run, report
 from evolvent.view.data import ReportData, RunInfo, Token
 from evolvent.view.document import _token_class as token_class
-from evolvent.view.escape import clip, marked, plain
-from evolvent.view.sections import flat
+from evolvent.view.escape import clip, mark_hidden, show_hidden
+from evolvent.view.sections import flatten_settings
 
 VOID = {"meta", "br", "link", "img"}
 
@@ -92,7 +92,7 @@ def test_seed_settings_versions_and_command_are_shown(run: Path) -> None:
 
 
 def test_secrets_in_the_settings_are_hidden() -> None:
-    rows = dict(flat({"endpoint": {"api_key": "sk-12345", "max_tokens": 7, "token": None}}))
+    rows = dict(flatten_settings({"endpoint": {"api_key": "sk-12345", "max_tokens": 7, "token": None}}))
     assert "sk-12345" not in str(rows)
     assert rows["endpoint.max_tokens"] == "7"
     assert rows["endpoint.token"] == "(not set)"
@@ -102,7 +102,7 @@ def test_very_deep_settings_are_cut() -> None:
     nested: dict[str, object] = {"x": 1}
     for _ in range(5000):
         nested = {"x": nested}
-    assert flat(nested) == [("x.x.x.x.x.x.x.x", "(1 nested values)")]
+    assert flatten_settings(nested) == [("x.x.x.x.x.x.x.x", "(1 nested values)")]
 
 
 def test_errors_withhold_the_mean_and_are_listed(run: Path, tmp_path: Path) -> None:
@@ -161,14 +161,14 @@ def test_tokens_are_shaded_by_their_probability(logprob: float | None, sampled: 
 
 
 def test_hidden_characters_become_visible() -> None:
-    assert plain("a\u202eb\u200bc\x1b[31m\ud800\ufeff\u3164") == (
+    assert show_hidden("a\u202eb\u200bc\x1b[31m\ud800\ufeff\u3164") == (
         "a[U+202E]b[U+200B]c[U+001B][31m[U+D800][U+FEFF][U+3164]"
     )
-    assert plain("Zoë 名前 → ok\n\t") == "Zoë 名前 → ok\n\t"
-    assert marked("<b>\u202e") == ('&lt;b&gt;<b class="hidden-mark" title="RIGHT-TO-LEFT OVERRIDE">U+202E</b>')
+    assert show_hidden("Zoë 名前 → ok\n\t") == "Zoë 名前 → ok\n\t"
+    assert mark_hidden("<b>\u202e") == ('&lt;b&gt;<b class="hidden-mark" title="RIGHT-TO-LEFT OVERRIDE">U+202E</b>')
 
 
 def test_long_texts_are_cut_and_say_so() -> None:
     assert clip("x" * 1005, 5) == "xxxxx [1,000 more characters are not shown]"
     assert clip("x" * 5, 5) == "xxxxx"
-    assert len(marked("<" * 100_000)) < 20_000
+    assert len(mark_hidden("<" * 100_000)) < 20_000

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from evolvent.view.markdown import escaped, grid, named, one_line, quoted
+from evolvent.view.markdown import escape_markdown, format_name, format_table, join_lines, quote_yaml
 
 EVIL = (
     "<script>alert(1)</script>",
@@ -55,30 +55,34 @@ def shown(text: str) -> str:
 @settings(deadline=None)
 @given(texts)
 def test_text_is_shown_as_it_is(text):
-    for made in (escaped(text), named(text)):
+    for made in (escape_markdown(text), format_name(text)):
         tokens = list(leaves(f"It says: {made} .")) if made else []
         kinds = {token.type for token in tokens} - {"paragraph_open", "paragraph_close", "inline"}
         assert kinds <= {"text", "code_inline", "text_special"}, (made, kinds)
-    assert shown(f"x{escaped(text, 500)}x") == f"x{one_line(text, 500)}x"
+    assert shown(f"x{escape_markdown(text, 500)}x") == f"x{join_lines(text, 500)}x"
 
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(texts, texts), min_size=1, max_size=3))
 def test_tables_keep_their_cells(rows):
-    text = grid(("one", "two"), [(named(a), escaped(b) or "-") for a, b in rows], numbers=("two",))
+    text = format_table(
+        ("one", "two"), [(format_name(a), escape_markdown(b) or "-") for a, b in rows], numbers=("two",)
+    )
     tokens = list(leaves(text))
     assert sum(token.type == "td_open" for token in tokens) == 2 * len(rows)
     assert not {token.type for token in tokens} & {"html_inline", "html_block", "link_open", "image", "em_open"}
     cells = [tokens[at + 1].children for at, token in enumerate(tokens) if token.type == "td_open"]
     read = ["".join(child.content for child in cell) for cell in cells]
-    assert read == [cell for a, b in rows for cell in (one_line(a) or "-", one_line(b) or "-")]
+    assert read == [cell for a, b in rows for cell in (join_lines(a) or "-", join_lines(b) or "-")]
 
 
 @settings(deadline=None)
 @given(texts)
 def test_yaml_reads_back_the_text(text):
-    assert yaml.safe_load(f"- name: {quoted(text)}\n  value: 1.0\n") == [{"name": one_line(text, 200), "value": 1.0}]
-    assert json.loads(quoted(text)) == one_line(text, 200)
+    assert yaml.safe_load(f"- name: {quote_yaml(text)}\n  value: 1.0\n") == [
+        {"name": join_lines(text, 200), "value": 1.0}
+    ]
+    assert json.loads(quote_yaml(text)) == join_lines(text, 200)
 
 
 @pytest.mark.parametrize(
@@ -95,8 +99,8 @@ def test_yaml_reads_back_the_text(text):
     ],
 )
 def test_names(text, made):
-    assert named(text) == made
+    assert format_name(text) == made
 
 
 def test_long_text_is_cut_and_says_so():
-    assert named("x" * 130) == "x" * 120 + r" \[10 more characters are not shown\]"
+    assert format_name("x" * 130) == "x" * 120 + r" \[10 more characters are not shown\]"

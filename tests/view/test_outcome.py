@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from evolvent.view.data import Episode, ReportData, Result, RunInfo
-from evolvent.view.outcome import headline, kinds, pairs, panels
+from evolvent.view.outcome import build_headline, build_panels, compare_kinds, select_pairs
 
 
 def result(arm: str, number: int, wins: list[float | None], *, world: str = "maze", tier: str = "evo") -> Result:
@@ -33,7 +33,7 @@ CONTROL = result("control", 1, [0.0, 0.0] * 10)
 
 
 def test_arms_are_compared_at_the_last_round_both_have() -> None:
-    (panel,) = panels(report_of(ALL, CONTROL, BASE, HALF))
+    (panel,) = build_panels(report_of(ALL, CONTROL, BASE, HALF))
     assert panel.last is ALL
     assert panel.compared is HALF
     assert panel.difference is not None
@@ -42,23 +42,23 @@ def test_arms_are_compared_at_the_last_round_both_have() -> None:
 
 
 def test_a_control_evaluated_once_is_compared_with_the_last_round() -> None:
-    (panel,) = panels(report_of(HALF, replace(ALL, round=3), replace(CONTROL, round=9)))
+    (panel,) = build_panels(report_of(HALF, replace(ALL, round=3), replace(CONTROL, round=9)))
     assert panel.compared is not None
     assert panel.compared.round == 3
 
 
 def test_an_episode_with_an_error_withholds_the_difference() -> None:
-    assert panels(report_of(HALF, replace(CONTROL, errors=1)))[0].difference is None
+    assert build_panels(report_of(HALF, replace(CONTROL, errors=1)))[0].difference is None
     data = report_of(BASE, HALF, result("control", 1, [None, *[0.0] * 19]))
-    (panel,) = panels(data)
+    (panel,) = build_panels(data)
     assert panel.difference is None
     assert panel.withheld == "withheld: episodes with errors"
-    assert headline(data, [panel]).control is None
-    assert "cannot be compared (withheld: episodes with errors)" in headline(data, [panel]).sentence
+    assert build_headline(data, [panel]).control is None
+    assert "cannot be compared (withheld: episodes with errors)" in build_headline(data, [panel]).sentence
 
 
 def test_different_tasks_are_never_paired() -> None:
-    (panel,) = panels(report_of(HALF, replace(CONTROL, outcomes=CONTROL.outcomes[:-1])))
+    (panel,) = build_panels(report_of(HALF, replace(CONTROL, outcomes=CONTROL.outcomes[:-1])))
     assert panel.difference is None
     assert panel.withheld == "the arms played different tasks"
 
@@ -72,7 +72,7 @@ def test_the_headline_is_the_plain_mean_over_held_out_panels() -> None:
         result("evolve", 1, [0.0] * 10, tier="seen"),
         result("control", 1, [1.0] * 10, tier="seen"),
     )
-    head = headline(data, panels(data))
+    head = build_headline(data, build_panels(data))
     assert head.tiers == ("evo",)
     assert (head.main, head.control) == (0.75, 0.25)
     assert head.difference is not None
@@ -91,7 +91,7 @@ def test_the_sentence_says_exploration_and_one_seed(
     evolve: list[float | None], control: list[float | None], says: str
 ) -> None:
     data = report_of(result("evolve", 1, evolve), result("control", 1, control))
-    sentence = headline(data, panels(data)).sentence
+    sentence = build_headline(data, build_panels(data)).sentence
     assert sentence.startswith("Exploration on one seed: ")
     assert says in sentence
     assert "improve" not in sentence
@@ -99,18 +99,18 @@ def test_the_sentence_says_exploration_and_one_seed(
 
 def test_an_interval_across_zero_shows_no_difference() -> None:
     data = report_of(result("evolve", 1, [1.0, 0.0] * 10), result("control", 1, [0.0, 1.0] * 9 + [0.0, 0.0]))
-    assert "no difference is shown" in headline(data, panels(data)).sentence
+    assert "no difference is shown" in build_headline(data, build_panels(data)).sentence
 
 
 def test_tiers_come_nearest_first_and_unknown_ones_last() -> None:
     data = report_of(*(result("base", 0, [1.0], tier=tier) for tier in ("zz", "longer", "seen", "combo", "evo")))
-    assert [panel.tier for panel in panels(data)] == ["seen", "evo", "combo", "longer", "zz"]
+    assert [panel.tier for panel in build_panels(data)] == ["seen", "evo", "combo", "longer", "zz"]
 
 
 def test_kinds_count_wins_and_start_with_the_largest_gap() -> None:
     evolve = result("evolve", 1, [1.0 if k % 5 == 3 else 0.0 for k in range(20)])
-    (panel,) = panels(report_of(BASE, evolve, CONTROL))
-    rows = kinds(panel)
+    (panel,) = build_panels(report_of(BASE, evolve, CONTROL))
+    rows = compare_kinds(panel)
     assert rows[0].kind == "kind 3"
     assert rows[0].rates == {"base": (0.0, 4), "main": (4.0, 4), "control": (0.0, 4)}
 
@@ -131,7 +131,7 @@ def test_pairs_take_turns_and_use_the_last_round() -> None:
             episode("t1", "control", 2, False),
         )
     )
-    shown = pairs(data)
+    shown = select_pairs(data)
     assert [(pair.after.task, pair.change) for pair in shown] == [
         ("t1", "solved now"),
         ("t3", "lost"),
@@ -139,4 +139,4 @@ def test_pairs_take_turns_and_use_the_last_round() -> None:
         ("t2", "solved now"),
     ]
     assert {pair.after.round for pair in shown} == {2}
-    assert len(pairs(data, most=2)) == 2
+    assert len(select_pairs(data, max_pairs=2)) == 2

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from evolvent.view.redraw import redrawing
+from evolvent.view.redraw import redraw_repeatedly
 
 
 def test_it_is_drawn_while_work_goes_on_and_not_after() -> None:
@@ -18,7 +18,7 @@ def test_it_is_drawn_while_work_goes_on_and_not_after() -> None:
         if len(drawn) >= 3:
             thrice.set()
 
-    with redrawing(draw, first=0.0, every=0.001, share=1.0):
+    with redraw_repeatedly(draw, first=0.0, every=0.001, share=1.0):
         assert thrice.wait(30)
     count = len(drawn)
     assert threading.current_thread() not in drawn
@@ -36,7 +36,7 @@ def test_a_drawing_that_takes_long_is_not_done_again_soon() -> None:
         drawn.append(1)
         once.set()
 
-    with redrawing(draw, first=0.0, every=0.0, share=1e-6):  # the next would come after hours
+    with redraw_repeatedly(draw, first=0.0, every=0.0, share=1e-6):  # the next would come after hours
         assert once.wait(30)
         time.sleep(0.05)
     assert len(drawn) == 1
@@ -47,6 +47,6 @@ def test_an_error_of_the_work_passes_and_ends_the_drawing() -> None:
         raise ValueError("of the work")
 
     before = threading.active_count()
-    with pytest.raises(ValueError, match="of the work"), redrawing(lambda: None, first=60.0):
+    with pytest.raises(ValueError, match="of the work"), redraw_repeatedly(lambda: None, first=60.0):
         fail()
     assert threading.active_count() == before

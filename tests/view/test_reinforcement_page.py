@@ -18,8 +18,15 @@ from test_document import outline
 
 from evolvent.cli.main import main
 from evolvent.view import page, read_run
-from evolvent.view.charts import spark
-from evolvent.view.reinforcement import Practised, Trend, practised, told, trend, verdict
+from evolvent.view.charts import sparkline
+from evolvent.view.reinforcement import (
+    TrainingSummary,
+    Trend,
+    build_verdict,
+    compute_trend,
+    format_number,
+    summarize_training,
+)
 from evolvent.view.signs import SIGNS
 
 
@@ -28,8 +35,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_practice(tmp_path_factory.mktemp("runs") / "rl-1")
 
 
-def shown(run: Path) -> Practised:
-    found = practised(read_run(run))
+def shown(run: Path) -> TrainingSummary:
+    found = summarize_training(read_run(run))
     assert found is not None
     return found
 
@@ -55,7 +62,7 @@ def points(*values: float) -> list[tuple[float, float]]:
     ],
 )
 def test_first_and_last_iterations_are_compared(values: tuple[float, ...], found: Trend | None) -> None:
-    assert trend(points(*values)) == found
+    assert compute_trend(points(*values)) == found
 
 
 ROSE, STAYED, FELL = Trend(0.02, 0.4, "rose", 20), Trend(0.02, 0.024, "stayed", 20), Trend(0.4, 0.1, "fell", 20)
@@ -75,7 +82,7 @@ ROSE, STAYED, FELL = Trend(0.02, 0.4, "rose", 20), Trend(0.02, 0.024, "stayed", 
     ],
 )
 def test_the_verdict_says_whether_it_learns(success: Trend | None, returned: Trend | None, begins: str) -> None:
-    found = verdict(success, returned, [])
+    found = build_verdict(success, returned, [])
     assert found.startswith(begins)
     assert "No sign is beyond its threshold." in found
     assert ("The reason is none of these" in found) == (ROSE not in (success, returned) and "96 %" not in begins)
@@ -91,7 +98,8 @@ def test_each_sign_beyond_its_threshold_comes_first_with_what_it_means(sign: Any
     assert [one.beyond for one in found.readings] == [True] + [False] * (len(SIGNS) - 1)
     assert found.readings[0].now == pytest.approx(worse)
     assert found.verdict.endswith(
-        f"One sign is beyond its threshold: {sign.title}, {told(sign.name, worse)}. It means that {sign.means}."
+        f"One sign is beyond its threshold: {sign.title}, {format_number(sign.name, worse)}. It means that "
+        f"{sign.means}."
     )
     text = page(read_run(run))
     row = text[text.index('class="beyond">') :].partition("</tr>")[0]
@@ -143,7 +151,7 @@ def test_what_was_not_measured_is_named(tmp_path: Path) -> None:
     ],
 )
 def test_numbers_as_people_read_them(name: str, value: float, text: str) -> None:
-    assert told(name, value) == text
+    assert format_number(name, value) == text
 
 
 # ---------------------------------------------------------------- curves
@@ -220,15 +228,17 @@ def test_updates_are_small_multiples_with_thresholds_that_are_near(tmp_path: Pat
 
 
 def test_a_course_is_drawn_beside_its_limit() -> None:
-    svg = ElementTree.fromstring(str(spark([(1, 0.0), (2, 1.0), (3, 0.5)], limit=0.25, beyond=True, label="kl <b>")))
+    svg = ElementTree.fromstring(
+        str(sparkline([(1, 0.0), (2, 1.0), (3, 0.5)], limit=0.25, is_beyond=True, label="kl <b>"))
+    )
     limit, line, end = (svg[at] for at in range(3))
     assert limit.get("d") == "M0 20.5H120"  # 26 - 0.25 * 22
     assert line.get("d") == "M3.0 26.0L59.0 4.0L115.0 15.0"
     assert (line.get("class"), end.get("cx"), end.get("cy")) == ("line spark-beyond", "115.0", "15.0")
     assert svg[3].text == "kl <b>"
-    flat = str(spark([(4, 0.0)], limit=0.0, beyond=False, label="x"))
+    flat = str(sparkline([(4, 0.0)], limit=0.0, is_beyond=False, label="x"))
     assert 'cx="115.0" cy="15.0"' in flat and "spark-within" in flat
-    assert "circle" not in str(spark([], limit=1.0, beyond=False, label="x"))
+    assert "circle" not in str(sparkline([], limit=1.0, is_beyond=False, label="x"))
 
 
 # ---------------------------------------------------------------- the page
@@ -250,7 +260,7 @@ def test_other_runs_keep_their_page(tmp_path: Path) -> None:
     from fabricated import write_run
 
     data = read_run(write_run(tmp_path / "run", rounds=1, tasks=5))
-    assert practised(data) is None
+    assert summarize_training(data) is None
     assert 'id="why"' not in page(data)
 
 

@@ -13,11 +13,11 @@ from test_document import outline
 
 from evolvent.cli.main import main
 from evolvent.search.export import tree_row
-from evolvent.stats import wilson
+from evolvent.stats import wilson_interval
 from evolvent.view import page, read_run
 from evolvent.view.charts import Frame, Line, line_chart, log_ticks
-from evolvent.view.search import searched
-from evolvent.view.searches import SearchRow, cells, search_row
+from evolvent.view.search import build_search_report
+from evolvent.view.searches import SearchRow, aggregate_cells, parse_search_row
 
 
 def row(task: str, method: str, success: bool | None, **more: Any) -> SearchRow:
@@ -35,7 +35,7 @@ def row(task: str, method: str, success: bool | None, **more: Any) -> SearchRow:
         "spent": {"generated": 10, "computed": 20, "expansions": 3},
         **more,
     }
-    found = search_row(given)
+    found = parse_search_row(given)
     assert found is not None
     return found
 
@@ -55,36 +55,38 @@ def test_a_cell_by_hand():
             cpu_s=1.0,
         ),
     ]
-    (cell,) = cells(rows)
-    assert (cell.n, cell.errors, cell.rate, cell.passed) == (2, 0, wilson(1, 2), 0.5)
+    (cell,) = aggregate_cells(rows)
+    assert (cell.n, cell.errors, cell.rate, cell.passed) == (2, 0, wilson_interval(1, 2), 0.5)
     assert (cell.generated, cell.computed, cell.expansions, cell.cpu_s) == (20, 30, 4, 1.5)
     assert (cell.samples, cell.limited, cell.dropped, cell.against) == (2, 0.5, 2, None)
 
 
 def test_an_episode_that_nobody_could_score_withholds_the_rate():
-    (cell,) = cells([row("a", "mcts", True), row("b", "mcts", None, passed=None, error="GraderTimeout: too long")])
+    (cell,) = aggregate_cells(
+        [row("a", "mcts", True), row("b", "mcts", None, passed=None, error="GraderTimeout: too long")]
+    )
     assert (cell.rate, cell.errors, cell.passed) == (None, 1, None)
 
 
 def test_a_search_done_again_counts_once_as_it_came_out_last():
-    (cell,) = cells([row("a", "mcts", None), row("b", "mcts", True), row("a", "mcts", True)])
-    assert (cell.n, cell.rate) == (2, wilson(2, 2))
+    (cell,) = aggregate_cells([row("a", "mcts", None), row("b", "mcts", True), row("a", "mcts", True)])
+    assert (cell.n, cell.rate) == (2, wilson_interval(2, 2))
 
 
 def test_the_difference_from_best_of_n_is_paired_by_task():
     rows = [row(f"{kind}{n}", "mcts", kind != "c") for kind in "abc" for n in range(2)]
     rows += [row(f"{kind}{n}", "best_of_n", kind == "a") for kind in "abc" for n in range(2)]
-    best, found = cells(rows)
+    best, found = aggregate_cells(rows)
     assert (best.method, best.against) == ("best_of_n", None)
     assert found.against is not None and math.isclose(found.against.mean, 1 / 3)
     assert (found.against.low, found.against.high) == (-1, 1), "three kinds tell nothing"
-    assert cells(rows[:-1])[1].against is None, "another set of tasks"
-    assert cells([*rows, row("a0", "best_of_n", None)])[1].against is None, "not scored"
+    assert aggregate_cells(rows[:-1])[1].against is None, "another set of tasks"
+    assert aggregate_cells([*rows, row("a0", "best_of_n", None)])[1].against is None, "not scored"
 
 
 def test_cells_stand_by_world_then_baselines_first_then_budget():
     given = [("mcts", 500), ("mcts", 100), ("best_of_n", 100), ("beam", 100), ("greedy", None), ("samples", 100)]
-    found = cells([row("a", method, True, budget=budget) for method, budget in given])
+    found = aggregate_cells([row("a", method, True, budget=budget) for method, budget in given])
     assert [(cell.method, cell.budget) for cell in found] == [
         ("greedy", None),
         ("samples", 100),
@@ -105,11 +107,11 @@ def test_cells_stand_by_world_then_baselines_first_then_budget():
     ],
 )
 def test_lines_that_tell_of_no_search_are_none(given):
-    assert search_row(given) is None
+    assert parse_search_row(given) is None
 
 
 def test_what_nobody_counted_is_not_zero():
-    (cell,) = cells([row("a", "mcts", True, spent={"generated": 5}), row("b", "mcts", True)])
+    (cell,) = aggregate_cells([row("a", "mcts", True, spent={"generated": 5}), row("b", "mcts", True)])
     assert cell.computed is None and cell.generated == 7.5
 
 
@@ -120,7 +122,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_page_shows_every_cell_chart_and_tree(run: Path):
     data = read_run(run)
-    text, shown = page(data), searched(data)
+    text, shown = page(data), build_search_report(data)
     assert shown is not None
     found = outline(text)
     assert not {"script", "img", "link", "iframe", "object", "form"} & set(found.tags)
@@ -138,7 +140,7 @@ def test_the_page_shows_every_cell_chart_and_tree(run: Path):
 
 
 def test_charts_stand_at_what_was_spent_not_at_what_was_allowed(run: Path):
-    chart = str(searched(read_run(run)).worlds[0][1][0].chart)
+    chart = str(build_search_report(read_run(run)).worlds[0][1][0].chart)
     assert "mcts, generated tokens of a task 420:" in chart and "task 500:" not in chart
 
 

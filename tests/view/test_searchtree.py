@@ -14,7 +14,7 @@ from test_document import outline
 from evolvent.search.export import tree_row
 from evolvent.search.records import Child, SearchResult, Spent
 from evolvent.search.tree import Tree
-from evolvent.view.searchtree import draw_tree, read_tree
+from evolvent.view.searchtree import draw_tree, parse_tree
 
 ROW: dict[str, Any] = {
     "title": "t",
@@ -71,7 +71,7 @@ class Shape(HTMLParser):
 
 
 def drawn(row: dict[str, Any]) -> str:
-    tree = read_tree(row)
+    tree = parse_tree(row)
     assert tree is not None
     return str(draw_tree(tree))
 
@@ -100,7 +100,7 @@ def test_thousands_of_nodes_fit_in_a_megabyte():
     """6,000 nodes with a sentence each, of which 4,000 are kept."""
     tree = Tree(0)
     for node in range(1500):
-        tree.grow(
+        tree.add_children(
             node,
             [
                 Child(0, f"so after step {node} there are {pick} and {node * pick} of them left;", value=0.5)
@@ -108,7 +108,7 @@ def test_thousands_of_nodes_fit_in_a_megabyte():
             ],
         )
         tree.backup(node, 0.25)
-    row = tree_row(SearchResult(tree, (), None, Spent()), most=4000)
+    row = tree_row(SearchResult(tree, (), None, Spent()), max_nodes=4000)
     assert (len(row["parent"]), row["nodes"]) == (4000, 6001)
     page = drawn(row)
     assert len(page.encode()) < 1_000_000
@@ -146,7 +146,7 @@ def test_a_chain_deeper_than_browsers_nest_is_cut_and_says_so():
 
 def test_the_scale_is_that_of_the_values():
     low, high = ({**ROW, "mean": [None] * 6, "value": values} for values in ([-3.0, -1.0], [0.5, 20.0]))
-    trees = [read_tree(row) for row in (low, high)]
+    trees = [parse_tree(row) for row in (low, high)]
     assert [(tree.low, tree.high) for tree in trees if tree] == [(-3.0, 0.0), (0.0, 20.0)]
     assert 'class="v0"' in drawn(low) and 'class="v10"' in drawn(high)
 
@@ -168,7 +168,7 @@ def test_the_scale_is_that_of_the_values():
     ],
 )
 def test_what_is_no_tree_is_none(broken):
-    assert read_tree(broken) is None
+    assert parse_tree(broken) is None
 
 
 JUNK = st.recursive(

@@ -10,13 +10,13 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from evolvent.belief.comparison import planner, play
+from evolvent.belief.comparison import make_chooser, play_episodes
 from evolvent.belief.stopping import StdBelow
-from evolvent.belief.tracing import field_of, trace
+from evolvent.belief.tracing import concentration_field, trace_episode
 from evolvent.errors import ConfigError
 from evolvent.trajectory import Start
-from evolvent.view.plume import belief_film, belief_map, moments
-from evolvent.view.seeking import COLUMNS, seeking_page, seeking_rows
+from evolvent.view.plume import belief_film, belief_map, select_looks
+from evolvent.view.seeking import COLUMNS, build_seeking_rows, seeking_page
 from evolvent.worlds.plume.world import PlumeWorld
 
 WORLD = PlumeWorld()
@@ -44,7 +44,9 @@ DATA = {
 
 @pytest.fixture(scope="module")
 def one():
-    return trace(planner("go_to_mean"), WORLD, START, name="mean", detector=StdBelow(2.5), particles=100, shown=30)
+    return trace_episode(
+        make_chooser("go_to_mean"), WORLD, START, name="mean", detector=StdBelow(2.5), particles=100, num_particles=30
+    )
 
 
 def drawn(svg):
@@ -52,11 +54,13 @@ def drawn(svg):
 
 
 def test_a_trace_is_the_episode_that_is_played(one):
-    played = play(planner("go_to_mean"), WORLD, [START], name="mean", detector=StdBelow(2.5), particles=100)
+    played = play_episodes(
+        make_chooser("go_to_mean"), WORLD, [START], name="mean", detector=StdBelow(2.5), particles=100
+    )
     (episode,) = played.trajectories
     seen = [[*step.observation[:2], step.observation[3]] for step in episode.steps]
     seen.append([*episode.final_observation[:2], episode.final_observation[3]])
-    np.testing.assert_allclose([[*look.place, look.reading] for look in one.looks], seen)
+    np.testing.assert_allclose([[*look.position, look.reading] for look in one.looks], seen)
     assert [look.score for look in one.looks[1:]] == [row.value for row in played.scores]
     assert (one.ended_by, one.right) == (episode.ended_by, episode.success)
     source = WORLD.source(START.task)
@@ -75,11 +79,11 @@ def test_particles_stand_for_the_belief(one):
 
 
 def test_the_field_lies_as_the_map_does(one):
-    field = field_of(WORLD, START, cells=25)
+    field = concentration_field(WORLD, START, cells=25)
     row, column = np.unravel_index(field.argmax(), field.shape)
     assert abs(column + 0.5 - one.source[0]) < 3 and abs(row + 0.5 - one.source[1]) < 3, "rows go north, columns east"
     with pytest.raises(ConfigError, match="cells"):
-        field_of(WORLD, START, cells=0)
+        concentration_field(WORLD, START, cells=0)
 
 
 def test_a_map_shows_places_where_they_are(one):
@@ -87,7 +91,7 @@ def test_a_map_shows_places_where_they_are(one):
     svg = drawn(belief_map(one, at))
     sensor = next(each for each in svg.iter() if each.get("class") == "sensor")
     mean = next(each for each in svg.iter() if each.get("class") == "mean")
-    east, north = one.looks[at].place
+    east, north = one.looks[at].position
     assert float(sensor.get("cx")) == pytest.approx(26 + 12 * east, abs=0.06)
     assert float(sensor.get("cy")) == pytest.approx(306 - 12 * north, abs=0.06)
     x, y = map(float, re.match(r"M([\d.-]+) ([\d.-]+)", mean.get("d")).groups())
@@ -115,7 +119,7 @@ def test_a_film_shows_each_moment_in_turn_and_stays_on_the_last(one):
         r'animation-delay:-([\d.]+)s">',
         text,
     )
-    shown = moments(one, min(60, len(one.looks)))
+    shown = select_looks(one, min(60, len(one.looks)))
     assert len(frames) == len(shown) and len({loop for _, _, loop, _ in frames}) == 1
     loop = float(frames[0][2])
     begins = [loop - float(delay) for _, _, _, delay in frames]
@@ -131,9 +135,9 @@ def test_moments_are_even_and_whole():
     class Long:
         looks = range(101)
 
-    assert moments(Long(), 5) == [0, 25, 50, 75, 100]
+    assert select_looks(Long(), 5) == [0, 25, 50, 75, 100]
     Long.looks = range(1)
-    assert moments(Long(), 4) == [0]
+    assert select_looks(Long(), 4) == [0]
 
 
 class Tags(HTMLParser):
@@ -177,6 +181,6 @@ def test_the_page_tells_every_figure(one):
         assert told in page, told
     empty = seeking_page({**DATA, "curve": []})
     assert "Learning" not in empty and "Episodes</h2>" not in empty
-    (cells,) = seeking_rows([ROW])
+    (cells,) = build_seeking_rows([ROW])
     assert len(cells) == len(COLUMNS) and cells[1:4] == ("90.0", "80.0 to 95.0", "1.0")
-    assert seeking_rows([{**ROW, "success": None}])[0][1] == "–", "no truth, no rate"
+    assert build_seeking_rows([{**ROW, "success": None}])[0][1] == "–", "no truth, no rate"

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from evolvent.errors import ConfigError
-from evolvent.store.episodes import joined
-from evolvent.view.sequence_strips import drawn, frames, maze_path
+from evolvent.store.episodes import concatenate_episodes
+from evolvent.view.sequence_strips import draw_best_and_worst, draw_frames, draw_maze_path
 from evolvent.view.sequences import sequence_page
 from evolvent.worlds.stitching import Stitching, demonstrations
 from tests.sequence_support import ragged
@@ -49,8 +49,8 @@ def test_the_page_holds_its_numbers():
 
 def test_a_path_in_the_maze():
     """A to P: two steps to the left of A, which stands in the third column."""
-    data = demonstrations(Stitching(), copies=1).chosen([0])
-    ((title, picture),) = drawn("stitching", data)
+    data = demonstrations(Stitching(), copies=1).select([0])
+    ((title, picture),) = draw_best_and_worst("stitching", data)
     assert "return 2.00 after 2 steps" in title
     assert 'points="90,18 54,18 18,18"' in picture and 'cx="18" cy="18"' in picture
     assert all(f">{mark}<" in picture for mark in "APDGC") and picture.count("<rect") == Stitching().cells
@@ -59,28 +59,28 @@ def test_a_path_in_the_maze():
 def test_moments_of_a_pole():
     seen = np.zeros((21, 4), np.float32)
     seen[-1] = [2.4, 0, np.pi / 2, 0]  # at the end of the track, the pole lying to the right
-    picture = frames("cartpole", seen, title="a pole")
+    picture = draw_frames("cartpole", seen, title="a pole")
     assert picture.count("<text") == 8 and ">step 0<" in picture and ">step 20<" in picture
     assert 'x1="0.000" y1=".55" x2="0.000" y2="-0.650"' in picture, "it begins upright"
     assert 'x1="1.000" y1=".55" x2="2.200" y2="0.550"' in picture
-    assert 'x2="-0.000" y2="-1.150"' in frames("pendulum", np.array([[1, 0, 0]], np.float32), title="upright")
-    assert 'x2="-1.150"' in frames("pendulum", np.array([[0, 1, 0]], np.float32), title="to the left")
+    assert 'x2="-0.000" y2="-1.150"' in draw_frames("pendulum", np.array([[1, 0, 0]], np.float32), title="upright")
+    assert 'x2="-1.150"' in draw_frames("pendulum", np.array([[0, 1, 0]], np.float32), title="to the left")
     with pytest.raises(ConfigError):
-        frames("hopper", seen, title="none")
+        draw_frames("hopper", seen, title="none")
 
 
 def test_the_best_and_the_worst_are_drawn():
-    data = joined([ragged(4, 3, observation=4, dim=1)])
-    found = drawn("cartpole", data)
+    data = concatenate_episodes([ragged(4, 3, observation=4, dim=1)])
+    found = draw_best_and_worst("cartpole", data)
     assert [title.partition(":")[0] for title, _ in found] == ["The best of these episodes", "The worst"]
-    assert drawn("hopper", data) == []
-    assert len(drawn("cartpole", data.chosen([0]))) == 1
-    assert maze_path(np.eye(11, dtype=np.float32)[:1], title="one").count("<circle") == 1
+    assert draw_best_and_worst("hopper", data) == []
+    assert len(draw_best_and_worst("cartpole", data.select([0]))) == 1
+    assert draw_maze_path(np.eye(11, dtype=np.float32)[:1], title="one").count("<circle") == 1
 
 
 def test_a_title_is_text():
     for picture in (
-        frames("cartpole", np.zeros((2, 4), np.float32), title="<script>\u202e"),
-        maze_path(np.eye(3, dtype=np.float32), title="<script>\u202e"),
+        draw_frames("cartpole", np.zeros((2, 4), np.float32), title="<script>\u202e"),
+        draw_maze_path(np.eye(3, dtype=np.float32), title="<script>\u202e"),
     ):
         assert "<script" not in picture and "&lt;script&gt;[U+202E]" in picture

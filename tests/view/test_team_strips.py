@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from evolvent.errors import ConfigError
-from evolvent.view.team_strips import strip
+from evolvent.view.team_strips import draw_strip
 from evolvent.worlds.teams.base import Mark, Scene
 from evolvent.worlds.teams.particles import ParticleWorld
 
@@ -20,7 +20,7 @@ def scene(x: float) -> Scene:
 
 
 def test_moments_from_first_to_last():
-    root = ET.fromstring(strip([scene(k) for k in range(11)], frames=3))
+    root = ET.fromstring(draw_strip([scene(k) for k in range(11)], num_frames=3))
     assert [text.text for text in root.iter(f"{SVG}text")] == ["step 0", "step 5", "step 10"]
     frames = root.findall(f"{SVG}svg")
     assert [frame.get("viewBox") for frame in frames] == ["0 0 4 4"] * 3
@@ -30,12 +30,12 @@ def test_moments_from_first_to_last():
 
 
 def test_fewer_scenes_than_frames():
-    root = ET.fromstring(strip([scene(0), scene(1)], frames=8))
+    root = ET.fromstring(draw_strip([scene(0), scene(1)], num_frames=8))
     assert len(root.findall(f"{SVG}svg")) == 2
 
 
 def test_a_title_is_text():
-    root = ET.fromstring(strip([scene(0)], title='</title><script>x</script> \u202e & "'))
+    root = ET.fromstring(draw_strip([scene(0)], title='</title><script>x</script> \u202e & "'))
     assert root.find(f"{SVG}title").text == '</title><script>x</script> [U+202E] & "' and not list(
         root.iter(f"{SVG}script")
     )
@@ -47,11 +47,11 @@ def test_a_world_that_is_played():
     batch.reset([0])
     scenes = [batch.scene(0)]
     batch.step(np.ones((1, 3, 2)))
-    root = ET.fromstring(strip([*scenes, batch.scene(0)]))
+    root = ET.fromstring(draw_strip([*scenes, batch.scene(0)]))
     assert len(list(root.iter(f"{SVG}circle"))) == 6 and len(list(root.iter(f"{SVG}rect"))) == 2 + 6
 
 
 def test_nothing_to_draw():
-    for call in (lambda: strip([]), lambda: strip([scene(0)], frames=0)):
+    for call in (lambda: draw_strip([]), lambda: draw_strip([scene(0)], num_frames=0)):
         with pytest.raises(ConfigError, match="1 scene and 1 frame"):
             call()

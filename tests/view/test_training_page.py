@@ -15,10 +15,10 @@ from trained import MIB, PARALLEL, cost, evaluated, update, write_training
 
 from evolvent.view import page, read_run
 from evolvent.view.charts import Event, Frame, Line, line_chart
-from evolvent.view.document import _rate_of_work as rate_of_work
-from evolvent.view.document import _size as size
-from evolvent.view.document import _value as value
-from evolvent.view.training import Training, training_page
+from evolvent.view.document import _format_bytes as size
+from evolvent.view.document import _format_flops as rate_of_work
+from evolvent.view.document import _format_value as value
+from evolvent.view.training import TrainingReport, build_training_report
 
 OF_EVOLVE = (
     "Success by round",
@@ -40,8 +40,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_training(tmp_path_factory.mktemp("runs") / "train-1")
 
 
-def shown(run: Path) -> Training:
-    found = training_page(read_run(run))
+def shown(run: Path) -> TrainingReport:
+    found = build_training_report(read_run(run))
     assert found is not None
     return found
 
@@ -175,10 +175,10 @@ def test_a_training_that_has_just_begun_says_so(tmp_path: Path) -> None:
 
 
 def test_other_runs_keep_their_page(tmp_path: Path) -> None:
-    assert training_page(read_run(write_run(tmp_path / "run", rounds=1, tasks=5))) is None
+    assert build_training_report(read_run(write_run(tmp_path / "run", rounds=1, tasks=5))) is None
     trained = write_training(tmp_path / "also")
     (trained / "results.jsonl").write_bytes((tmp_path / "run" / "results.jsonl").read_bytes())
-    assert training_page(read_run(trained)) is None
+    assert build_training_report(read_run(trained)) is None
     assert "Success by round" in page(read_run(trained))
 
 

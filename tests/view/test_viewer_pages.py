@@ -13,13 +13,13 @@ from viewed import viewed
 
 from evolvent.belief.traces import Look, Trace
 from evolvent.store.store import Store
-from evolvent.trajectory import Annotation, Generation, Place, Score, Step, Task, Trajectory
-from evolvent.view.beliefs import belief_document, read_belief
+from evolvent.trajectory import Annotation, AnnotationTarget, Generation, Score, Step, Task, Trajectory
+from evolvent.view.beliefs import encode_belief, parse_belief
 from evolvent.view.data import read_run
 from evolvent.view.document import page
 from evolvent.view.library import Library
-from evolvent.view.pages_compare import curves_of
-from evolvent.view.shading import colours_of, shaded
+from evolvent.view.pages_compare import draw_curves
+from evolvent.view.shading import find_colorings, shade_tokens
 from tests.view.fabricated import write_run
 
 TASK = Task("lookup", "1", {"question": "who"}, "boss of boss", "evo", "test")
@@ -66,9 +66,9 @@ def folder(tmp_path_factory):
     write_practice(root / "deep" / "rl")
     one = played()
     notes = [
-        Annotation(one.id, "judge", Place(step=1), 0.5),
-        Annotation(one.id, "spans", Place(0, 0, 1), -2.0),
-        Annotation(one.id, "spans", Place(0, 0, 0, 2), 1.0),
+        Annotation(one.id, "judge", AnnotationTarget(step=1), 0.5),
+        Annotation(one.id, "spans", AnnotationTarget(0, 0, 1), -2.0),
+        Annotation(one.id, "spans", AnnotationTarget(0, 0, 0, 2), 1.0),
     ]
     others = [
         played(f"evolve-1-collect-ab/{n}/0", Task("maze", "1", {"n": n}, f"k{n % 3}", "seen"), n % 2 == 0, 2)
@@ -203,18 +203,20 @@ def test_credit_of_the_run_colours_its_trajectory(tmp_path):
 def test_finer_notes_go_before_coarser_ones():
     one = played(steps=2)
     notes = [
-        Annotation(one.id, "s", Place(), 1.0),
-        Annotation(one.id, "s", Place(1), 2.0),
-        Annotation(one.id, "s", Place(1, 0, 1), 3.0),
-        Annotation(one.id, "s", Place(1, 0, None, 4), 4.0),
-        Annotation(one.id, "s", Place(1, 0, 9), 9.0),
-        Annotation(one.id, "label", Place(), "good"),
+        Annotation(one.id, "s", AnnotationTarget(), 1.0),
+        Annotation(one.id, "s", AnnotationTarget(1), 2.0),
+        Annotation(one.id, "s", AnnotationTarget(1, 0, 1), 3.0),
+        Annotation(one.id, "s", AnnotationTarget(1, 0, None, 4), 4.0),
+        Annotation(one.id, "s", AnnotationTarget(1, 0, 9), 9.0),
+        Annotation(one.id, "label", AnnotationTarget(), "good"),
     ]
-    logprob, colour = colours_of(one, notes[::-1], {})
+    logprob, colour = find_colorings(one, notes[::-1], {})
     assert (logprob.name, colour.name) == ("logprob", "@s")
     assert colour.numbers == {(0, 0): {2: 1.0, 3: 1.0, 4: 1.0}, (1, 0): {2: 2.0, 3: 3.0, 4: 4.0}}
     assert colour.reach == 4.0
-    drawn = shaded(one.steps[0].generations[0], (0, 0), colour=logprob, texts=lambda ids: ["<b>"] * len(ids), most=3)
+    drawn = shade_tokens(
+        one.steps[0].generations[0], (0, 0), coloring=logprob, texts=lambda ids: ["<b>"] * len(ids), max_tokens=3
+    )
     assert "<b>" not in drawn and "2 more" in drawn
 
 
@@ -274,7 +276,7 @@ def test_curves_are_means_over_common_panels(tmp_path):
         text = server.client.get(f"/compare?run={server.key('one')}&run={server.key('two')}").text
     assert "mean over 1 common panel<" in text
     assert re.findall(r"<title>(\w+), round (\d): ([\d.]+) %", text).count(("one", "1", "25")) == 1
-    assert curves_of([], []) == []
+    assert draw_curves([], []) == []
 
 
 def test_memory_and_throughput(server):
@@ -295,7 +297,7 @@ def belief(steps=5):
     rng = np.random.default_rng(0)
     looks = [
         Look(
-            place=(1.0 * at, 2.0),
+            position=(1.0 * at, 2.0),
             reading=0.1 * at,
             mean=np.array([3.0, 4.0]),
             covariance=np.eye(2),
@@ -317,7 +319,7 @@ def belief(steps=5):
 
 
 def test_beliefs_go_to_a_file_and_back():
-    found = read_belief(json.loads(json.dumps(belief_document(belief()))))
+    found = parse_belief(json.loads(json.dumps(encode_belief(belief()))))
     assert found is not None and (found.name, found.ended_by, found.right, found.area) == (
         "dcee <b>",
         "agent",
@@ -326,7 +328,7 @@ def test_beliefs_go_to_a_file_and_back():
     )
     for one, other in zip(found.looks, belief().looks, strict=True):
         np.testing.assert_allclose(one.particles, other.particles, rtol=1e-3)
-        assert (one.place, one.spread, one.score) == (other.place, pytest.approx(other.spread), other.score)
+        assert (one.position, one.spread, one.score) == (other.position, pytest.approx(other.spread), other.score)
 
 
 BROKEN = (
@@ -344,14 +346,14 @@ BROKEN = (
 
 @pytest.mark.parametrize("broken", BROKEN)
 def test_what_is_no_belief_is_none(broken):
-    row = {**belief_document(belief()), **broken} if isinstance(broken, dict) and broken else broken
-    assert read_belief(row) is None
+    row = {**encode_belief(belief()), **broken} if isinstance(broken, dict) and broken else broken
+    assert parse_belief(row) is None
 
 
 def test_belief_maps_moment_by_moment(tmp_path):
     folder = stored(tmp_path / "agdc", [])
     (folder / "beliefs").mkdir()
-    (folder / "beliefs" / "dcee-0.json").write_text(json.dumps(belief_document(belief())))
+    (folder / "beliefs" / "dcee-0.json").write_text(json.dumps(encode_belief(belief())))
     (folder / "beliefs" / "torn.json").write_text('{"area": [')
     with viewed(tmp_path) as server:
         base = f"/run/{server.key('agdc')}/beliefs"
@@ -373,10 +375,10 @@ def test_the_list_of_runs_has_the_mean_of_all_panels(tmp_path):
         (folder / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in kept))
         library = Library(tmp_path)
         (run,) = library.runs()
-        assert library.tail(run).success == pytest.approx(mean)
+        assert library.status(run).success == pytest.approx(mean)
     (folder / "results.jsonl").write_text(json.dumps(rows[9]) + "\n")
     (run,) = library.runs()
-    assert library.tail(run).success == 1.0, "read again"
+    assert library.status(run).success == 1.0, "read again"
 
 
 def test_a_pulse_changes_with_the_files(folder, server):

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from evolvent.errors import ErrorRecord, SampleInvalid
 from evolvent.store.store import Store
-from evolvent.trajectory import Annotation, Generation, Place, Score, Step, Task, Trajectory
-from evolvent.view.pages import address
+from evolvent.trajectory import Annotation, AnnotationTarget, Generation, Score, Step, Task, Trajectory
+from evolvent.view.pages import build_address
 from evolvent.view.queries import FILTERS, SORTS, Query, TrajectoryIndex
-from evolvent.view.words import Haystack
+from evolvent.view.words import TextIndex
 
 
 def episode(number, *, stage="evolve-1-collect-ab", won=None, **more):
@@ -72,7 +72,7 @@ def whole(folder, seconds=60.0):
 
 
 def ids(index, query=Query(), **more):  # noqa: B008
-    return [row["traj"] for row in index.ask(query, count=10_000, **more).rows]
+    return [row["traj"] for row in index.query(query, count=10_000, **more).rows]
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def mixed(tmp_path_factory):
     with Store.open(folder, writing=True, run="r") as store:
         for number in range(20):
             store.append(episode(number))
-        store.annotate(Annotation(episode(3).id, "judge", Place(step=1), 0.25))
+        store.annotate(Annotation(episode(3).id, "judge", AnnotationTarget(step=1), 0.25))
         store.seal()
         for number in range(20, 33):
             store.append(episode(number, stage="control-2-evaluate-cd"))
@@ -94,7 +94,7 @@ def mixed(tmp_path_factory):
         store.begin("streamed", episode(42).task)
         store.step("streamed", Step("x", "wave twice"))
         store.end("streamed", ended_by="agent", score=Score(1.0, 1.0, True))
-        store.annotate(Annotation(episode(3).id, "judge", Place(step=0), 0.5))
+        store.annotate(Annotation(episode(3).id, "judge", AnnotationTarget(step=0), 0.5))
     return folder
 
 
@@ -170,7 +170,7 @@ def test_words_in_sealed_and_live_segments_are_the_same(mixed, tmp_path):
 @pytest.mark.parametrize("sort", SORTS)
 @pytest.mark.parametrize("down", [False, True])
 def test_the_order(mixed, sort, down):
-    rows = whole(mixed).ask(Query(sort=sort, descending=down), count=100).rows
+    rows = whole(mixed).query(Query(sort=sort, descending=down), count=100).rows
     assert len(rows) == 43
     if sort == "seq":
         appended = [one.id for one in Store.open(mixed).trajectories()]
@@ -184,20 +184,20 @@ def test_the_order(mixed, sort, down):
 def test_pages_fit_together(mixed):
     index, query = whole(mixed), Query("go", sort="unit", descending=True)
     every = ids(index, query)
-    pages = [index.ask(query, first=first, count=7) for first in range(0, len(every), 7)]
+    pages = [index.query(query, first=first, count=7) for first in range(0, len(every), 7)]
     assert [row["traj"] for page in pages for row in page.rows] == every
     assert all(page.found == len(every) and page.read == 43 for page in pages)
-    beyond = index.ask(query, first=10_000, count=7)
+    beyond = index.query(query, first=10_000, count=7)
     assert beyond.first == len(every) - 1 and len(beyond.rows) == 1
 
 
 def test_neighbours_are_those_of_the_question(mixed):
     index, query = whole(mixed), Query(where={"outcome": "solved"}, sort="length")
     every = ids(index, query)
-    assert index.beside(query, every[0]) == (None, every[1])
-    assert index.beside(query, every[3]) == (every[2], every[4])
-    assert index.beside(query, every[-1]) == (every[-2], None)
-    assert index.beside(query, episode(1).id) == (None, None), "failed: not among them"
+    assert index.neighbors(query, every[0]) == (None, every[1])
+    assert index.neighbors(query, every[3]) == (every[2], every[4])
+    assert index.neighbors(query, every[-1]) == (every[-2], None)
+    assert index.neighbors(query, episode(1).id) == (None, None), "failed: not among them"
 
 
 def test_records_come_from_where_they_are(mixed):
@@ -223,7 +223,7 @@ def test_tasks_are_put_together(tmp_path):
         for sample, won in enumerate((True, False, True, None)):
             one = episode(6, won=won)
             store.append(Trajectory(f"s/{one.task.id}/{sample}", one.task, (), score=Score(None, None, won)))
-    (row,) = whole(tmp_path).solved().values()
+    (row,) = whole(tmp_path).task_outcomes().values()
     assert (row["n"], row["won"], row["world"]) == (3, 2, "lookup")
 
 
@@ -235,7 +235,7 @@ def test_what_is_appended_is_found_and_nothing_is_read_twice(tmp_path, monkeypat
         store.flush()
         index = whole(tmp_path)
         assert ids(index) == [episode(0).id, "open"]
-        assert index.ask(Query("half")).rows[0]["error"] == "interrupted"
+        assert index.query(Query("half")).rows[0]["error"] == "interrupted"
         version = index.version()
         assert index.advance(1) and index.version() == version, "nothing is new"
         from evolvent.view import segments
@@ -252,7 +252,7 @@ def test_what_is_appended_is_found_and_nothing_is_read_twice(tmp_path, monkeypat
         assert index.advance(5) and index.version() > version
         assert begun and min(begun) > 0
         assert ids(index) == [episode(0).id, episode(2).id, "open"]
-        assert index.ask(Query("there")).rows[0]["outcome"] == "solved"
+        assert index.query(Query("there")).rows[0]["outcome"] == "solved"
 
 
 def test_an_interrupted_episode_gives_way(tmp_path):
@@ -292,12 +292,12 @@ def test_time_is_kept_and_reading_goes_on(tmp_path):
             store.append(episode(number))
     index = TrajectoryIndex(tmp_path)
     assert not index.advance(0.0)
-    first = index.ask(Query())
+    first = index.query(Query())
     assert 0 < first.read < 600 and not first.whole
     stretches = 1
     while not index.advance(0.0):
         stretches += 1
-    assert stretches > 3 and index.ask(Query()).whole
+    assert stretches > 3 and index.query(Query()).whole
     assert ids(index) == [episode(number).id for number in range(600)]
 
 
@@ -311,11 +311,11 @@ def test_damage_is_told_and_what_was_good_stays(tmp_path):
     log.write_bytes(b"".join(lines))
     index = TrajectoryIndex(tmp_path)
     assert index.advance(5)
-    answer = index.ask(Query())
+    answer = index.query(Query())
     assert "damaged" in answer.problem and answer.whole
     for _ in (0, 1):  # what comes before is there at once, and stays
         assert ids(index) == [episode(0).id, episode(1).id]
-        assert index.advance(5) and "damaged" in index.ask(Query()).problem
+        assert index.advance(5) and "damaged" in index.query(Query()).problem
 
 
 def test_a_run_begun_anew_in_the_same_folder_is_read_anew(tmp_path):
@@ -326,7 +326,7 @@ def test_a_run_begun_anew_in_the_same_folder_is_read_anew(tmp_path):
             for number in numbers:
                 store.append(episode(number))
         assert index.advance(5)
-        assert ids(index) == [episode(number).id for number in numbers] and not index.ask(Query()).problem
+        assert ids(index) == [episode(number).id for number in numbers] and not index.query(Query()).problem
         shutil.rmtree(root)
     assert index.advance(5) and not ids(index)
 
@@ -334,7 +334,7 @@ def test_a_run_begun_anew_in_the_same_folder_is_read_anew(tmp_path):
 def test_notes_of_a_segment_that_was_sealed_meanwhile(tmp_path):
     with Store.open(tmp_path, writing=True) as store:
         store.append(episode(3))
-        store.annotate(Annotation(episode(3).id, "judge", Place(step=1), 0.25))
+        store.annotate(Annotation(episode(3).id, "judge", AnnotationTarget(step=1), 0.25))
         store.flush()
         index = whole(tmp_path)
         before = index.annotations(episode(3).id)
@@ -344,7 +344,7 @@ def test_notes_of_a_segment_that_was_sealed_meanwhile(tmp_path):
 
 def test_no_store_has_no_rows(tmp_path):
     index = whole(tmp_path / "nowhere")
-    assert index.ask(Query("x")).found == 0 and index.choices()["world"] == []
+    assert index.query(Query("x")).found == 0 and index.choices()["world"] == []
     assert not (tmp_path / "nowhere").exists(), "looking makes nothing"
 
 
@@ -356,11 +356,11 @@ TEXTS = st.lists(st.text("abß\nc\u20ac ", max_size=12), min_size=1, max_size=20
 def test_words_are_found_as_python_finds_them(texts, words, cut):
     ended = [f"{text}\n" for text in texts]
     column = pa.chunked_array([pa.array(["x\n", *ended[:cut]], pa.string())[1:], pa.array(ended[cut:], pa.string())])
-    found = Haystack(column).holding(words).tolist()
+    found = TextIndex(column).contains_all(words).tolist()
     assert found == [all(word in text for word in words) for text in ended]
 
 
 def test_ids_and_names_that_no_file_could_hold_are_known_to_nobody(mixed):
     known = episode(3).id
-    assert whole(mixed).known(["\ud800", known, "né"]) == {known}
-    assert address("/run/a/trees", name="\udcff") == "/run/a/trees?name=%3F"
+    assert whole(mixed).select_stored(["\ud800", known, "né"]) == {known}
+    assert build_address("/run/a/trees", name="\udcff") == "/run/a/trees?name=%3F"

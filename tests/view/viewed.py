@@ -11,10 +11,10 @@ from pathlib import Path
 import httpx2
 import uvicorn
 
-from evolvent.cli.view import board_of
-from evolvent.serve.listen import listen, url_of
+from evolvent.cli.view import read_leaderboard
+from evolvent.serve.listen import listen, listening_url
 from evolvent.view.app import viewer_app
-from evolvent.web import bound_to
+from evolvent.web import build_access
 
 TOKEN = "a-token-of-24-characters"
 
@@ -44,7 +44,7 @@ class Viewed:
 @contextmanager
 def viewed(folder: Path, **more: object) -> Iterator[Viewed]:
     """Serve it until the block ends."""
-    app = viewer_app(folder, access=bound_to("127.0.0.1"), token=TOKEN, boards=board_of, **more)
+    app = viewer_app(folder, access=build_access("127.0.0.1"), token=TOKEN, boards=read_leaderboard, **more)
     bound = listen("127.0.0.1", 0)
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", ws="none", lifespan="off", http="h11"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
@@ -53,8 +53,8 @@ def viewed(folder: Path, **more: object) -> Iterator[Viewed]:
         while not server.started:
             thread.join(0.01)
         headers = {"Authorization": f"Bearer {TOKEN}"}
-        with httpx2.Client(base_url=url_of(bound), headers=headers, trust_env=False, timeout=60) as client:
-            yield Viewed(url_of(bound), client)
+        with httpx2.Client(base_url=listening_url(bound), headers=headers, trust_env=False, timeout=60) as client:
+            yield Viewed(listening_url(bound), client)
     finally:
         server.should_exit = True
         thread.join()

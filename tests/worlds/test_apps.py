@@ -8,10 +8,10 @@ import pytest
 from evolvent.agents.plain import Expert, Script
 from evolvent.cli.main import main
 from evolvent.errors import ConfigError
-from evolvent.grade.exchanges import Exchanges, judge_exchanges, same_text, same_value
+from evolvent.grade.exchanges import Exchanges, grade_exchanges, is_same_text, is_same_value
 from evolvent.rollout.collect import collect
-from evolvent.sandbox.limits import Limits
-from evolvent.sandbox.pool import Boxes
+from evolvent.sandbox.limits import SandboxLimits
+from evolvent.sandbox.pool import SandboxPool
 from evolvent.trajectory import Start
 from evolvent.worlds.code.rows import read_code, read_code_row
 from evolvent.worlds.code.world import Code
@@ -38,13 +38,13 @@ CALL = {
 
 @pytest.fixture(scope="module")
 def boxes():
-    with Boxes() as made:
-        yield made.opener(Limits(cpu_s=5, wall_s=5.0))
+    with SandboxPool() as made:
+        yield made.opener(SandboxLimits(cpu_s=5, wall_s=5.0))
 
 
 def judged(boxes, source, **tests):
     given = {"inputs": ("1 2\n",), "outputs": ("3\n",), **tests}
-    return judge_exchanges(source, Exchanges(**given), boxes)
+    return grade_exchanges(source, Exchanges(**given), boxes)
 
 
 @pytest.mark.parametrize(
@@ -108,10 +108,10 @@ def test_an_answer_that_is_forged_is_one_too_many(boxes):
 
 def test_every_exchange_counts_and_has_a_box_of_its_own(boxes):
     tests = Exchanges(("1 2", "5 6"), ("3", "11"))
-    assert judge_exchanges("print(3)", tests, boxes).why.startswith("exchange 2")
+    assert grade_exchanges("print(3)", tests, boxes).why.startswith("exchange 2")
     counting = "import os\nprint(len([x for x in os.listdir('.') if x[0] != '.']))\nopen('left', 'w').close()"
-    assert judge_exchanges(counting, Exchanges(("", ""), ("0", "0")), boxes).correct
-    assert judge_exchanges("print(1)", Exchanges((), ()), boxes).correct is None
+    assert grade_exchanges(counting, Exchanges(("", ""), ("0", "0")), boxes).correct
+    assert grade_exchanges("print(1)", Exchanges((), ()), boxes).correct is None
 
 
 def test_functions(boxes):
@@ -157,7 +157,7 @@ def test_functions(boxes):
     ],
 )
 def test_what_is_the_same_text(got, expected, same):
-    assert same_text(got, expected) is same
+    assert is_same_text(got, expected) is same
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_what_is_the_same_text(got, expected, same):
     ],
 )
 def test_what_is_the_same_value(got, expected, same):
-    assert same_value(got, expected) is same
+    assert is_same_value(got, expected) is same
 
 
 # ---------------------------------------------------------------------------------------------------- the layout
@@ -218,7 +218,7 @@ def test_rows_and_folders_read_alike(tmp_path):
             other.digest,
             other.about,
         )
-    assert rows[0].name == "APPS/7" and len(rows[0].others) == 1 and "standard input" in rows[0].text
+    assert rows[0].name == "APPS/7" and len(rows[0].other_solutions) == 1 and "standard input" in rows[0].text
     assert rows[1].tests.function == "twice" and rows[1].text.endswith("def twice(self, a):")
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from evolvent.trajectory import Score, Task
 from evolvent.worlds.audit import Canonical, audit, blind_replay, play_actions, play_random
-from evolvent.worlds.base import Env, Info, Reply, Value, World, score_of
+from evolvent.worlds.base import Env, Info, Reply, Value, World, score_episode
 from evolvent.worlds.crafting import Crafting
 from evolvent.worlds.grammar import Grammar, Plain
 from evolvent.worlds.lookup import Lookup
@@ -35,7 +35,7 @@ class GuessEnv:
 class Guess:
     """In tier `seen` the answer is a function of the kind; in `longer` it is drawn for each task."""
 
-    name, version, instructions, horizon, blocking = "guess", "1", "", 3, False
+    name, version, instructions, horizon, run_in_thread = "guess", "1", "", 3, False
     grammar: Grammar = Plain()
     reward_range, tiers = (0.0, 1.0), ("seen", "longer")
 
@@ -53,7 +53,7 @@ class Guess:
         return GuessEnv(task.spec["answer"])
 
     def score(self, rewards: Sequence[float | None], info: Info) -> Score:
-        return score_of(rewards, self.reward_range)
+        return score_episode(rewards, self.reward_range)
 
     def expert(self, task: Task) -> Sequence[str] | None:
         return [task.spec["answer"]]

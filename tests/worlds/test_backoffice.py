@@ -15,7 +15,7 @@ from evolvent.worlds.audit import audit
 from evolvent.worlds.backoffice.applications import APPLICATIONS, Cell, Row
 from evolvent.worlds.backoffice.draw import canonical_key, draw_task, kinds_of_tiers
 from evolvent.worlds.backoffice.expert import solve
-from evolvent.worlds.backoffice.jobs import ADDED, Job
+from evolvent.worlds.backoffice.jobs import ADDITIONS, Job
 from evolvent.worlds.backoffice.office import Office, State
 from evolvent.worlds.backoffice.rules import check_row
 from evolvent.worlds.backoffice.world import Backoffice, BackofficeEnv, Scene
@@ -25,7 +25,7 @@ from evolvent.worlds.panel import Sizes
 
 WORLD = Backoffice(sizes=Sizes(train=40, dev=20, test=20), penalty=-0.1)
 KINDS = [(tier, kind) for tier, kinds in kinds_of_tiers().items() for kind in kinds]
-DATA = {word for one in APPLICATIONS.values() for field in one.fields for word in field.words if field.named}
+DATA = {word for one in APPLICATIONS.values() for field in one.fields for word in field.choices if field.named}
 
 
 def task_of(kind: tuple[str, ...], seed: int) -> Task:
@@ -51,7 +51,7 @@ def test_the_expert_does_every_kind_of_work(tier: str) -> None:
             env = WORLD.make(task)
             observation, info = env.reset()
             seen, rewards = str(observation), []
-            plan = WORLD.explained(task)
+            plan = WORLD.explain(task)
             assert len(plan) <= WORLD.horizon
             for step in plan:
                 assert step.action in info["admissible"]
@@ -67,9 +67,9 @@ def test_the_expert_does_every_kind_of_work(tier: str) -> None:
 
 def test_thoughts_go_with_the_actions() -> None:
     task = WORLD.tasks("dev", "seen")[0]
-    assert WORLD.expert(task) == [step.action for step in WORLD.explained(task)]
-    assert all(step.thought for step in WORLD.explained(task))
-    assert "next i have to" in str(WORLD.explained(task)[0].thought)
+    assert WORLD.expert(task) == [step.action for step in WORLD.explain(task)]
+    assert all(step.thought for step in WORLD.explain(task))
+    assert "next i have to" in str(WORLD.explain(task)[0].thought)
 
 
 def test_the_order_of_the_jobs_does_not_matter() -> None:
@@ -83,9 +83,9 @@ def test_the_order_of_the_jobs_does_not_matter() -> None:
     )  # their first draws hold jobs that read what the other writes
     for kind, seed in [*((kind, 5) for _, kind in KINDS), *((kind, seed) for kind in entangled for seed in range(8))]:
         office, jobs = draw_task(kind, seed)
-        wanted = Scene.of(office, jobs).wanted
+        wanted = Scene.of(office, jobs).target_contents
         for order in permutations(jobs):
-            assert Scene.of(office, order).wanted == wanted
+            assert Scene.of(office, order).target_contents == wanted
             tried += len(jobs) > 1
     assert tried > 300
 
@@ -174,7 +174,7 @@ def test_wandering_never_wins_and_leaves_sound_tables() -> None:
             assert len({row[0] for row in table}) == len(table)
             for row in table:
                 refusal = check_row(office, tables, name, form=row, new=False)
-                assert refusal is None or refusal.why == "need"
+                assert refusal is None or refusal.reason == "need"
         assert env.step("done")[1] == 0.0
 
 
@@ -269,10 +269,10 @@ def renamed(office: Office, jobs: tuple[Job, ...], rng: Random) -> tuple[Office,
     new: dict[tuple[str, Cell], Cell] = {}
     for one in office.applications.values():
         for field in one.fields:
-            if field.words and field.named:
+            if field.choices and field.named:
                 pool = one.name if field is one.fields[0] else field.name
-                mixed = rng.sample(field.words, len(field.words))
-                new |= {(pool, old): to for old, to in zip(field.words, mixed, strict=True) if (pool, old) not in new}
+                mixed = rng.sample(field.choices, len(field.choices))
+                new |= {(pool, old): to for old, to in zip(field.choices, mixed, strict=True) if (pool, old) not in new}
         if one.numbered:
             new |= {(one.name, number): number + 1 for number in range(50, 99)}
 
@@ -291,12 +291,16 @@ def renamed(office: Office, jobs: tuple[Job, ...], rng: Random) -> tuple[Office,
     told = []
     for name, pick, change in jobs:
         key = office.applications[name].fields[0].name
-        pick = pick._replace(value=cell(name, pick.field or key, pick.value) if pick.which != "of" else None)
-        if pick.which == "of":
-            pick = pick._replace(second=cell(pick.other, office.applications[pick.other].fields[0].name, pick.second))
-        elif pick.other:
-            pick = pick._replace(second=cell(name, pick.other, pick.second))
-        to = ADDED[change.do][0] if change.do in ADDED else name
+        pick = pick._replace(value=cell(name, pick.field or key, pick.value) if pick.kind != "of" else None)
+        if pick.kind == "of":
+            pick = pick._replace(
+                second_value=cell(
+                    pick.second_name, office.applications[pick.second_name].fields[0].name, pick.second_value
+                )
+            )
+        elif pick.second_name:
+            pick = pick._replace(second_value=cell(name, pick.second_name, pick.second_value))
+        to = ADDITIONS[change.kind][0] if change.kind in ADDITIONS else name
         source, record, field = change.source
         if source:
             record = cell(source, office.applications[source].fields[0].name, record)

@@ -10,10 +10,10 @@ import pytest
 from evolvent.errors import ConfigError
 from evolvent.worlds.backoffice.applications import APPLICATIONS, Application, Field, Row
 from evolvent.worlds.backoffice.expert import solve
-from evolvent.worlds.backoffice.jobs import Change, Job, Pick, describe
+from evolvent.worlds.backoffice.jobs import Change, Job, Pick, describe_job
 from evolvent.worlds.backoffice.office import Office, State
-from evolvent.worlds.backoffice.rules import Act, acts, apply, impossible
-from evolvent.worlds.backoffice.text import answer, say, understand
+from evolvent.worlds.backoffice.rules import Act, apply_act, find_obstacle, possible_acts
+from evolvent.worlds.backoffice.text import format_act, parse_act, render_outcome
 from evolvent.worlds.backoffice.world import Scene
 
 CITIES = ("oslo", "rome")
@@ -21,8 +21,8 @@ PEOPLE = Application(
     "customers",
     "customer",
     (
-        Field("name", words=("adams", "baker"), listed=True),
-        Field("city", words=CITIES, listed=True),
+        Field("name", choices=("adams", "baker"), listed=True),
+        Field("city", choices=CITIES, listed=True),
     ),
     numbered=False,
     rows=1,
@@ -33,8 +33,8 @@ ORDERS = Application(
     (
         Field("number", "number", listed=True),
         Field("customer", "link", link="customers", listed=True),
-        Field("city", words=CITIES, needed=False),
-        Field("state", words=("open", "shipped"), named=False),
+        Field("city", choices=CITIES, needed=False),
+        Field("state", choices=("open", "shipped"), named=False),
     ),
     numbered=True,
     rows=1,
@@ -65,18 +65,18 @@ def play(office: Office, texts: str) -> tuple[State, str]:
     """Actions apart by `;`, all of them possible."""
     state, seen = office.start, ""
     for text in texts.split(" ; "):
-        act = understand(text)
+        act = parse_act(text)
         assert isinstance(act, Act), text
-        assert not impossible(office, state, act), text
-        outcome = apply(office, state, act)
-        state, seen = outcome.state, answer(office, outcome)
+        assert not find_obstacle(office, state, act), text
+        outcome = apply_act(office, state, act)
+        state, seen = outcome.state, render_outcome(office, outcome)
     return state, seen
 
 
 def test_a_transcript_by_hand() -> None:
     """Shipping needs a city that stands in another window; what is not saved stays there meanwhile."""
     asked = "set the state of order 51 to shipped with what that needs"
-    assert describe(FULL, SHIP) == asked
+    assert describe_job(FULL, SHIP) == asked
     plan = solve(FULL, [SHIP])
     assert [step.action for step in plan] == [
         "open orders",
@@ -251,10 +251,10 @@ def test_windows_and_pages() -> None:
 )
 def test_what_is_impossible(texts: str, text: str, why: str) -> None:
     state = play(FULL, texts)[0] if texts else FULL.start
-    act = understand(text)
+    act = parse_act(text)
     assert isinstance(act, Act)
-    assert impossible(FULL, state, act) == why
-    assert act not in set(acts(FULL, state))
+    assert find_obstacle(FULL, state, act) == why
+    assert act not in set(possible_acts(FULL, state))
 
 
 def reachable(office: Office, rows: int) -> dict[State, int]:
@@ -262,8 +262,8 @@ def reachable(office: Office, rows: int) -> dict[State, int]:
     found, waiting = {office.start: 0}, deque([office.start])
     while waiting:
         state = waiting.popleft()
-        for act in acts(office, state):
-            after = apply(office, state, act).state
+        for act in possible_acts(office, state):
+            after = apply_act(office, state, act).state
             if after not in found and all(len(table) <= rows for table in after.tables):
                 found[after] = found[state] + 1
                 waiting.append(after)
@@ -290,15 +290,17 @@ def test_every_state_of_a_small_office(states: dict[State, int]) -> None:
         for value in (None, "adams", "baker", "oslo", "rome", "open", "shipped", 51)
     }
     for state in list(states)[::7]:
-        listed = set(acts(SMALL, state))
+        listed = set(possible_acts(SMALL, state))
         assert listed <= every
-        assert not [act for act in listed if impossible(SMALL, state, act)]
+        assert not [act for act in listed if find_obstacle(SMALL, state, act)]
         for act in every - listed:  # a field may be set to what it is, and things may be looked for that are not there
-            assert impossible(SMALL, state, act) or act.verb in ("set", "find")
+            assert find_obstacle(SMALL, state, act) or act.verb in ("set", "find")
     for state in states:
         people, orders = state.tables
-        assert ship.won(state) == (people == (("adams", "oslo"),) and orders == ((51, "adams", "oslo", "shipped"),))
-        assert move.won(state) == (people == (("adams", "rome"),) and orders == ((51, "adams", None, "open"),))
+        assert ship.is_solved(state) == (
+            people == (("adams", "oslo"),) and orders == ((51, "adams", "oslo", "shipped"),)
+        )
+        assert move.is_solved(state) == (people == (("adams", "rome"),) and orders == ((51, "adams", None, "open"),))
 
 
 def test_the_expert_takes_a_shortest_way(states: dict[State, int]) -> None:
@@ -306,10 +308,10 @@ def test_the_expert_takes_a_shortest_way(states: dict[State, int]) -> None:
     named = replace_pick(MOVE, Pick("named", "", "adams"))
     for job, spare in ((named, 0), (MOVE, 2), (SHIP, 4)):
         scene = Scene.of(SMALL, [job])
-        fewest = min(steps for state, steps in states.items() if scene.won(state))
+        fewest = min(steps for state, steps in states.items() if scene.is_solved(state))
         assert len(solve(SMALL, [job])) == fewest + 1 + spare
         state, _ = play(SMALL, " ; ".join(step.action for step in solve(SMALL, [job])))
-        assert scene.won(state)
+        assert scene.is_solved(state)
 
 
 def replace_pick(job: Job, pick: Pick) -> Job:
@@ -353,7 +355,7 @@ def test_saved_records_stay_sound(states: dict[State, int]) -> None:
     ],
 )
 def test_jobs_in_words(job: Job, told: str) -> None:
-    assert describe(FULL, job) == told
+    assert describe_job(FULL, job) == told
 
 
 @pytest.mark.parametrize(
@@ -380,7 +382,7 @@ def test_actions_are_read_as_they_are_written() -> None:
         play(FULL, "open customers ; new")[0],
         play(FULL, "open orders ; show 51")[0],
     ):
-        for act in acts(FULL, state):
-            assert understand(say(act)) == act
-            assert understand(f"  {say(act).upper()}\n") == act
+        for act in possible_acts(FULL, state):
+            assert parse_act(format_act(act)) == act
+            assert parse_act(f"  {format_act(act).upper()}\n") == act
     assert set(FULL.names) == set(APPLICATIONS)

@@ -25,7 +25,7 @@ from evolvent.worlds.bfcl.apis import (
     Travel,
     Vehicle,
 )
-from evolvent.worlds.bfcl.apis.api import operation, rendered
+from evolvent.worlds.bfcl.apis.api import operation, render_result
 
 
 def ask(api: Api, name: str, /, **arguments):
@@ -518,11 +518,11 @@ def test_a_beginning_that_is_none():
 def test_an_operation_is_written_as_its_form():
     made = operation("f(a, bC=, d=)", lambda api, a, b_c=1, d=2: None)
     assert (made.name, made.required, made.optional, made.parameters) == ("f", ("a",), ("bC", "d"), ("a", "bC", "d"))
-    assert made.bound({"d": 3, "a": 1, "bC": 2}) == ([1], {"b_c": 2, "d": 3})
+    assert made.bind({"d": 3, "a": 1, "bC": 2}) == ([1], {"b_c": 2, "d": 3})
 
 
 def test_results_are_rendered_as_the_data_set_does():
-    assert [rendered(one) for one in ("x", {"a": None}, None, [1, "x"], 1.0)] == [
+    assert [render_result(one) for one in ("x", {"a": None}, None, [1, "x"], 1.0)] == [
         "x",
         '{"a": null}',
         "None",

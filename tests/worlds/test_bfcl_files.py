@@ -8,7 +8,7 @@ from benchmarks.bfcl import answers, compare, figures, judge
 from benchmarks.bfcl_answers import CHANGES
 from benchmarks.bfcl_mini import MINIATURE, write_mini
 from evolvent.errors import ConfigError, SampleInvalid
-from evolvent.grade.calls import GoldCall, Verdict
+from evolvent.grade.calls import CallGrade, GoldCall
 from evolvent.messages import Call
 from evolvent.worlds.bfcl.files import CLASS_FILES, count_problems, read_documents, read_items
 from evolvent.worlds.bfcl.items import BAD_ITEMS, CATEGORIES, CallItem, TurnsItem, judge_calls, read_item
@@ -217,5 +217,5 @@ def test_differences_to_the_peer_have_reasons(mini):
     told = compare(asked, ours, theirs)
     assert told["reasons"] == {"it takes the first expected call that fits, and then has none left for another call": 2}
     assert told["peer_crashes"]["TypeError"] > 0  # a crash refuses too, so it is no difference
-    wrong = compare(asked[:1], [Verdict(False)], [True])
+    wrong = compare(asked[:1], [CallGrade(False)], [True])
     assert wrong["listed"][0]["why"] == "unexplained"

@@ -18,10 +18,10 @@ from evolvent.worlds.bfcl.multi_turn import (
     MOST_STEPS,
     MultiTurn,
     Scene,
-    corrupted,
-    gold_call,
+    drop_last_gold_turn,
+    find_padding,
     judge_turns,
-    padding_of,
+    parse_gold_call,
     read_multi_turn,
     run_calls,
 )
@@ -37,7 +37,7 @@ def turns(tmp_path_factory) -> tuple[TurnsItem, ...]:
 
 @pytest.fixture(scope="module")
 def items(turns) -> dict[str, MultiTurn]:
-    padding = padding_of(turns)
+    padding = find_padding(turns)
     return {item.id.removeprefix("multi_turn_"): read_multi_turn(item, padding) for item in turns}
 
 
@@ -51,13 +51,13 @@ def test_the_gold_run_is_right_and_a_cut_one_is_wrong(items):
     for item in items.values():
         assert judge_turns(item, played(item)).valid, item.item.id
         assert judge_turns(item, [[(call,) for call in gold] for gold in item.gold]).valid
-        cut = judge_turns(item, corrupted(item))
+        cut = judge_turns(item, drop_last_gold_turn(item))
         assert (cut.valid, cut.kind) == (False, "no_call")
 
 
 def test_the_last_turn_with_calls_is_cut(items):
     item = replace(items["base_0"], gold=(*items["base_0"].gold, ()))
-    assert corrupted(item) == ((item.gold[0],), (item.gold[1],), (), ())
+    assert drop_last_gold_turn(item) == ((item.gold[0],), (item.gold[1],), (), ())
 
 
 def test_another_number_of_turns(items):
@@ -155,11 +155,11 @@ def test_runs_do_not_share_anything(items):
 
 
 def test_long_context_is_taken_from_the_answers(turns, items):
-    padding = padding_of(turns)
+    padding = find_padding(turns)
     assert (padding.text, padding.files) == (PAD.strip(), EXTRA)
     assert items["long_context_0"].padding == padding
     assert items["base_0"].padding is None
-    only = padding_of(one for one in turns if one.category == "multi_turn_base")
+    only = find_padding(one for one in turns if one.category == "multi_turn_base")
     assert only == Padding()
     (listed,) = run_calls(Scene(items["long_context_0"]), [Call("find")])
     assert all(name in listed for name in EXTRA)
@@ -176,7 +176,7 @@ def test_long_context_is_taken_from_the_answers(turns, items):
     ],
 )
 def test_gold_calls(text, arguments):
-    assert gold_call(text) == Call(text.partition("(")[0], arguments)
+    assert parse_gold_call(text) == Call(text.partition("(")[0], arguments)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_gold_calls(text, arguments):
 )
 def test_what_is_no_gold_call_is_refused_and_not_run(text):
     with pytest.raises(SampleInvalid, match="gold call"):
-        gold_call(text)
+        parse_gold_call(text)
 
 
 def test_items_that_make_no_sense_are_refused(turns):

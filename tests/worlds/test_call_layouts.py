@@ -130,7 +130,7 @@ def test_seal_tools(tmp_path):
     assert len({[tool.name for tool in sample.tools].index(sample.calls[0].name) for sample in samples}) > 1
     again, _ = read_seal_tools(write(path, items[::-1], lines=True), known)
     assert set(map(repr, again)) == set(map(repr, samples))  # what a sample shows does not depend on its place
-    other, _ = read_seal_tools(path, known, others=0, seed=1)
+    other, _ = read_seal_tools(path, known, num_other_tools=0, seed=1)
     assert {len(sample.tools) for sample in other} == {1}
     with pytest.raises(SampleInvalid):
         read_seal_tools(path, write(tmp_path / "none.jsonl", [{"api_name": 5}], lines=True))

@@ -10,10 +10,10 @@ from evolvent.errors import AccessDenied, ConfigError, HashMismatch, ScoringErro
 from evolvent.rollout.collect import collect
 from evolvent.trajectory import Start, Task
 from evolvent.worlds import manifest as known
-from evolvent.worlds.code.answers import program_of, source_in
+from evolvent.worlds.code.answers import extract_program, extract_source
 from evolvent.worlds.code.rows import read_code, read_code_row
 from evolvent.worlds.code.world import Code
-from evolvent.worlds.manifest import Manifest, manifests, sha256_of, verified
+from evolvent.worlds.manifest import Manifest, manifests, sha256_of, verify_file
 
 PROMPT = 'import math\n\n\ndef half(x: int) -> int:\n    """Half of x, rounded down."""\n'
 HUMANEVAL = {
@@ -118,28 +118,28 @@ def test_what_is_shown(world):
 
 
 def test_programs_of_responses():
-    assert source_in("model = 1") == "model = 1"
-    assert source_in("first\n```python\na = 1\n```\nthen\n```\nb = 2\n```\n") == "b = 2\n"
-    assert source_in("```py\nc = 3") == "c = 3"
+    assert extract_source("model = 1") == "model = 1"
+    assert extract_source("first\n```python\na = 1\n```\nthen\n```\nb = 2\n```\n") == "b = 2\n"
+    assert extract_source("```py\nc = 3") == "c = 3"
     helped = "def other(x):\n    return x\n\n\n@cached\ndef f(x):\n    pass\n"
-    assert program_of("def f(x):\n    return 1", "f", prompt=helped).startswith(
+    assert extract_program("def f(x):\n    return 1", "f", prompt=helped).startswith(
         "def other(x):\n    return x\n\n\ndef f(x)"
     )
-    assert "@cached" not in program_of("def f(x):\n    return 1", "f", prompt=helped)
-    assert program_of("    return 1\nx = 2\n", "f", prompt="def f():\n") == "def f():\n    return 1\n"
-    assert program_of("def f(:\n  broken", "f", prompt="def f():\n") == "def f(:\n  broken"
-    assert program_of("anything", "f") == "anything"
+    assert "@cached" not in extract_program("def f(x):\n    return 1", "f", prompt=helped)
+    assert extract_program("    return 1\nx = 2\n", "f", prompt="def f():\n") == "def f():\n    return 1\n"
+    assert extract_program("def f(:\n  broken", "f", prompt="def f():\n") == "def f(:\n  broken"
+    assert extract_program("anything", "f") == "anything"
     for said in (
         "```python3\ndef f(x):\n    return 1\n```\nas asked",
         "```Python\r\ndef f(x):\r\n    return 1\r\n```",
         "```python\ndef f(x):\n    return 1\n```\nfor example\n```\n>>> f(2)\n1\n```",
     ):
-        assert program_of(said, "f", prompt="def f(x):\n") == "def f(x):\n    return 1\n", said
-    future = program_of(
+        assert extract_program(said, "f", prompt="def f(x):\n") == "def f(x):\n    return 1\n", said
+    future = extract_program(
         "from __future__ import annotations\ndef f(x):\n    return 1", "f", prompt="import re\ndef f(x):\n"
     )
     assert future == "from __future__ import annotations\nimport re\ndef f(x):\n    return 1"
-    body = program_of("return 1\n\n\ndef f(x):\n    return 2", "f", prompt="def f(x):\n")
+    body = extract_program("return 1\n\n\ndef f(x):\n    return 2", "f", prompt="def f(x):\n")
     assert body == "def f(x):\n    return 1\n\n\n"
 
 
@@ -213,10 +213,10 @@ def test_manifests_are_whole():
 
 def test_a_set_that_nobody_has_seen_is_where_it_is_said_to_be(tmp_path):
     path = written(tmp_path, "test.jsonl", MBPP)
-    assert verified("apps-test", tmp_path) == path == verified("apps-test", path)
-    assert verified("apps-train", tmp_path) == tmp_path, "as folders of problems"
+    assert verify_file("apps-test", tmp_path) == path == verify_file("apps-test", path)
+    assert verify_file("apps-train", tmp_path) == tmp_path, "as folders of problems"
     with pytest.raises(ConfigError, match="is not there"):
-        verified("math-test", tmp_path / "nowhere")
+        verify_file("math-test", tmp_path / "nowhere")
 
 
 def test_a_copy_is_read_only_with_the_right_hash(tmp_path, monkeypatch):
@@ -224,14 +224,14 @@ def test_a_copy_is_read_only_with_the_right_hash(tmp_path, monkeypatch):
     own = Manifest("own", "", "a/b", "1", "x/set.jsonl", sha256_of(path)[:20], 1, "CC-BY-NC-4.0", False, "code")
     monkeypatch.setattr(known, "manifests", lambda: {"own": own})
     with pytest.raises(AccessDenied, match="CC-BY-NC"):
-        verified("own", tmp_path)
-    assert verified("own", tmp_path, accept_licence=True) == path == verified("own", path, accept_licence=True)
+        verify_file("own", tmp_path)
+    assert verify_file("own", tmp_path, accept_licence=True) == path == verify_file("own", path, accept_licence=True)
     written(tmp_path, "another/set.jsonl", MBPP)
-    assert verified("own", tmp_path, accept_licence=True) == path, "of several copies the right one"
+    assert verify_file("own", tmp_path, accept_licence=True) == path, "of several copies the right one"
     path.write_text("{}")
     with pytest.raises(HashMismatch, match="is not the own of a/b"):
-        verified("own", tmp_path, accept_licence=True)
+        verify_file("own", tmp_path, accept_licence=True)
     with pytest.raises(ConfigError, match="holds no set"):
-        verified("own", tmp_path / "nowhere", accept_licence=True)
+        verify_file("own", tmp_path / "nowhere", accept_licence=True)
     with pytest.raises(ConfigError, match="own"):
-        verified("owm", tmp_path)
+        verify_file("owm", tmp_path)

@@ -14,7 +14,7 @@ from evolvent.worlds.audit import audit
 from evolvent.worlds.base import SPLITS, TIERS, Forkable
 from evolvent.worlds.countdown import UNDEMONSTRATED, Countdown, CountdownEnv, tier_of_shape
 from evolvent.worlds.crafting import words_of
-from evolvent.worlds.numbers import Form, form_of, moves, parts, plan, shape, solution_shapes, solve_probability
+from evolvent.worlds.numbers import Form, form_of, moves, parts, plan, shape_of, solution_shapes, solve_probability
 from evolvent.worlds.panel import Sizes
 
 WORLD = Countdown()
@@ -33,9 +33,9 @@ def begin(*numbers: int, target: int = 24, world: Countdown = WORLD) -> Countdow
     return env
 
 
-def shape_of(task: Task) -> Form:
+def shape_of_task(task: Task) -> Form:
     numbers = tuple(task.spec["numbers"])
-    return shape(form_of(numbers, plan(numbers, task.spec["target"]) or ()))
+    return shape_of(form_of(numbers, plan(numbers, task.spec["target"]) or ()))
 
 
 def all_tasks(world: Countdown = WORLD) -> list[Task]:
@@ -224,7 +224,7 @@ class TestPanels:
         for task in all_tasks():
             numbers = tuple(task.spec["numbers"])
             assert task.kind == str(form_of(numbers, plan(numbers, task.spec["target"]) or ()))
-            assert tier_of_shape(shape_of(task), 4) == task.tier
+            assert tier_of_shape(shape_of_task(task), 4) == task.tier
 
     def test_no_solution_is_of_another_tier(self):
         for tier in ("seen", "evo", "combo"):
@@ -235,13 +235,13 @@ class TestPanels:
                 assert tier != "evo" or all(UNDEMONSTRATED & {str(part) for part in parts(way)} for way in ways)
 
     def test_combo_and_longer_hold_trained_pairs_only_and_are_never_trained_whole(self):
-        trained = {shape_of(task) for tier in ("seen", "evo") for task in WORLD.tasks("train", tier)}
-        pairs = {part for task in WORLD.tasks("train", "seen") for part in parts(shape_of(task))}
+        trained = {shape_of_task(task) for tier in ("seen", "evo") for task in WORLD.tasks("train", tier)}
+        pairs = {part for task in WORLD.tasks("train", "seen") for part in parts(shape_of_task(task))}
         assert not UNDEMONSTRATED & {str(part) for part in pairs}
         for tier in ("combo", "longer"):
             for task in (*WORLD.tasks("dev", tier), *WORLD.tasks("test", tier)):
-                assert shape_of(task) not in trained
-                assert parts(shape_of(task)) <= pairs
+                assert shape_of_task(task) not in trained
+                assert parts(shape_of_task(task)) <= pairs
 
     def test_how_many_numbers(self):
         for tier in TIERS:

@@ -66,7 +66,7 @@ def test_an_episode_by_hand() -> None:
         assert (terminated, truncated) == (action == rows[-1][0], False)
         assert info["admissible"]
         rewards.append(got)
-    assert env.held == {"a": 1, "b": 1, "c": 6, "x": 1}
+    assert env.inventory == {"a": 1, "b": 1, "c": 6, "x": 1}
     assert world.score(rewards, info) == Score(pytest.approx(0.5), 1.0, True)  # 10 refusals cost 0.05 each
     with pytest.raises(SessionGone):
         env.step("inventory")
@@ -86,7 +86,7 @@ def test_crafting_over_the_limit_keeps_the_inputs() -> None:
     for action in ("get 4 c", *["craft 3 z using 1 c"] * 3):
         assert "invalid" not in env.step(action)[4]
     assert env.step("craft 3 z using 1 c")[0] == "Could not hold more than 9 z"
-    assert env.held == {"c": 1, "z": 9}
+    assert env.inventory == {"c": 1, "z": 9}
 
 
 @settings(max_examples=60, deadline=None)
@@ -97,10 +97,10 @@ def test_items_are_conserved(moves: list[int], pick: int) -> None:
     env = WORLD.make(task)
     _, info = env.reset()
     for move in moves:
-        before = Counter(env.held)
+        before = Counter(env.inventory)
         action = info["admissible"][move % len(info["admissible"])]
         _, reward, terminated, _, info = env.step(action)
-        change = Counter(env.held)
+        change = Counter(env.inventory)
         change.subtract(before)
         expected = Counter[str]()
         if not info.get("invalid") and action != "inventory":
@@ -113,8 +113,8 @@ def test_items_are_conserved(moves: list[int], pick: int) -> None:
                 expected[recipe.output] += recipe.count
                 expected.subtract({slot.name: slot.count for slot in recipe.inputs})
         assert {item: n for item, n in change.items() if n} == {item: n for item, n in expected.items() if n}
-        assert min(env.held.values(), default=1) >= 1
-        assert terminated == (reward == 1.0) == (env.held.get(task.spec["goal"], 0) > 0)
+        assert min(env.inventory.values(), default=1) >= 1
+        assert terminated == (reward == 1.0) == (env.inventory.get(task.spec["goal"], 0) > 0)
         if terminated:
             return
 
@@ -235,19 +235,19 @@ def test_renamed_tasks_are_the_same_up_to_names() -> None:
     rng = Random(2)
     for tier in WORLD.tiers:
         for task in WORLD.tasks("dev", tier):
-            other = WORLD.renamed(task, rng)
+            other = WORLD.rename(task, rng)
             assert other.id != task.id
             assert (other.kind, other.tier, other.split) == (task.kind, task.tier, task.split)
             assert WORLD.key(other) == WORLD.key(task)
             assert [len(action) for action in map(words_of, WORLD.expert(other))] == [
                 len(action) for action in map(words_of, WORLD.expert(task))
             ]
-    goals = {WORLD.renamed(task, rng).spec["goal"] for _ in range(400)}
+    goals = {WORLD.rename(task, rng).spec["goal"] for _ in range(400)}
     assert goals == set(WORLD.vocabulary() or ()) & goals
     assert len(goals) == WORLD.level.names
     own = Crafting("own")
     with pytest.raises(ConfigError, match="part of its book"):
-        own.renamed(own.tasks("test", "seen")[0], rng)
+        own.rename(own.tasks("test", "seen")[0], rng)
 
 
 def test_tasks_of_other_worlds_and_books_are_refused() -> None:
@@ -289,4 +289,4 @@ def test_many_tasks_do_not_pile_up() -> None:
     for n in range(3000):
         env.step(f"babble {n}")
     assert len(world._scenes) <= 4096
-    assert len(env._scene.acts) <= 1024
+    assert len(env._scene.parsed_actions) <= 1024

@@ -131,7 +131,7 @@ def test_the_shipped_table_is_whole():
     for name, of in TABLE.scores.items():
         assert all(0 <= area <= 1 for area in of.values())
         if name in columns:
-            assert list(of) == [str(one) for one in pipelines() if one.kept(columns[name]) <= columns[name]]
+            assert list(of) == [str(one) for one in pipelines() if one.count_selected(columns[name]) <= columns[name]]
     assert len(TABLE.scores["iris"]) == 5 * 5 * 16 and len(TABLE.scores["digits"]) == 720
     assert len({TABLE.best(name) for name in SETS}) >= 12  # no one pipeline is best everywhere
 
@@ -141,14 +141,14 @@ def test_marks_by_hand():
 
     def mark(areas: list[float]) -> float:
         texts = map(str, pipelines())
-        return Table({"x": dict(zip(texts, areas, strict=False))}, {"x": {}}, "0").mark("x")
+        return Table({"x": dict(zip(texts, areas, strict=False))}, {"x": {}}, "0").success_threshold("x")
 
     assert mark([n / 20 for n in range(20)]) == 18 / 20
     assert mark([0.1] * 17 + [0.8, 0.8, 0.9]) == 0.9
     assert mark([0.1] * 15 + [0.9] * 5) == 0.9
     for name, of in TABLE.scores.items():
-        reach = sum(area >= TABLE.mark(name) for area in of.values()) / len(of)
-        assert 0 < reach <= 0.1 or TABLE.mark(name) == max(of.values())
+        reach = sum(area >= TABLE.success_threshold(name) for area in of.values()) / len(of)
+        assert 0 < reach <= 0.1 or TABLE.success_threshold(name) == max(of.values())
 
 
 def test_a_table_survives_its_file_and_damage_is_seen(tmp_path: Path):

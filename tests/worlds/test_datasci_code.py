@@ -12,35 +12,35 @@ from hypothesis import strategies as st
 
 from evolvent.errors import ConfigError, SessionGone
 from evolvent.sandbox.bubblewrap import isolation
-from evolvent.sandbox.limits import Limits, Outcome, Request
-from evolvent.sandbox.pool import Boxes
-from evolvent.sandbox.values import Other
+from evolvent.sandbox.limits import CallRequest, Outcome, SandboxLimits
+from evolvent.sandbox.pool import SandboxPool
+from evolvent.sandbox.values import OpaqueValue
 from evolvent.trajectory import Task
-from evolvent.worlds.datasci.area import area_of_chances, area_under_curve
-from evolvent.worlds.datasci.code import PACKAGES, DataSciCode, code_of
-from evolvent.worlds.datasci.folds import ENTRY, cross_validate, disguised, folds
+from evolvent.worlds.datasci.area import area_of_probabilities, area_under_curve
+from evolvent.worlds.datasci.code import PACKAGES, DataSciCode, render_program
+from evolvent.worlds.datasci.folds import ENTRY, cross_validate, deal_folds, disguise
 from evolvent.worlds.datasci.pipelines import Pipeline, pipelines
 from evolvent.worlds.datasci.sets import SETS, load_set
 from evolvent.worlds.datasci.table import read_table
 
 metrics = pytest.importorskip("sklearn.metrics")
 TABLE = read_table()
-LIMITS = Limits(cpu_s=60, wall_s=120.0, memory_mb=4096, total_mb=2048, files=256)
+LIMITS = SandboxLimits(cpu_s=60, wall_s=120.0, memory_mb=4096, total_mb=2048, files=256)
 
 
 class Answering:
     """A runner that answers with a function of the request, and remembers what it was asked."""
 
-    def __init__(self, answer: Callable[[Request], Outcome]) -> None:
+    def __init__(self, answer: Callable[[CallRequest], Outcome]) -> None:
         self.answer, self.asked, self.jobs = answer, [], 0
 
-    def observe(self, source: str, requests: Sequence[Request], limits: Limits) -> tuple[Outcome, ...]:
+    def observe(self, source: str, requests: Sequence[CallRequest], limits: SandboxLimits) -> tuple[Outcome, ...]:
         self.jobs += 1
         self.asked += requests
         return tuple(self.answer(request) for request in requests)
 
 
-def rows_asked(request: Request) -> np.ndarray:
+def rows_asked(request: CallRequest) -> np.ndarray:
     _, _, asked, columns = request.args
     return np.frombuffer(asked, "<f4").reshape(-1, columns)
 
@@ -66,15 +66,15 @@ def test_many_classes_are_one_versus_the_rest():
     labels = np.arange(60) % 3
     chances = rng.dirichlet([1.0] * 3, 60)
     expected = metrics.roc_auc_score(labels, chances, multi_class="ovr")
-    assert area_of_chances(labels, chances) == pytest.approx(expected, abs=1e-12)
-    assert area_of_chances(labels % 2, chances[:, :2]) == pytest.approx(
+    assert area_of_probabilities(labels, chances) == pytest.approx(expected, abs=1e-12)
+    assert area_of_probabilities(labels % 2, chances[:, :2]) == pytest.approx(
         metrics.roc_auc_score(labels % 2, chances[:, 1]), abs=1e-12
     )
 
 
 def test_folds_deal_every_class_evenly():
     labels = load_set("rare").labels
-    asked = folds(labels, 5, np.random.default_rng(3))
+    asked = deal_folds(labels, 5, np.random.default_rng(3))
     assert sorted(row for rows in asked for row in rows) == list(range(len(labels)))
     for label in (0, 1):
         counts = [int((labels[rows] == label).sum()) for rows in asked]
@@ -84,7 +84,7 @@ def test_folds_deal_every_class_evenly():
 def test_a_disguise_keeps_the_problem_and_hides_the_rows():
     data = load_set("iris")
     rng = np.random.default_rng(5)
-    other = disguised(data, rng)
+    other = disguise(data, rng)
     assert sorted(np.bincount(other.labels)) == sorted(np.bincount(data.labels))
     plain = {tuple(np.round(row, 1)) for row in data.rows}
     assert not plain & {tuple(np.round(row, 1)) for row in other.rows}
@@ -97,12 +97,12 @@ def test_a_box_never_gets_the_labels_of_what_is_asked():
     data = load_set("wine")
     known: list[int] = []
 
-    def answer(request: Request) -> Outcome:
+    def answer(request: CallRequest) -> Outcome:
         known.append(len(request.args[1]))
         return Outcome("value", [[0.2, 0.3, 0.5]] * len(rows_asked(request)))
 
     runner = Answering(answer)
-    asked = folds(data.labels, 5, np.random.default_rng(0))
+    asked = deal_folds(data.labels, 5, np.random.default_rng(0))
     judged = cross_validate("", data, asked, runner=runner, limits=LIMITS)
     assert judged.area == 0.5 and not judged.error
     assert runner.jobs == len(runner.asked) == 5
@@ -125,14 +125,16 @@ def test_a_box_never_gets_the_labels_of_what_is_asked():
         ([[0.5, float("nan")]] * 60, "finite"),
         ([[1, 0]] * 60, "in each row"),
         ([[0.5, True]] * 60, "in each row"),
-        (Other("Always"), "got Other"),
-        ([[0.5, Other("float")]] * 60, "in each row"),
+        (OpaqueValue("Always"), "got OpaqueValue"),
+        ([[0.5, OpaqueValue("float")]] * 60, "in each row"),
     ],
 )
 def test_answers_that_are_none(value, said):
     data = load_set("rings")
     runner = Answering(lambda request: Outcome("value", value))
-    judged = cross_validate("", data, folds(data.labels, 5, np.random.default_rng(0)), runner=runner, limits=LIMITS)
+    judged = cross_validate(
+        "", data, deal_folds(data.labels, 5, np.random.default_rng(0)), runner=runner, limits=LIMITS
+    )
     assert judged.area is None and said in judged.error and "expected 60 rows of 2" in judged.error
     assert runner.jobs == 1
 
@@ -156,15 +158,15 @@ def test_failures_are_the_next_observation():
 def test_all_folds_together_have_the_wall_limit():
     runner = Answering(lambda request: Outcome("value", [[0.5, 0.5]] * len(rows_asked(request))))
     data = load_set("rings")
-    asked = folds(data.labels, 5, np.random.default_rng(0))
-    judged = cross_validate("", data, asked, runner=runner, limits=Limits(wall_s=1e-9))
+    asked = deal_folds(data.labels, 5, np.random.default_rng(0))
+    judged = cross_validate("", data, asked, runner=runner, limits=SandboxLimits(wall_s=1e-9))
     assert judged.area is None and judged.error.startswith("timeout") and runner.jobs <= 1
 
 
 def test_every_pipeline_has_a_program_that_compiles():
     for one in pipelines()[::7]:
-        compile(code_of(one), "program", "exec")
-    assert "SelectKBest(k=max(1, rows.shape[1] // 2))" in code_of(Pipeline("gnb", select="kbest", size="half"))
+        compile(render_program(one), "program", "exec")
+    assert "SelectKBest(k=max(1, rows.shape[1] // 2))" in render_program(Pipeline("gnb", select="kbest", size="half"))
 
 
 def test_settings_and_tasks_that_are_none():
@@ -172,7 +174,7 @@ def test_settings_and_tasks_that_are_none():
         DataSciCode(table=TABLE, count=1, horizon=9, penalty=1.0)
     assert len(caught.value.problems) == 3
     world = DataSciCode(Answering(lambda request: Outcome("killed")), table=TABLE)
-    assert world.blocking and world.vocabulary() is None and world.horizon == 1
+    assert world.run_in_thread and world.vocabulary() is None and world.horizon == 1
     env, other = world.make(task_of(world)), world.make(task_of(world, "moons"))
     with pytest.raises(SessionGone):
         env.step("")
@@ -189,14 +191,14 @@ def test_settings_and_tasks_that_are_none():
 
 
 @pytest.fixture(scope="module")
-def boxes() -> Iterator[Boxes]:
+def boxes() -> Iterator[SandboxPool]:
     isolation()
-    with Boxes(packages=PACKAGES, ahead=1) as opened:
+    with SandboxPool(packages=PACKAGES, ahead=1) as opened:
         yield opened
 
 
 @pytest.fixture(scope="module")
-def world(boxes: Boxes) -> DataSciCode:
+def world(boxes: SandboxPool) -> DataSciCode:
     return DataSciCode(boxes, table=TABLE, count=2, limits=LIMITS)
 
 

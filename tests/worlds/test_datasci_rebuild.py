@@ -10,8 +10,8 @@ import pytest
 
 from evolvent.errors import ConfigError
 from evolvent.worlds.datasci.pipelines import Pipeline, read_pipeline
-from evolvent.worlds.datasci.rebuild import FOLDS, rebuild, scores_of
-from evolvent.worlds.datasci.sets import SETS, facts_of, load_set
+from evolvent.worlds.datasci.rebuild import FOLDS, rebuild, score_pipelines
+from evolvent.worlds.datasci.sets import SETS, describe_data, load_set
 from evolvent.worlds.datasci.table import read_table
 
 sklearn = pytest.importorskip("sklearn")
@@ -50,7 +50,7 @@ def test_scores_are_those_of_scikit_learn(name):
     known = of_scikit_learn()
     data = load_set(name)
     assert data.rows.shape[1] == 4
-    found = scores_of(data, [parsed(text) for text in (*known, "select pca 10 ; model gnb ; end")])
+    found = score_pipelines(data, [parsed(text) for text in (*known, "select pca 10 ; model gnb ; end")])
     scoring = "roc_auc_ovr" if data.classes > 2 else "roc_auc"
     folds = StratifiedKFold(FOLDS, shuffle=True, random_state=0)
     expected = {
@@ -66,7 +66,7 @@ def test_facts_are_those_of_the_data():
     table = read_table()
     for name in SETS:
         data = load_set(name)
-        assert facts_of(data) == table.facts[name]
+        assert describe_data(data) == table.facts[name]
         assert np.isfinite(data.rows).all() and set(data.labels) == set(range(data.classes))
         again = load_set(name)
         assert (again.rows == data.rows).all() and (again.labels == data.labels).all()

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from evolvent.errors import ConfigError
 from evolvent.worlds.crafting import words_of
-from evolvent.worlds.deduction.draw import ENDS, PARTS, deduce
-from evolvent.worlds.deduction.ontology import Fact, Predicate, Rule, Theory, read_fact, read_rule, read_theory
+from evolvent.worlds.deduction.draw import ENDS, PARTS, draw_deduction
+from evolvent.worlds.deduction.ontology import Fact, Predicate, Rule, Theory, parse_fact, parse_rule, parse_theory
 from evolvent.worlds.deduction.world import Deduction
 from evolvent.worlds.panel import Sizes
-from evolvent.worlds.reasoning.question import spans
+from evolvent.worlds.reasoning.question import split_rationale
 
 WORLD = Deduction(sizes=Sizes(train=60, dev=20, test=60))
 GIVEN = [
@@ -28,7 +28,7 @@ GIVEN = [
     "every zil or kip is not old",
     "every kip is old",
 ]
-THEORY = read_theory(GIVEN)
+THEORY = parse_theory(GIVEN)
 CHAINS = st.lists(st.sampled_from(PARTS), max_size=6).flatmap(
     lambda parts: st.sampled_from(ENDS).map(lambda end: (*parts, end))
 )
@@ -50,8 +50,8 @@ class TestTheory:
         }
 
     def test_sentences_are_read_as_they_are_written(self):
-        assert [str(read_fact(text) or read_rule(text)) for text in GIVEN] == GIVEN
-        assert read_fact("every dax is a wug") is None and read_rule("anna is a dax") is None
+        assert [str(parse_fact(text) or parse_rule(text)) for text in GIVEN] == GIVEN
+        assert parse_fact("every dax is a wug") is None and parse_rule("anna is a dax") is None
         for text in (
             "",
             "anna",
@@ -62,9 +62,9 @@ class TestTheory:
             "every dax is",
             "anna is not not old",
         ):
-            assert read_fact(text) is None and read_rule(text) is None, text
+            assert parse_fact(text) is None and parse_rule(text) is None, text
         with pytest.raises(ConfigError, match="no fact and no rule"):
-            read_theory(["anna likes ben"])
+            parse_theory(["anna likes ben"])
 
     @pytest.mark.parametrize(
         ("steps", "truth"),
@@ -85,7 +85,7 @@ class TestTheory:
 
     @given(st.lists(st.sampled_from(GIVEN), min_size=1, unique=True), st.integers(0, 99))
     def test_every_right_step_is_in_the_closure(self, given_, seed):
-        theory = read_theory(given_)
+        theory = parse_theory(given_)
         everything = [str(fact) for fact in THEORY.closure()]
         Random(seed).shuffle(everything)
         verdicts = theory.check(everything)
@@ -101,33 +101,37 @@ class TestDrawing:
     @settings(max_examples=60)
     @given(CHAINS, st.integers(0, 10**6), st.booleans())
     def test_the_answer_wanted_is_the_one_that_follows(self, chain, seed, true):
-        drawn = deduce(chain, Random(seed), true=true)
+        drawn = draw_deduction(chain, Random(seed), true=true)
         closure = drawn.theory.closure()
-        opposite = Fact(drawn.asked.who, drawn.asked.what._replace(positive=not drawn.asked.what.positive))
-        assert (drawn.asked in closure) is true
+        opposite = Fact(
+            drawn.statement.subject, drawn.statement.predicate._replace(positive=not drawn.statement.predicate.positive)
+        )
+        assert (drawn.statement in closure) is true
         assert (opposite in closure) is not true
-        plain = [[re.sub(r"[{}]", "", one) for one in told] for told in (drawn.given, drawn.proof)]  # roles as words
-        assert all(read_theory(plain[0]).check(plain[1]))
-        assert drawn.proof[-1] == str(drawn.asked if true else opposite)
+        plain = [
+            [re.sub(r"[{}]", "", one) for one in told] for told in (drawn.sentences, drawn.proof)
+        ]  # roles as words
+        assert all(parse_theory(plain[0]).check(plain[1]))
+        assert drawn.proof[-1] == str(drawn.statement if true else opposite)
         assert len([one for one in drawn.proof if one.startswith("every")]) == len(chain)
 
     @given(CHAINS, st.integers(0, 10**6))
     def test_no_step_of_a_proof_can_be_left_out(self, chain, seed):
         """Without any one of its rules the statement does not follow."""
-        drawn = deduce(chain, Random(seed), true=True)
+        drawn = draw_deduction(chain, Random(seed), true=True)
         used = {one for one in drawn.proof if one.startswith("every")}
         for lost in used:
             rest = Theory(drawn.theory.facts, tuple(rule for rule in drawn.theory.rules if str(rule) != lost))
-            assert drawn.asked not in rest.closure()
+            assert drawn.statement not in rest.closure()
 
     def test_rules_of_each_form(self):
         dax, wug, zil = (Predicate(word) for word in ("dax", "wug", "zil"))
         assert str(Rule((dax, wug), (zil,), "or")) == "every dax or wug is a zil"
         assert str(Rule((dax, wug), (zil,), "and")) == "everything that is a dax and a wug is a zil"
         both = Rule((dax, wug), (zil,), "and")
-        assert both.gives("anna", {Fact("anna", dax)}) == ()
-        assert both.gives("anna", {Fact("anna", dax), Fact("anna", wug)}) == (Fact("anna", zil),)
-        assert both.gives("anna", {Fact("anna", dax), Fact("ben", wug)}) == ()
+        assert both.derive("anna", {Fact("anna", dax)}) == ()
+        assert both.derive("anna", {Fact("anna", dax), Fact("anna", wug)}) == (Fact("anna", zil),)
+        assert both.derive("anna", {Fact("anna", dax), Fact("ben", wug)}) == ()
 
 
 class TestWorld:
@@ -135,10 +139,10 @@ class TestWorld:
         for tier in WORLD.tiers:
             for task in WORLD.tasks("test", tier):
                 question = WORLD.question(task)
-                asked = read_fact(question.text.rpartition(" : ")[2].removesuffix(" ?"))
+                asked = parse_fact(question.text.rpartition(" : ")[2].removesuffix(" ?"))
                 assert (asked in WORLD.theory(task).closure()) is (question.answer == "true")
                 assert all(WORLD.check_steps(task, f"{' ; '.join(question.rationale)} ### {question.answer}"))
-                assert spans((WORLD.expert(task) or ("",))[0]) == question.rationale
+                assert split_rationale((WORLD.expert(task) or ("",))[0]) == question.rationale
 
     def test_steps_written_by_a_model_of_words(self):
         task = WORLD.tasks("dev", "seen")[0]
@@ -158,8 +162,8 @@ class TestWorld:
                 continue  # its conclusion follows by one rule: a proof of one step is whole
             question = WORLD.question(task)
             (said,) = WORLD.expert(task) or ("",)
-            assert WORLD.proof_grade(task, said).correct is True
-            assert WORLD.proof_grade(task, " ".join(words_of(said))).correct is True
+            assert WORLD.grade_proof(task, said).correct is True
+            assert WORLD.grade_proof(task, " ".join(words_of(said))).correct is True
             other = "false" if question.answer == "true" else "true"
             *rest, last = question.rationale
             guess, unproved = f"### {question.answer}", f"{' ; '.join(rest)} ### {question.answer}"
@@ -172,7 +176,7 @@ class TestWorld:
                 (f"{last} ; {last} ### {question.answer}", f"does not follow: {last}"),
                 (" ; ".join(question.rationale), "no ### in the response"),
             ):
-                found = WORLD.proof_grade(task, text)
+                found = WORLD.grade_proof(task, text)
                 assert found.correct is False and why in found.why, text
 
     def test_words_are_the_same_for_both_answers(self):

@@ -18,12 +18,20 @@ from evolvent.worlds.check import check_env
 from evolvent.worlds.extras import wrapped
 from evolvent.worlds.extras.alfworld import AlfWorld
 from evolvent.worlds.extras.babyai import MiniGridBabyAI
-from evolvent.worlds.extras.jvm import JvmLimits, JvmPool, java
+from evolvent.worlds.extras.jvm import JvmLimits, JvmPool, find_java
 from evolvent.worlds.extras.reasoning_gym import ReasoningGym, runs_answers
 from evolvent.worlds.extras.sciworld import AGENTGYM_TASKS, VARIATIONS, SciWorld, official_split
 from evolvent.worlds.extras.textarena import TextArena
 from evolvent.worlds.extras.textworld import TextGames, make_games
-from evolvent.worlds.extras.wrapped import Extra, Wrapped, WrappedEnv, indexed, one_line, read_number, widened
+from evolvent.worlds.extras.wrapped import (
+    Extra,
+    WrappedEnv,
+    WrappedWorld,
+    clean_command,
+    make_candidate,
+    read_number,
+    widen_sizes,
+)
 from evolvent.worlds.panel import Sizes
 
 
@@ -69,7 +77,7 @@ def test_the_extras_are_those_of_the_project(pytestconfig):
 
 def test_a_package_that_does_not_import_is_missing():
     with pytest.raises(MissingExtra, match=r"evolvent\[babyai\]"):
-        Extra("babyai", "minigrid", "BabyAI").module("no_such_module_anywhere")
+        Extra("babyai", "minigrid", "BabyAI").load_module("no_such_module_anywhere")
 
 
 def test_nothing_is_imported_before_it_is_used():
@@ -92,7 +100,7 @@ def test_wrong_options_are_told_together_whatever_is_installed(tmp_path, nothing
         "textarena": lambda: TextArena([], horizon=-1, penalty=float("-inf")),
         "reasoning": lambda: ReasoningGym(["a", "a"], config={"x": {1}}),
         "make_games": lambda: make_games(tmp_path, 0, rooms=0, theme="space"),
-        "limits": lambda: JvmLimits(most=0, heap_mb=1, call_s=0),
+        "limits": lambda: JvmLimits(max_machines=0, heap_mb=1, call_s=0),
     }
     counts = {"babyai": 4, "sciworld": 4, "textworld": 3, "textarena": 3, "reasoning": 3, "make_games": 3, "limits": 3}
     for name, make in wrong.items():
@@ -111,7 +119,7 @@ def test_missing_java_is_one_sentence_with_the_command(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
     with pytest.raises(ConfigError, match="apt-get install default-jre-headless") as caught:
-        java()
+        find_java()
     assert "\n" not in str(caught.value)
 
 
@@ -122,9 +130,9 @@ def test_the_java_of_java_home_comes_first(tmp_path, monkeypatch):
         (tmp_path / folder / "java").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path / "path"))
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    assert java() == str(tmp_path / "path" / "java")
+    assert find_java() == str(tmp_path / "path" / "java")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "home"))
-    assert java() == str(tmp_path / "home" / "bin" / "java")
+    assert find_java() == str(tmp_path / "home" / "bin" / "java")
 
 
 def test_variations_of_scienceworld():
@@ -163,7 +171,7 @@ TASK = Task("counting", "1", {"n": 1})
 
 
 def env_of(penalty=0.0):
-    return WrappedEnv(TASK, Counting(), what="counting", penalty=penalty)
+    return WrappedEnv(TASK, Counting(), player_name="counting", penalty=penalty)
 
 
 def test_an_episode_of_a_session():
@@ -214,19 +222,19 @@ def test_snapshots_are_replayed_and_foreign_ones_refused():
         env.restore(over)
         with pytest.raises(SessionGone):
             env.step("up")
-    foreign = WrappedEnv(Task("counting", "1", {"n": 2}), Counting(), what="counting").snapshot()
+    foreign = WrappedEnv(Task("counting", "1", {"n": 2}), Counting(), player_name="counting").snapshot()
     for value in (None, ("up",), foreign):
         with pytest.raises(ConfigError, match="snapshot"):
             env.restore(value)
 
 
-class CountingWorld(Wrapped):
+class CountingWorld(WrappedWorld):
     name, instructions, horizon, reward_range = "counting", "count", 9, (0.0, 1.0)
 
     def _draw(self, tier):
-        return (indexed({"n": number}, f"kind {number % 3}") for number in range(10**9))
+        return (make_candidate({"n": number}, f"kind {number % 3}") for number in range(10**9))
 
-    def _open(self, task):
+    def _open_session(self, task):
         read_number(task.spec, "n", names=("n",))
         return Counting()
 
@@ -237,7 +245,7 @@ class CountingWorld(Wrapped):
 def test_a_world_around_a_session(monkeypatch):
     monkeypatch.setattr(wrapped.metadata, "version", lambda name: "2.5")
     world = CountingWorld(Extra("x", "counting", "counting"), sizes=Sizes(30, 6, 9, 4))
-    assert (world.version, world.expert(TASK), world.vocabulary(), world.blocking) == ("2.5", None, None, True)
+    assert (world.version, world.expert(TASK), world.vocabulary(), world.run_in_thread) == ("2.5", None, None, True)
     panels = [world.tasks(split, "seen") for split in SPLITS]
     assert [len(panel) for panel in panels] == [30, 6, 9]
     assert len({task.id for panel in panels for task in panel}) == 45
@@ -259,14 +267,14 @@ def test_specs_are_read_with_all_their_mistakes():
 
 
 def test_few_kinds_make_panels_of_more_each():
-    assert widened(Sizes(100, 20, 40), 1).per_kind == 40
-    assert widened(Sizes(100, 20, 40), 40).per_kind == 10
-    assert widened(None, 4).per_kind == 100
+    assert widen_sizes(Sizes(100, 20, 40), 1).per_kind == 40
+    assert widen_sizes(Sizes(100, 20, 40), 40).per_kind == 10
+    assert widen_sizes(None, 4).per_kind == 100
 
 
 @given(st.text(max_size=60), st.integers(1, 40))
 def test_a_command_is_one_printable_line_within_its_limit(text, most):
-    line = one_line(text, most=most)
+    line = clean_command(text, max_length=most)
     if line is None:
         words = " ".join(text.split())
         assert not words or len(words) > most or not all(" " <= letter <= "~" for letter in words)
@@ -324,10 +332,10 @@ class Machine:
     """Something that can be taken and given back."""
 
     def __init__(self, pid):
-        self.pid, self.alive, self.busy, self.killed = pid, True, False, 0
+        self.pid, self.is_alive, self.is_busy, self.killed = pid, True, False, 0
 
     def kill(self):
-        self.alive = False
+        self.is_alive = False
         self.killed += 1
 
 
@@ -338,7 +346,7 @@ def pool_of(most=2, wait_s=0.0):
         made.append(Machine(len(made)))
         return made[-1]
 
-    return JvmPool(start, JvmLimits(most=most, wait_s=wait_s)), made
+    return JvmPool(start, JvmLimits(max_machines=most, wait_s=wait_s)), made
 
 
 def test_machines_are_used_again_and_bounded():
@@ -346,21 +354,21 @@ def test_machines_are_used_again_and_bounded():
     first, second = pool.take(), pool.take()
     with pytest.raises(AtCapacity, match="retry after 1 s"):
         pool.take()
-    pool.give(first)
+    pool.give_back(first)
     assert pool.take() is first
-    pool.give(second)
-    assert (len(made), pool.count, list(pool.free)) == (2, 2, [1])
+    pool.give_back(second)
+    assert (len(made), pool.count, list(pool.free_pids)) == (2, 2, [1])
 
 
 def test_a_dead_or_hung_machine_is_never_used_again():
     pool, made = pool_of()
     dead, hung = pool.take(), pool.take()
-    hung.busy = True
-    pool.give(hung)
-    pool.give(dead)
-    dead.alive = False
+    hung.is_busy = True
+    pool.give_back(hung)
+    pool.give_back(dead)
+    dead.is_alive = False
     assert pool.take() is made[2]
-    assert (hung.killed, pool.count, list(pool.free)) == (1, 1, [])
+    assert (hung.killed, pool.count, list(pool.free_pids)) == (1, 1, [])
 
 
 def test_who_waits_gets_the_machine_that_is_given_back():
@@ -368,7 +376,7 @@ def test_who_waits_gets_the_machine_that_is_given_back():
     held, got = pool.take(), []
     waiting = threading.Thread(target=lambda: got.append(pool.take()))
     waiting.start()
-    pool.give(held)
+    pool.give_back(held)
     waiting.join()
     assert got == [held]
 
@@ -381,7 +389,7 @@ def test_a_machine_that_does_not_start_takes_no_place():
             raise EnvLost("no")
         return Machine(1)
 
-    pool = JvmPool(start, JvmLimits(most=1, wait_s=0.0))
+    pool = JvmPool(start, JvmLimits(max_machines=1, wait_s=0.0))
     with pytest.raises(EnvLost):
         pool.take()
     failing.clear()
@@ -391,10 +399,10 @@ def test_a_machine_that_does_not_start_takes_no_place():
 def test_a_closed_pool_kills_what_is_given_back():
     pool, made = pool_of()
     free, used = pool.take(), pool.take()
-    pool.give(free)
+    pool.give_back(free)
     pool.close()
     pool.close()
-    pool.give(used)
+    pool.give_back(used)
     assert [machine.killed for machine in made] == [1, 1]
     with pytest.raises(EnvLost, match="closed"):
         pool.take()

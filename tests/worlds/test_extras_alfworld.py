@@ -12,7 +12,7 @@ from evolvent.worlds.audit import play_actions
 from evolvent.worlds.base import SPLITS
 from evolvent.worlds.check import check_env
 from evolvent.worlds.extras.alfworld import AlfWorld
-from evolvent.worlds.household.games import official_texts
+from evolvent.worlds.household.games import read_official_texts
 from evolvent.worlds.household.world import HouseholdWorld
 from evolvent.worlds.panel import Sizes
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    found, texts = tmp_path_factory.mktemp("games"), official_texts()
+    found, texts = tmp_path_factory.mktemp("games"), read_official_texts()
     own = HouseholdWorld(sizes=Sizes(0, 0, 3))
     for number, task in enumerate(own.tasks("test", "seen")):
         own.write_game(task, found / "valid_seen" / f"game{number}" / "trial", texts=texts)

@@ -29,7 +29,7 @@ def world():
 
 
 def test_the_expert_wins_all_levels_and_chance_few(world):
-    tasks = [world.indexed(index) for index in range(len(LEVELS))]
+    tasks = [world.task_at_index(index) for index in range(len(LEVELS))]
     assert [task.kind for task in tasks] == list(LEVELS)
     lost = [task.kind for task in tasks if not play_actions(world, task, world.expert(task) or ())]
     assert lost in ([], [OTHER_RULE])
@@ -38,7 +38,7 @@ def test_the_expert_wins_all_levels_and_chance_few(world):
 
 def test_rewards_and_moves_are_those_of_minigrid(world):
     """The same moves one by one in an environment of our own making."""
-    task = world.indexed(7)
+    task = world.task_at_index(7)
     inner = gymnasium.make(task.kind, disable_env_checker=True)
     inner.reset(seed=task.spec["seed"])
     plain = list(MOVES)[:3]
@@ -58,11 +58,11 @@ def test_rewards_and_moves_are_those_of_minigrid(world):
 
 @pytest.mark.parametrize("index", [5, 26, 38])
 def test_it_keeps_the_promises_of_an_env(world, index):
-    assert check_env(lambda: world.make(world.indexed(index)), forkable=True, walks=3) == []
+    assert check_env(lambda: world.make(world.task_at_index(index)), forkable=True, walks=3) == []
 
 
 def test_a_first_look(world):
-    env = world.make(world.indexed(3))
+    env = world.make(world.task_at_index(3))
     text, info = env.reset()
     assert text.startswith("Your goal: ") and text.endswith('"check available actions"]')
     assert "Available actions: [" in text
@@ -87,7 +87,7 @@ def test_minigrids_own_limit_of_moves_truncates():
 
 def test_nothing_is_printed_and_texts_are_answered(world, capsys):
     for index in (13, 21, 35):
-        env = world.make(world.indexed(index))
+        env = world.make(world.task_at_index(index))
         env.reset()
         for text in ("", "\x00", "\ud800", "go to " * 500, "__import__('os')"):
             reply = env.step(text)
@@ -108,4 +108,4 @@ def test_panels_are_stable_and_specs_are_checked(world):
     with pytest.raises(VersionMismatch):
         world.make(Task("minigrid", "0.0", {"level": "BabyAI-GoTo-v0", "seed": 1}))
     with pytest.raises(ConfigError):
-        world.indexed(-1)
+        world.task_at_index(-1)

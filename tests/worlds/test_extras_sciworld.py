@@ -26,10 +26,10 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 @pytest.fixture(scope="module")
 def world():
-    made = SciWorld(sizes=Sizes(50, 30, 40), limits=JvmLimits(most=2, wait_s=0.0, call_s=30.0), horizon=60)
+    made = SciWorld(sizes=Sizes(50, 30, 40), limits=JvmLimits(max_machines=2, wait_s=0.0, call_s=30.0), horizon=60)
     yield made
     made.close()
-    assert not made.pool.free and made.pool.count == 0
+    assert not made.pool.free_pids and made.pool.count == 0
 
 
 def quick(world, kind="find-plant", variation=3):
@@ -111,7 +111,7 @@ def test_snapshots_are_replayed(world):
 
 
 def test_possible_actions_on_demand():
-    world = SciWorld(admissible=True, limits=JvmLimits(most=1))
+    world = SciWorld(admissible=True, limits=JvmLimits(max_machines=1))
     env = world.make(quick(world))
     _, info = env.reset()
     assert "look around" in info["admissible"] and len(info["admissible"]) > 50
@@ -148,17 +148,17 @@ def test_a_killed_machine_is_a_lost_env(world):
 
 
 def test_a_hung_machine_is_killed_after_its_time():
-    world = SciWorld(limits=JvmLimits(most=1, call_s=20.0))
+    world = SciWorld(limits=JvmLimits(max_machines=1, call_s=20.0))
     env = world.make(quick(world))
     env.reset()
     env.close()
-    (pid,) = world.pool.free
+    (pid,) = world.pool.free_pids
     jvm = world.pool.take()
     os.kill(pid, signal.SIGSTOP)
     with pytest.raises(EnvLost, match=r"step failed \(within 0\.3 s\)"):
         jvm.call("step", "look around", timeout_s=0.3)
-    assert not jvm.alive and pid not in children()
-    world.pool.give(jvm)
+    assert not jvm.is_alive and pid not in children()
+    world.pool.give_back(jvm)
     assert world.pool.count == 0
     world.close()
 
@@ -216,10 +216,10 @@ def test_official_splits_and_counts_are_the_simulators(world):
 
 
 def test_indices_and_specs(world):
-    assert dict(world.indexed(0).spec) == {"task": "boil", "variation": 0}
-    assert dict(world.indexed(30).spec) == {"task": "melt", "variation": 0}
+    assert dict(world.task_at_index(0).spec) == {"task": "boil", "variation": 0}
+    assert dict(world.task_at_index(30).spec) == {"task": "melt", "variation": 0}
     with pytest.raises(ConfigError, match="0 to 4638"):
-        world.indexed(10**6)
+        world.task_at_index(10**6)
     wrong = (
         {"task": "boil"},
         {"task": "boil", "variation": 30},

@@ -42,7 +42,7 @@ def test_chains_are_all_sequences_whose_types_fit(length: int) -> None:
     fitting = {
         chain
         for chain in itertools.product(RELATIONS, repeat=length)
-        if all(RELATIONS[a].value == RELATIONS[b].of for a, b in itertools.pairwise(chain))
+        if all(RELATIONS[a].value_type == RELATIONS[b].subject_type for a, b in itertools.pairwise(chain))
     }
     listed = list(chains(length))
     assert len(listed) == len(set(listed)) == {1: 12, 2: 54, 3: 252}[length]
@@ -55,10 +55,10 @@ def test_values_are_the_bytes_of_shake_256() -> None:
     numbers = (int.from_bytes(stream[i : i + 2], "little") for i in itertools.count(step=2))
     expected = []
     for relation in RELATIONS.values():
-        target = TYPES[relation.value]
-        for place, entity in enumerate(TYPES[relation.of]):
+        target = TYPES[relation.value_type]
+        for place, entity in enumerate(TYPES[relation.subject_type]):
             number = next(numbers)
-            if relation.of == relation.value:
+            if relation.subject_type == relation.value_type:
                 others = [*target[place + 1 :], *target[:place]]
                 assert entity not in others
                 expected.append(others[number % len(others)])
@@ -70,9 +70,9 @@ def test_values_are_the_bytes_of_shake_256() -> None:
 @given(tasks)
 def test_values_have_their_type_and_no_entity_is_related_to_itself(facts: Facts) -> None:
     for relation in RELATIONS.values():
-        for entity in TYPES[relation.of]:
+        for entity in TYPES[relation.subject_type]:
             value = facts.value(relation, entity)
-            assert value in TYPES[relation.value]
+            assert value in TYPES[relation.value_type]
             assert value != entity
 
 
@@ -93,8 +93,8 @@ def renamed(facts: Facts, order: dict[int, int]) -> Facts:
     """The same facts with entity e called order[e]."""
     values = [0] * len(facts.values)
     for relation in RELATIONS.values():
-        first = TYPES[relation.of].start
-        for entity in TYPES[relation.of]:
+        first = TYPES[relation.subject_type].start
+        for entity in TYPES[relation.subject_type]:
             values[relation.base + order[entity] - first] = order[facts.value(relation, entity)]
     return Facts(values, order[facts.start], facts.chain)
 
@@ -118,9 +118,9 @@ def test_canonical_form_sees_each_fact_on_the_way(facts: Facts, pick: int, shift
     path = facts.walk()
     at = pick % len(facts.chain)
     relation = RELATIONS[facts.chain[at]]
-    target = TYPES[relation.value]
+    target = TYPES[relation.value_type]
     changed = list(facts.values)
-    place = relation.base + path[at] - TYPES[relation.of].start
+    place = relation.base + path[at] - TYPES[relation.subject_type].start
     changed[place] = target[(changed[place] - target.start + shift) % len(target)]
     assert Facts(changed, facts.start, facts.chain).canonical() != facts.canonical()
 
@@ -134,7 +134,7 @@ def test_the_database_holds_every_fact() -> None:
     facts = draw_facts(("mayor", "friend"), 3)
     database = FactsDatabase(facts)
     for relation in RELATIONS.values():
-        for entity in TYPES[relation.of]:
+        for entity in TYPES[relation.subject_type]:
             assert database.ask(relation.name, entity) == facts.value(relation, entity)
     database.close()
 

@@ -15,19 +15,27 @@ from evolvent.errors import ConfigError, InvalidAction
 from evolvent.messages import Call
 from evolvent.trajectory import sample_rng
 from evolvent.worlds.crafting import words_of
-from evolvent.worlds.functions.catalogue import UNSEEN, Entry, catalogue, entries, run
+from evolvent.worlds.functions.catalogue import UNSEEN, Entry, catalogue, run_call, select_entries
 from evolvent.worlds.functions.formulas import FORMULAS
-from evolvent.worlds.functions.requests import FRAMES, SHAPES, Draft, draw
-from evolvent.worlds.functions.slots import Slot, amount, flag, group, several, text, whole
-from evolvent.worlds.functions.states import State, things
+from evolvent.worlds.functions.requests import FRAMES, SHAPES, Draft, draw_draft
+from evolvent.worlds.functions.slots import (
+    Slot,
+    array_slot,
+    boolean_slot,
+    integer_slot,
+    number_slot,
+    object_slot,
+    text_slot,
+)
+from evolvent.worlds.functions.states import State, things_by_noun
 
 ONE_CALL = ("simple", "multiple")
 ENDLESS = re.compile(r"\.?\w")  # what goes on with the word or number before
 
 
 def drafts(shape: str, count: int, *, split: str = "train", unseen: bool = False) -> list[Draft]:
-    pool = entries(split, unseen=unseen)
-    return [draw(shape, pool, sample_rng("test", shape, split, unseen, n), split=split) for n in range(count)]
+    pool = select_entries(split, is_unseen=unseen)
+    return [draw_draft(shape, pool, sample_rng("test", shape, split, unseen, n), split=split) for n in range(count)]
 
 
 # ---------------------------------------------------------------------- a brute-force reader of requests
@@ -42,7 +50,7 @@ def unframed(said: str, split: str) -> list[str]:
 def tellings(slot: Slot, value: Any) -> set[str]:
     """Every way in which the reader may meet a value."""
     if slot.kind == "boolean":
-        return set(slot.phrases if value else slot.denials)
+        return set(slot.phrases if value else slot.false_phrases)
     return {phrase.format(value) for phrase in slot.phrases}
 
 
@@ -109,7 +117,7 @@ def readings(entry: Entry, clause: str) -> list[dict[str, Any]]:
 def fits(entry: Entry, said: str) -> bool:
     """Whether a request names the tool's verb and thing, or its formula, in any of the tool's own ways."""
     words = f" {' '.join(words_of(said))} "
-    return any(f" {head} " in words for head in (*entry.heads, *entry.again))
+    return any(f" {head} " in words for head in (*entry.heads, *entry.follow_up_heads))
 
 
 # ---------------------------------------------------------------------- the catalogue
@@ -134,20 +142,22 @@ def test_there_are_at_least_200_tools_of_15_domains_with_every_type() -> None:
 def test_tools_are_split_and_held_out_ones_are_made_of_known_verbs_and_nouns() -> None:
     split = {name: entry.split for name, entry in catalogue().items()}
     assert min(Counter(split.values()).values()) >= 40
-    train = entries("train", unseen=False)
-    assert not entries("train", unseen=True)
+    train = select_entries("train", is_unseen=False)
+    assert not select_entries("train", is_unseen=True)
     for other in ("dev", "test"):
-        held = [entry for entry in entries(other, unseen=False) if entry.noun]
+        held = [entry for entry in select_entries(other, is_unseen=False) if entry.noun]
         assert {entry.noun for entry in held} <= {entry.noun for entry in train}
         assert {entry.verb for entry in held} <= {entry.verb for entry in train}
-        assert {entry.domain for entry in entries(other, unseen=True)} == {n for n, s in UNSEEN.items() if s == other}
+        assert {entry.domain for entry in select_entries(other, is_unseen=True)} == {
+            n for n, s in UNSEEN.items() if s == other
+        }
         by_noun = Counter(entry.noun for entry in held)
         assert max(by_noun.values()) == 2  # so that near tools are held out too
 
 
 def test_no_two_tools_can_be_asked_for_in_the_same_way() -> None:
     for entry in catalogue().values():
-        for head in (*entry.heads, *entry.again):
+        for head in (*entry.heads, *entry.follow_up_heads):
             assert [other.tool.name for other in catalogue().values() if fits(other, head)] == [entry.tool.name]
 
 
@@ -175,9 +185,9 @@ def test_a_request_has_one_reading_and_that_is_the_gold_call(shape: str, split: 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("many", [False, True])
 def test_a_request_fits_the_tools_that_it_needs_and_no_other_one(shape: str, many: bool) -> None:
-    pool = entries("test", unseen=False)
+    pool = select_entries("test", is_unseen=False)
     for n in range(40):
-        draft = draw(shape, pool, sample_rng("fits", shape, many, n), split="test", many=many)
+        draft = draw_draft(shape, pool, sample_rng("fits", shape, many, n), split="test", is_long=many)
         offered = {tool.name for tool in draft.tools}
         assert len(offered) == len(draft.tools)
         assert offered <= {entry.tool.name for entry in pool}
@@ -258,16 +268,16 @@ def test_drafts_depend_on_nothing_but_the_seed() -> None:
 
 def test_unknown_shapes_and_unfit_pools_are_refused() -> None:
     with pytest.raises(ConfigError, match="did you mean 'parallel'"):
-        draw("paralel", entries("train", unseen=False), np.random.default_rng(0), split="train")
+        draw_draft("paralel", select_entries("train", is_unseen=False), np.random.default_rng(0), split="train")
     with pytest.raises(ConfigError, match="whose result"):
-        draw("multi_turn", entries("test", unseen=False)[-1:], np.random.default_rng(0), split="test")
+        draw_draft("multi_turn", select_entries("test", is_unseen=False)[-1:], np.random.default_rng(0), split="test")
 
 
 # ---------------------------------------------------------------------- what calls do
 
 
 def done(name: str, arguments: dict[str, Any], state: State) -> tuple[State, Any]:
-    return run(Call(name, arguments), state)
+    return run_call(Call(name, arguments), state)
 
 
 ROWS: tuple[dict[str, Any], ...] = (
@@ -371,7 +381,7 @@ def test_all_formulas_have_a_golden() -> None:
 )
 def test_calls_that_cannot_be_are_refused(call: Call, message: str) -> None:
     with pytest.raises(InvalidAction, match=message):
-        run(call, STATE)
+        run_call(call, STATE)
 
 
 def test_a_number_is_found_where_the_last_one_is_taken_and_refused_where_all_are() -> None:
@@ -387,7 +397,7 @@ def test_a_number_is_found_where_the_last_one_is_taken_and_refused_where_all_are
 def test_states_are_drawn_from_their_seed_thing_by_thing() -> None:
     assert State(5).rows("hotel") == State(5).rows("hotel") != State(6).rows("hotel")
     assert State(5).rows("no thing") == ()
-    for noun, thing in things().items():
+    for noun, thing in things_by_noun().items():
         rows = State(7).rows(noun)
         assert len({row["number"] for row in rows}) == len(rows) == 5
         assert all(row.keys() == {"number", *(slot.name for slot in thing.slots)} for row in rows)
@@ -398,13 +408,16 @@ def test_states_are_drawn_from_their_seed_thing_by_thing() -> None:
 
 def test_slots_by_hand() -> None:
     rng = np.random.default_rng(0)
-    assert whole("n : a number", "number {}", range(3, 6)).values == (3, 4, 5)
-    assert amount("p : a price", "at {}", range(1, 3)).values == (1.2, 1.5, 1.8, 2.2, 2.5, 2.8)
-    assert several("who : people", "with {}", "ann bob cy").say(["ann", "bob", "cy"], rng) == "with ann, bob and cy"
-    shown = flag("on : whether it is on", "switched on", "switched off")
-    assert (shown.say(True, rng), shown.say(False, rng)) == ("switched on", "switched off")
-    pair = group("new : what is new", "to be {}", shown, text("city : the city", "in {}", "oslo"))
-    assert pair.say({"on": True, "city": "oslo"}, rng) == "to be switched on and in oslo"
+    assert integer_slot("n : a number", "number {}", range(3, 6)).values == (3, 4, 5)
+    assert number_slot("p : a price", "at {}", range(1, 3)).values == (1.2, 1.5, 1.8, 2.2, 2.5, 2.8)
+    assert (
+        array_slot("who : people", "with {}", "ann bob cy").render_phrase(["ann", "bob", "cy"], rng)
+        == "with ann, bob and cy"
+    )
+    shown = boolean_slot("on : whether it is on", "switched on", "switched off")
+    assert (shown.render_phrase(True, rng), shown.render_phrase(False, rng)) == ("switched on", "switched off")
+    pair = object_slot("new : what is new", "to be {}", shown, text_slot("city : the city", "in {}", "oslo"))
+    assert pair.render_phrase({"on": True, "city": "oslo"}, rng) == "to be switched on and in oslo"
     assert cast(Any, pair.schema())["properties"]["city"] == {"type": "string", "description": "the city"}
     assert all(pair.draw(rng) for _ in range(20))
 
@@ -412,4 +425,4 @@ def test_slots_by_hand() -> None:
 @pytest.mark.parametrize(("phrases", "values"), [("in", "oslo"), ("in {} {}", "oslo"), ("in {}", "")])
 def test_slots_that_cannot_be_said_are_refused(phrases: str, values: str) -> None:
     with pytest.raises(ConfigError):
-        text("city : the city", phrases, values)
+        text_slot("city : the city", phrases, values)

@@ -14,19 +14,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evolvent.errors import ConfigError, InvalidAction, SessionGone, VersionMismatch
-from evolvent.grade.call_forms import spelled
+from evolvent.grade.call_forms import spell_name
 from evolvent.messages import Call, CallSample, Message, Tool
-from evolvent.serve.toolcalls import action_of, tools_of
+from evolvent.serve.toolcalls import format_action, list_tools
 from evolvent.trajectory import Task
 from evolvent.worlds.audit import audit, play_actions
-from evolvent.worlds.base import Forkable, Renamable
+from evolvent.worlds.base import Forkable, SupportsRenaming
 from evolvent.worlds.crafting import words_of
 from evolvent.worlds.functions.catalogue import catalogue
 from evolvent.worlds.functions.episode import FORMS, read_calls, write_calls
-from evolvent.worlds.functions.naming import fresh_names, renamed_talk
+from evolvent.worlds.functions.naming import fresh_names, rename_talk
 from evolvent.worlds.functions.panels import call_samples
-from evolvent.worlds.functions.spelling import decode_words, encode_words, resolved, show_tools
-from evolvent.worlds.functions.tasks import read_talk, spec_of, without_defaults
+from evolvent.worlds.functions.spelling import decode_words, encode_words, resolve_names, show_tools
+from evolvent.worlds.functions.tasks import build_spec, parse_spec, remove_defaults
 from evolvent.worlds.functions.world import Functions
 from evolvent.worlds.panel import Sizes, digest
 
@@ -95,7 +95,7 @@ def test_words_by_hand() -> None:
         Call("f", {"when": "new york", "low": -3, "to": {"a b": 2}}),
     )
     assert encode_words(()) == "[]"
-    assert spelled("_find__hotel_") == spelled("find\thotel") == "find hotel" and spelled("__") == "__"
+    assert spell_name("_find__hotel_") == spell_name("find\thotel") == "find hotel" and spell_name("__") == "__"
 
 
 @pytest.mark.parametrize(
@@ -125,17 +125,17 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 
 def test_every_form_reads_what_it_writes() -> None:
     for task in some():
-        talk = read_talk(task.spec)
+        talk = parse_spec(task.spec)
         for turn in talk.turns:
             calls = tuple(replace(call, id=None) for call in turn.calls)
             for form in FORMS:
                 text = write_calls(calls, form)  # type: ignore[arg-type]
-                found = resolved(read_calls(text, form), talk.tools)  # type: ignore[arg-type]
+                found = resolve_names(read_calls(text, form), talk.tools)  # type: ignore[arg-type]
                 assert tuple(replace(call, id=None) for call in found) == calls
                 parsed = world(form).grammar.parse(text)
                 assert world(form).grammar.parse(world(form).grammar.render(parsed)) == parsed
             spaced = " ".join(words_of(encode_words(calls)))
-            assert resolved(read_calls(spaced, "words"), talk.tools) == calls
+            assert resolve_names(read_calls(spaced, "words"), talk.tools) == calls
 
 
 def test_names_are_resolved_by_their_spelling_also_nested_ones() -> None:
@@ -149,9 +149,9 @@ def test_names_are_resolved_by_their_spelling_also_nested_ones() -> None:
             }
         },
     )
-    (found,) = resolved(decode_words('make one(to do={"due day": "monday"}, all=[{"x y": 1}], other=2)'), [tool])
+    (found,) = resolve_names(decode_words('make one(to do={"due day": "monday"}, all=[{"x y": 1}], other=2)'), [tool])
     assert found == Call("make__one", {"to_do": {"due_day": "monday"}, "_all": [{"x_y": 1}], "other": 2})
-    assert resolved([Call("unknown", {"a": 1})], [tool]) == (Call("unknown", {"a": 1}),)
+    assert resolve_names([Call("unknown", {"a": 1})], [tool]) == (Call("unknown", {"a": 1}),)
 
 
 def test_tools_are_shown_with_types_descriptions_and_defaults() -> None:
@@ -198,8 +198,8 @@ def test_several_calls_have_no_order() -> None:
 
 
 def test_an_optional_value_that_is_no_default_must_be_said() -> None:
-    assert without_defaults([ROME], [HOTEL])[0].arguments["breakfast"] is True
-    assert "breakfast" not in without_defaults([OSLO], [HOTEL])[0].arguments
+    assert remove_defaults([ROME], [HOTEL])[0].arguments["breakfast"] is True
+    assert "breakfast" not in remove_defaults([OSLO], [HOTEL])[0].arguments
     assert reward_of(asked(ROME), '[find hotel(city="rome", nights=2)]') == 0
 
 
@@ -227,7 +227,7 @@ def test_what_cannot_be_read_costs_the_penalty_and_may_be_repeated() -> None:
 
 def test_turns_share_the_reward_and_show_results() -> None:
     task = next(task for task in world().tasks("test", "longer") if task.kind.startswith("multi_turn"))
-    talk, plan = read_talk(task.spec), world().expert(task)
+    talk, plan = parse_spec(task.spec), world().expert(task)
     env = world().make(task)
     first, _ = env.reset()
     assert talk.messages[0].text in str(first)
@@ -235,7 +235,7 @@ def test_turns_share_the_reward_and_show_results() -> None:
     for turn, text in zip(talk.turns, plan, strict=True):
         observation, reward, terminated, _, _ = env.step(text)
         rewards.append(reward)
-        assert all(message.text in str(observation) for message in turn.then)
+        assert all(message.text in str(observation) for message in turn.messages_after)
     assert terminated
     assert sum(rewards) == 1.0
     assert min(rewards) > 0
@@ -278,11 +278,11 @@ def test_panels_have_their_shapes_splits_and_share_of_abstentions() -> None:
             tasks = world().tasks(part, tier)
             assert len(tasks) == (0 if part == "train" and tier in ("combo", "longer") else SMALL.of(part))
             for task in tasks:
-                talk = read_talk(task.spec)
+                talk = parse_spec(task.spec)
                 assert {split[tool.name] for tool in talk.tools} == {part}
-                unseen = {catalogue()[tool.name].unseen for tool in talk.tools}
+                unseen = {catalogue()[tool.name].is_unseen for tool in talk.tools}
                 assert unseen == {tier == "combo"}
-            idle = sum(not turn.calls for task in tasks for turn in read_talk(task.spec).turns)
+            idle = sum(not turn.calls for task in tasks for turn in parse_spec(task.spec).turns)
             assert idle == (world().chance * len(tasks) if tier in ("seen", "combo") else 0)
 
 
@@ -305,7 +305,7 @@ def test_panels_that_cannot_be_filled_and_other_mistakes_are_refused() -> None:
 
 def test_every_word_is_in_the_vocabulary_also_under_other_names() -> None:
     known = set(world().vocabulary() or ())
-    for task in [*some(count=10), *(world().renamed(task, Random(1)) for task in some(count=10))]:
+    for task in [*some(count=10), *(world().rename(task, Random(1)) for task in some(count=10))]:
         env = world().make(task)
         observation, info = env.reset()
         for text in world().expert(task):
@@ -324,10 +324,10 @@ def test_the_small_form_is_short() -> None:
 
 
 def test_renamed_tasks_are_the_same_but_for_names() -> None:
-    assert isinstance(world(), Renamable)
+    assert isinstance(world(), SupportsRenaming)
     for task in some(count=10):
-        new = world().renamed(task, Random(7))
-        talk, other = read_talk(task.spec), read_talk(new.spec)
+        new = world().rename(task, Random(7))
+        talk, other = parse_spec(task.spec), parse_spec(new.spec)
         assert (new.kind, new.tier, new.split) == (task.kind, task.tier, task.split)
         assert new.id != task.id
         assert world().key(new) == world().key(task)
@@ -346,10 +346,10 @@ def test_renamed_tasks_are_the_same_but_for_names() -> None:
 
 def test_renaming_can_be_undone() -> None:
     for task in some(count=10):
-        talk = read_talk(task.spec)
+        talk = parse_spec(task.spec)
         names = fresh_names(talk.tools, Random(3))
         back = {new: (old, {b: a for a, b in own.items()}) for old, (new, own) in names.items()}
-        assert spec_of(renamed_talk(renamed_talk(talk, names), back)) == spec_of(talk)
+        assert build_spec(rename_talk(rename_talk(talk, names), back)) == build_spec(talk)
         for _, own in names.values():
             assert len(set(own.values())) == len(own)
 
@@ -365,7 +365,7 @@ def test_tasks_that_differ_in_more_than_names_have_other_keys() -> None:
 
 def test_tasks_become_samples_and_samples_tasks() -> None:
     for task in some(count=8):
-        for turn in range(len(read_talk(task.spec).turns)):
+        for turn in range(len(parse_spec(task.spec).turns)):
             sample = world().sample_of(task, turn)
             again = world().task_of(sample, tier=task.tier, split=task.split)
             assert play_actions(world(), again, [write_calls(sample.calls, "words")])
@@ -404,7 +404,7 @@ def test_other_dialects_of_schemas_are_read_with_their_defaults() -> None:
     flat = Tool("f", "d", {"a": {"type": "int", "description": "x"}, "b": {"type": "str, optional", "default": "y"}})
     call = Call("f", {"a": 1})
     task = asked(call, tools=(flat,))
-    assert without_defaults([Call("f", {"a": 1, "b": "y"})], [flat]) == (call,)
+    assert remove_defaults([Call("f", {"a": 1, "b": "y"})], [flat]) == (call,)
     assert reward_of(task, '[f(a=1, b="y")]') == reward_of(task, "[f(a=1)]") == 1
     assert reward_of(task, '[f(a=1, b="z")]') == 0
     assert show_tools([flat]) == "f : d ( a integer x ; b string = y )"
@@ -449,9 +449,9 @@ def test_call_samples_are_drawn_by_split_and_kind() -> None:
 
 def test_a_server_of_tools_plays_it() -> None:
     task = asked(OSLO)
-    tools = tools_of(world(), task)
+    tools = list_tools(world(), task)
     assert [tool.name for tool in tools] == ["find_hotel", "cancel_hotel"]
-    assert reward_of(task, action_of(world(), OSLO, tools)) == 1
+    assert reward_of(task, format_action(world(), OSLO, tools)) == 1
 
 
 @pytest.mark.parametrize(

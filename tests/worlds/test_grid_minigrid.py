@@ -9,12 +9,12 @@ import pytest
 
 from evolvent.worlds.grid.expert import solve
 from evolvent.worlds.grid.levels import LEVELS
-from evolvent.worlds.grid.map import DOOR, FIRST, LETTERS, PICKUP, TOGGLE, Board, Pose, moved
-from evolvent.worlds.grid.mission import Progress, judge
-from evolvent.worlds.grid.plan import moves_of
-from evolvent.worlds.grid.scene import Scene, turn_of
+from evolvent.worlds.grid.map import DOOR, FIRST_OBJECT_CODE, LETTERS, PICKUP, TOGGLE, Board, Pose, apply_move
+from evolvent.worlds.grid.mission import Progress, update_progress
+from evolvent.worlds.grid.plan import expand_macro
+from evolvent.worlds.grid.scene import Scene, build_turn
 from evolvent.worlds.grid.spec import build_scene
-from evolvent.worlds.grid.view import look
+from evolvent.worlds.grid.view import observe
 
 gymnasium = pytest.importorskip("gymnasium")
 pytest.importorskip("minigrid")
@@ -50,19 +50,19 @@ def spec_of(env: Any) -> dict[str, Any]:
 def ours(board: Board, pose: Pose) -> list[list[str]]:
     plain = {0: "..", 1: "##", 2: "GG"}
     columns, rows = board.size
-    codes = [[pose.cells[board.cell(x, y)] for x in range(columns)] for y in range(rows)]
-    return [[plain[code] if code < FIRST else letters(board, code) for code in row] for row in codes]
+    codes = [[pose.cells[board.cell_number(x, y)] for x in range(columns)] for y in range(rows)]
+    return [[plain[code] if code < FIRST_OBJECT_CODE else letters(board, code) for code in row] for row in codes]
 
 
 def letters(board: Board, code: int) -> str:
-    thing = board.thing(code)
+    thing = board.get_object(code)
     return LETTERS[thing.colour] + LETTERS[thing.state or thing.type]
 
 
 def same_view(env: Any, board: Board, pose: Pose) -> None:
     grid, seen = env.gen_obs_grid()
-    sight = look(board, pose)
-    mine = {(thing.right + 3, 6 - thing.ahead): thing for thing in sight.things}
+    sight = observe(board, pose)
+    mine = {(thing.right + 3, 6 - thing.ahead): thing for thing in sight.objects}
     for i in range(7):
         for j in range(7):
             thing, bit = grid.get(i, j), 7 * (6 - j) + i
@@ -71,7 +71,7 @@ def same_view(env: Any, board: Board, pose: Pose) -> None:
             assert bool(sight.floor >> bit & 1) == bool(seen[i, j] and thing is None)
             assert ((i, j) in mine) == bool(seen[i, j] and thing is not None and thing.type != "wall")
             if (i, j) in mine and thing.type != "goal":
-                named = mine[i, j].thing
+                named = mine[i, j].grid_object
                 assert named is not None
                 assert LETTERS[named.colour] + LETTERS[named.state or named.type] == text_of(thing)
 
@@ -79,12 +79,14 @@ def same_view(env: Any, board: Board, pose: Pose) -> None:
 def expert_moves(scene: Scene, pose: Pose, progress: Progress) -> list[int]:
     """The moves of the expert's plan from here."""
     found: list[int] = []
-    for action in solve(scene, pose, progress, most=300) or ():
-        turn = turn_of(scene, pose)
-        for move in moves_of(turn.actions[action], turn.sight):
-            after = moved(scene.board, pose, move)
+    for action in solve(scene, pose, progress, max_actions=300) or ():
+        turn = build_turn(scene, pose)
+        for move in expand_macro(turn.actions[action], turn.sight):
+            after = apply_move(scene.board, pose, move)
             assert after is not None
-            progress, verdict = judge(scene.board, scene.mission, progress, before=pose, move=move, after=after)
+            progress, verdict = update_progress(
+                scene.board, scene.mission, progress, before=pose, move=move, after=after
+            )
             pose = after
             found.append(move)
             if verdict is not None:
@@ -113,17 +115,17 @@ def test_levels_of_minigrid_played_on_both_sides(name: str) -> None:
             if front is not None and front.type == "box" and move == TOGGLE and not front.contains:
                 move = PICKUP  # newer versions of MiniGrid do not open empty boxes
             _, reward, terminated, truncated, _ = env.step(move)
-            after = moved(board, pose, move) or pose
-            progress, verdict = judge(board, scene.mission, progress, before=pose, move=move, after=after)
+            after = apply_move(board, pose, move) or pose
+            progress, verdict = update_progress(board, scene.mission, progress, before=pose, move=move, after=after)
             pose = after
             assert verdict == ((reward > 0) if terminated else None)
-            assert (board.place(pose.at), pose.way) == (tuple(map(int, inner.agent_pos)), inner.agent_dir)
+            assert (board.position(pose.cell), pose.direction) == (tuple(map(int, inner.agent_pos)), inner.agent_dir)
             assert ours(board, pose) == [
                 [text_of(inner.grid.get(x, y)) for x in range(inner.grid.width)] for y in range(inner.grid.height)
             ]
-            assert (letters(board, pose.hold) if pose.hold else "..") == text_of(inner.carrying)
+            assert (letters(board, pose.held_code) if pose.held_code else "..") == text_of(inner.carrying)
             if verdict:
-                assert reward == pytest.approx(1 - 0.9 * (number + 1) / scene.moves)
+                assert reward == pytest.approx(1 - 0.9 * (number + 1) / scene.max_moves)
                 won += 1
             if terminated or truncated:
                 break

@@ -10,7 +10,7 @@ import pytest
 from evolvent.errors import ConfigError
 from evolvent.trajectory import canonical_json
 from evolvent.worlds.grid.expert import solve
-from evolvent.worlds.grid.levels import LEVELS, NAMES, draw_level, level_name
+from evolvent.worlds.grid.levels import LEVELS, NAMES, draw_level, full_level_name
 from evolvent.worlds.grid.mission import PUT
 from evolvent.worlds.grid.scene import Scene
 from evolvent.worlds.grid.spec import build_scene
@@ -69,9 +69,14 @@ def test_the_forty_levels_of_agentgym_in_its_order() -> None:
 
 
 def test_names_with_and_without_their_ends() -> None:
-    assert level_name("GoToObj") == level_name("BabyAI-GoToObj-v0") == level_name("GoToObj-v1") == "BabyAI-GoToObj-v0"
+    assert (
+        full_level_name("GoToObj")
+        == full_level_name("BabyAI-GoToObj-v0")
+        == full_level_name("GoToObj-v1")
+        == "BabyAI-GoToObj-v0"
+    )
     with pytest.raises(ConfigError, match="did you mean 'BossLevel'"):
-        level_name("BosLevel")
+        full_level_name("BosLevel")
 
 
 def test_an_episode_is_the_same_everywhere() -> None:
@@ -88,37 +93,37 @@ def test_houses_missions_and_limits_are_those_published(name: str) -> None:
         scene = scene_of(name, seed)
         board = scene.board
         assert board.size == (columns * (size - 1) + 1, rows * (size - 1) + 1)
-        found = [board.things[code] for code in board.start.cells]
+        found = [board.objects[code] for code in board.start.cells]
         if things is not None:
             assert sum(thing is not None and thing.type != "door" for thing in found) == things
         if doors is not None:
             assert sum(thing is not None and thing.type == "door" for thing in found) == doors
         assert re.fullmatch(mission, scene.mission.text)
         if moves is not None:
-            assert scene.moves == moves
+            assert scene.max_moves == moves
         else:
-            assert scene.moves == size**2 * columns * rows * scene.mission.walks
-        assert scene.tries == 0
+            assert scene.max_moves == size**2 * columns * rows * scene.mission.num_walks
+        assert scene.max_actions == 0
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_expert_fulfils_every_level(name: str) -> None:
     for seed in range(4):
-        assert solve(scene_of(name, seed), most=150) is not None
-        assert solve(build_scene(draw_level(name, seed), plain=False), most=300) is not None
+        assert solve(scene_of(name, seed), max_actions=150) is not None
+        assert solve(build_scene(draw_level(name, seed), short_text=False), max_actions=300) is not None
 
 
 def test_what_is_special_in_a_level() -> None:
-    assert scene_of("PutNextS7N4Carrying", 0).board.start.hold
+    assert scene_of("PutNextS7N4Carrying", 0).board.start.held_code
     assert len(scene_of("KeyInBox", 0).board.inside) == 1
-    assert [scene_of(f"OpenDoorsOrderN4{end}", 0).mission.strict for end in ("", "Debug")] == [0, 2]
-    greys = {thing.colour for thing in scene_of("GoToRedBallGrey", 0).board.things if thing}
+    assert [scene_of(f"OpenDoorsOrderN4{end}", 0).mission.num_strict_stages for end in ("", "Debug")] == [0, 2]
+    greys = {thing.colour for thing in scene_of("GoToRedBallGrey", 0).board.objects if thing}
     assert greys == {"red", "grey"}
     for seed in range(10):
         scene = scene_of("MoveTwoAcrossS8N9", seed)
         for atom in (atom for stage in scene.mission.stages for atom in stage):
             assert atom.verb == PUT
-            assert not atom.codes & atom.fixed
+            assert not atom.codes & atom.landmark_codes
     texts = {draw_level("BossLevel", seed)["mission"] for seed in range(40)}
     assert any(" after you " in str(text) for text in texts) and any(", then " in str(text) for text in texts)
     assert any("on your left" in str(text) for text in texts)
@@ -127,6 +132,6 @@ def test_what_is_special_in_a_level() -> None:
 def test_things_that_bar_the_way_are_where_they_should_be() -> None:
     for seed in range(10):
         board = scene_of("BlockedUnlockPickup", seed).board
-        door = next(at for at, code in enumerate(board.start.cells) if (t := board.things[code]) and t.type == "door")
-        ball = board.things[board.start.cells[door - 1]]
+        door = next(at for at, code in enumerate(board.start.cells) if (t := board.objects[code]) and t.type == "door")
+        ball = board.objects[board.start.cells[door - 1]]
         assert ball is not None and ball.type == "ball"

@@ -13,9 +13,9 @@ from evolvent.worlds.grid.map import (
     RIGHT,
     TOGGLE,
     Board,
+    GridObject,
     Pose,
-    Thing,
-    moved,
+    apply_move,
     read_map,
 )
 
@@ -24,92 +24,92 @@ def play(board: Board, *moves: int) -> Pose:
     """The pose after moves, each of which changes something."""
     pose = board.start
     for number, move in enumerate(moves):
-        after = moved(board, pose, move)
+        after = apply_move(board, pose, move)
         assert after is not None, f"move {number} changes nothing"
         pose = after
     return pose
 
 
-def front(board: Board, pose: Pose) -> Thing | None:
-    return board.things[pose.cells[pose.at + board.ahead[pose.way]]]
+def front(board: Board, pose: Pose) -> GridObject | None:
+    return board.objects[pose.cells[pose.cell + board.forward_offsets[pose.direction]]]
 
 
-def held(board: Board, pose: Pose) -> Thing | None:
-    return board.things[pose.hold]
+def held(board: Board, pose: Pose) -> GridObject | None:
+    return board.objects[pose.held_code]
 
 
 def test_reading_a_map() -> None:
     board = read_map(["##########", "##v.ek..##", "##..yl..##", "##########"])
     assert board.size == (5, 4)
-    assert (board.place(board.start.at), board.start.way, board.start.hold) == ((1, 1), 1, 0)
-    assert board.things[board.start.cells[board.cell(2, 1)]] == Thing("key", "grey")
-    assert board.things[board.start.cells[board.cell(2, 2)]] == Thing("door", "yellow", "locked")
+    assert (board.position(board.start.cell), board.start.direction, board.start.held_code) == ((1, 1), 1, 0)
+    assert board.objects[board.start.cells[board.cell_number(2, 1)]] == GridObject("key", "grey")
+    assert board.objects[board.start.cells[board.cell_number(2, 2)]] == GridObject("door", "yellow", "locked")
 
 
 def test_turning_and_walking() -> None:
     board = read_map(["########", "##>...##", "##....##", "########"])
-    assert [play(board, *[RIGHT] * n).way for n in range(5)] == [0, 1, 2, 3, 0]
-    assert [play(board, *[LEFT] * n).way for n in range(5)] == [0, 3, 2, 1, 0]
-    assert board.place(play(board, FORWARD).at) == (2, 1)
-    assert board.place(play(board, RIGHT, FORWARD).at) == (1, 2)
-    assert moved(board, play(board, FORWARD), FORWARD) is None  # a wall
-    assert moved(board, play(board, LEFT), FORWARD) is None
+    assert [play(board, *[RIGHT] * n).direction for n in range(5)] == [0, 1, 2, 3, 0]
+    assert [play(board, *[LEFT] * n).direction for n in range(5)] == [0, 3, 2, 1, 0]
+    assert board.position(play(board, FORWARD).cell) == (2, 1)
+    assert board.position(play(board, RIGHT, FORWARD).cell) == (1, 2)
+    assert apply_move(board, play(board, FORWARD), FORWARD) is None  # a wall
+    assert apply_move(board, play(board, LEFT), FORWARD) is None
 
 
 def test_things_stop_the_agent_and_are_carried_one_at_a_time() -> None:
     board = read_map(["##########", "##>.rb..##", "##bk....##", "##########"])
     for move in (FORWARD, DROP, TOGGLE):
-        assert moved(board, board.start, move) is None
+        assert apply_move(board, board.start, move) is None
     carrying = play(board, PICKUP)
-    assert held(board, carrying) == Thing("ball", "red")
+    assert held(board, carrying) == GridObject("ball", "red")
     assert front(board, carrying) is None
     turned = play(board, PICKUP, RIGHT)
-    assert front(board, turned) == Thing("key", "blue")
-    assert moved(board, turned, PICKUP) is None  # hands are full
-    assert moved(board, turned, DROP) is None  # not onto the key
+    assert front(board, turned) == GridObject("key", "blue")
+    assert apply_move(board, turned, PICKUP) is None  # hands are full
+    assert apply_move(board, turned, DROP) is None  # not onto the key
     moved_on = play(board, PICKUP, FORWARD, DROP)
     assert held(board, moved_on) is None
-    assert board.things[moved_on.cells[board.cell(3, 1)]] == Thing("ball", "red")
-    assert board.things[moved_on.cells[board.cell(2, 1)]] is None
+    assert board.objects[moved_on.cells[board.cell_number(3, 1)]] == GridObject("ball", "red")
+    assert board.objects[moved_on.cells[board.cell_number(2, 1)]] is None
 
 
 def test_doors_open_close_and_unlock_with_the_key_of_their_colour() -> None:
     board = read_map(["############", "##^.rk....##", "##rl##bl####", "##......bk##", "############"])
     at_door = play(board, RIGHT, PICKUP, RIGHT)
-    assert front(board, at_door) == Thing("door", "red", "locked")
-    assert moved(board, at_door, FORWARD) is None
+    assert front(board, at_door) == GridObject("door", "red", "locked")
+    assert apply_move(board, at_door, FORWARD) is None
     opened = play(board, RIGHT, PICKUP, RIGHT, TOGGLE)
-    assert front(board, opened) == Thing("door", "red", "open")
-    assert held(board, opened) == Thing("key", "red")  # a key is not used up
-    assert front(board, play(board, RIGHT, PICKUP, RIGHT, TOGGLE, TOGGLE)) == Thing("door", "red", "closed")
+    assert front(board, opened) == GridObject("door", "red", "open")
+    assert held(board, opened) == GridObject("key", "red")  # a key is not used up
+    assert front(board, play(board, RIGHT, PICKUP, RIGHT, TOGGLE, TOGGLE)) == GridObject("door", "red", "closed")
     through = play(board, RIGHT, PICKUP, RIGHT, TOGGLE, FORWARD)
-    assert board.place(through.at) == (1, 2)
-    assert moved(board, opened, DROP) is None  # not into a doorway
+    assert board.position(through.cell) == (1, 2)
+    assert apply_move(board, opened, DROP) is None  # not into a doorway
 
 
 def test_a_locked_door_needs_its_own_key() -> None:
     board = read_map(["##########", "##^.bk..##", "##rl######", "##......##", "##########"])
-    assert moved(board, play(board, RIGHT, RIGHT), TOGGLE) is None
-    assert moved(board, play(board, RIGHT, PICKUP, RIGHT), TOGGLE) is None
+    assert apply_move(board, play(board, RIGHT, RIGHT), TOGGLE) is None
+    assert apply_move(board, play(board, RIGHT, PICKUP, RIGHT), TOGGLE) is None
     box = read_map(["##########", "##^.rx..##", "##rl######", "##......##", "##########"])
-    assert moved(box, play(box, RIGHT, PICKUP, RIGHT), TOGGLE) is None  # red, but no key
+    assert apply_move(box, play(box, RIGHT, PICKUP, RIGHT), TOGGLE) is None  # red, but no key
 
 
 def test_boxes_hold_things() -> None:
     rows = ["##########", "##>.rx..##", "##########"]
     board = read_map(rows, inside={(2, 1): "gk"})
-    assert front(board, play(board, TOGGLE)) == Thing("key", "green")
-    assert held(board, play(board, TOGGLE, PICKUP)) == Thing("key", "green")
-    assert held(board, play(board, PICKUP)) == Thing("box", "red")
-    assert front(board, play(board, PICKUP, DROP, TOGGLE)) == Thing("key", "green")  # also when it was moved
+    assert front(board, play(board, TOGGLE)) == GridObject("key", "green")
+    assert held(board, play(board, TOGGLE, PICKUP)) == GridObject("key", "green")
+    assert held(board, play(board, PICKUP)) == GridObject("box", "red")
+    assert front(board, play(board, PICKUP, DROP, TOGGLE)) == GridObject("key", "green")  # also when it was moved
     assert front(board, play(read_map(rows), TOGGLE)) is None
-    assert board.place(play(read_map(rows), TOGGLE, FORWARD).at) == (2, 1)
+    assert board.position(play(read_map(rows), TOGGLE, FORWARD).cell) == (2, 1)
 
 
 def test_what_is_held_at_the_beginning() -> None:
     board = read_map(["########", "##>...##", "########"], hold="px")
-    assert held(board, board.start) == Thing("box", "purple")
-    assert front(board, play(board, DROP)) == Thing("box", "purple")
+    assert held(board, board.start) == GridObject("box", "purple")
+    assert front(board, play(board, DROP)) == GridObject("box", "purple")
 
 
 @pytest.mark.parametrize(
@@ -139,4 +139,4 @@ def test_bad_fillings_are_reported_together() -> None:
         read_map(["########", "##>.rx##", "########"], inside={(1, 1): "rk", (2, 1): "rc"}, hold="rl")
     assert len(caught.value.problems) == 3
     with pytest.raises(ConfigError, match="no thing"):
-        read_map(["######", "##>.##", "######"]).thing(1)
+        read_map(["######", "##>.##", "######"]).get_object(1)

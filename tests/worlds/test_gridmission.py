@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from evolvent.errors import ConfigError
-from evolvent.worlds.grid.map import DROP, FORWARD, LEFT, PICKUP, RIGHT, TOGGLE, Board, moved, read_map
-from evolvent.worlds.grid.mission import Progress, judge, matches, read_mission
+from evolvent.worlds.grid.map import DROP, FORWARD, LEFT, PICKUP, RIGHT, TOGGLE, Board, apply_move, read_map
+from evolvent.worlds.grid.mission import Progress, find_codes, read_mission, update_progress
 
 L, R, F, P, D, T = LEFT, RIGHT, FORWARD, PICKUP, DROP, TOGGLE
 ROOM = ["############", "##..rb..bk##", "##>.......##", "##..bx..gb##", "######rc####", "##......gc##", "############"]
@@ -14,11 +14,11 @@ ROOM = ["############", "##..rb..bk##", "##>.......##", "##..bx..gb##", "######r
 
 def verdict(board: Board, text: str, moves: list[int], *, strict: int = 0) -> tuple[int, bool | None]:
     """After which move a mission ended (or how many there were), and how."""
-    mission, pose, progress = read_mission(text, board, strict=strict), board.start, Progress()
+    mission, pose, progress = read_mission(text, board, num_strict_stages=strict), board.start, Progress()
     for number, move in enumerate(moves, 1):
-        after = moved(board, pose, move)
+        after = apply_move(board, pose, move)
         assert after is not None, f"move {number} changes nothing"
-        progress, ended = judge(board, mission, progress, before=pose, move=move, after=after)
+        progress, ended = update_progress(board, mission, progress, before=pose, move=move, after=after)
         pose = after
         if ended is not None:
             return number, ended
@@ -112,14 +112,14 @@ def test_strict_missions_fail_by_mistakes() -> None:
 
 def test_sides_are_those_of_the_first_room_and_moment() -> None:
     board = read_map(ROOM)
-    codes = {place: board.start.cells[board.cell(*place)] for place in ((2, 1), (4, 1), (2, 3), (4, 3))}
-    assert matches(board, None, "ball", side="on your left") == {codes[2, 1]}
-    assert matches(board, None, "ball", side="on your right") == {codes[4, 3]}
-    assert matches(board, "blue", None, side="in front of you") == {codes[4, 1], codes[2, 3]}
-    assert not matches(board, None, "ball", side="behind you")
-    door = matches(board, None, "door", side="on your right")
+    codes = {place: board.start.cells[board.cell_number(*place)] for place in ((2, 1), (4, 1), (2, 3), (4, 3))}
+    assert find_codes(board, None, "ball", side="on your left") == {codes[2, 1]}
+    assert find_codes(board, None, "ball", side="on your right") == {codes[4, 3]}
+    assert find_codes(board, "blue", None, side="in front of you") == {codes[4, 1], codes[2, 3]}
+    assert not find_codes(board, None, "ball", side="behind you")
+    door = find_codes(board, None, "door", side="on your right")
     assert len(door) == 3  # the three states of the red door; the green one is in the next room
-    assert len(matches(board, None, "door")) == 6
+    assert len(find_codes(board, None, "door")) == 6
     carried = [F, L, P, R, R, D, P]
     assert verdict(board, "pick up the ball on your left", carried[:3]) == (3, True)
     moved_on = "go to the blue box, then pick up the ball on your left"
@@ -133,7 +133,7 @@ def test_walks_are_counted_as_babyai_does() -> None:
         ("put the red ball next to the blue key", 2),
         ("open the red door and pick up a ball, then put a ball next to a key", 4),
     ):
-        assert read_mission(text, board).walks == walks
+        assert read_mission(text, board).num_walks == walks
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evolvent.worlds.grid.map import DROP, FORWARD, LEFT, PICKUP, RIGHT, TOGGLE, Board, Pose, moved, read_map
-from evolvent.worlds.grid.plan import MOVES, actions, moves_of
-from evolvent.worlds.grid.view import ahead_of, look
+from evolvent.worlds.grid.map import DROP, FORWARD, LEFT, PICKUP, RIGHT, TOGGLE, Board, Pose, apply_move, read_map
+from evolvent.worlds.grid.plan import MOVES, expand_macro, list_actions
+from evolvent.worlds.grid.view import map_cell, observe
 
 WAYS = ((1, 0), (0, 1), (-1, 0), (0, -1))
 ROOM = ["############", "##....rb..##", "##>.......##", "##..bk..rb##", "############"]
@@ -18,15 +18,15 @@ ROOM = ["############", "##....rb..##", "##>.......##", "##..bk..rb##", "#######
 
 def names(board: Board, pose: Pose | None = None, *, plain: bool = True) -> list[str]:
     pose = pose or board.start
-    return list(actions(board, pose, look(board, pose), plain=plain))
+    return list(list_actions(board, pose, observe(board, pose), short_text=plain))
 
 
 def carry_out(board: Board, pose: Pose, name: str, *, plain: bool = True) -> list[Pose]:
     """The poses that an action leads through; each of its moves changes something."""
-    sight = look(board, pose)
+    sight = observe(board, pose)
     found = [pose]
-    for move in moves_of(actions(board, pose, sight, plain=plain)[name], sight):
-        after = moved(board, found[-1], move)
+    for move in expand_macro(list_actions(board, pose, sight, short_text=plain)[name], sight):
+        after = apply_move(board, found[-1], move)
         assert after is not None
         found.append(after)
     return found
@@ -47,8 +47,8 @@ def test_what_is_possible_in_a_room() -> None:
     ]
     assert names(board, plain=False)[4] == "pickup blue key 1"
     last = carry_out(board, board.start, "pick up red ball 2")[-1]
-    assert board.place(last.at) in ((4, 2), (3, 3))
-    assert last.cells[board.cell(4, 3)] == 0
+    assert board.position(last.cell) in ((4, 2), (3, 3))
+    assert last.cells[board.cell_number(4, 3)] == 0
 
 
 def test_carrying_changes_what_is_possible() -> None:
@@ -59,9 +59,9 @@ def test_carrying_changes_what_is_possible() -> None:
     assert not any(name.startswith("drop next") for name in names(board, plain=False))
     for target, place in (("red ball 1", (3, 1)), ("blue key 1", (2, 3))):
         after = carry_out(board, board.start, f"drop next to {target}")[-1]
-        x, y = board.place(after.at + board.ahead[after.way])
+        x, y = board.position(after.cell + board.forward_offsets[after.direction])
         assert abs(x - place[0]) + abs(y - place[1]) == 1
-        assert after.hold == 0
+        assert after.held_code == 0
 
 
 def test_doors_by_their_state() -> None:
@@ -78,7 +78,7 @@ def test_doors_by_their_state() -> None:
         assert all(f"red {full} door 1" in name for name in names(board, plain=False) if "door" in name)
     keyed = read_map([row.replace("rc", "rl") for row in rows], hold="rk")
     after = carry_out(keyed, keyed.start, "toggle and go through red door 1")[-1]
-    assert keyed.place(after.at) == (2, 3)
+    assert keyed.position(after.cell) == (2, 3)
     assert "toggle and go through red door 1" not in names(read_map([r.replace("rc", "rl") for r in rows], hold="bk"))
 
 
@@ -93,16 +93,16 @@ def test_what_cannot_be_reached_is_not_offered() -> None:
     assert not any("blue ball" in name for name in names(board))
     goal = read_map(["##########", "##>...GG##", "##########"])
     assert board.size == (6, 4)
-    assert goal.place(carry_out(goal, goal.start, "go to goal")[-1].at) == (3, 1)
+    assert goal.position(carry_out(goal, goal.start, "go to goal")[-1].cell) == (3, 1)
 
 
 def search(board: Board, pose: Pose, allowed: set[int], *, stand: int | None = None, face: set[int]) -> int | None:
     """Moves of a shortest walk over `allowed` cells until the agent stands on a cell or faces one of some."""
-    queue, seen = deque([(pose.at, pose.way, 0)]), {(pose.at, pose.way)}
+    queue, seen = deque([(pose.cell, pose.direction, 0)]), {(pose.cell, pose.direction)}
     while queue:
         at, way, steps = queue.popleft()
-        x, y = board.place(at)
-        ahead = board.cell(x + WAYS[way][0], y + WAYS[way][1])
+        x, y = board.position(at)
+        ahead = board.cell_number(x + WAYS[way][0], y + WAYS[way][1])
         if at == stand or (stand is None and ahead in face):
             return steps
         turns = [(at, (way + 1) % 4), (at, (way + 3) % 4)]
@@ -125,21 +125,21 @@ def test_macros_equal_an_independent_search(data: st.DataObject, hold: str | Non
     edge = "##" * (width + 2)
     board = read_map([edge, *("##" + "".join(row) + "##" for row in grid), edge], hold=hold)
     pose = board.start
-    sight = look(board, pose)
-    found = actions(board, pose, sight, plain=plain)
-    allowed = {ahead_of(board, pose, bit) for bit in range(49) if sight.walkable >> bit & 1}
-    floor = {ahead_of(board, pose, bit) for bit in range(49) if sight.floor >> bit & 1}
+    sight = observe(board, pose)
+    found = list_actions(board, pose, sight, short_text=plain)
+    allowed = {map_cell(board, pose, bit) for bit in range(49) if sight.walkable >> bit & 1}
+    floor = {map_cell(board, pose, bit) for bit in range(49) if sight.floor >> bit & 1}
     expected: dict[str, int] = {}
-    for seen in sight.things:
-        cell = ahead_of(board, pose, seen.view)
-        name = f"{seen.name} {seen.nth}" if plain else f"{seen.full} {seen.nth_full}"
-        if seen.thing is None:
+    for seen in sight.objects:
+        cell = map_cell(board, pose, seen.view_cell)
+        name = f"{seen.name} {seen.rank}" if plain else f"{seen.full_name} {seen.full_rank}"
+        if seen.grid_object is None:
             expected |= lengths("go to goal", search(board, pose, allowed, stand=cell, face=set()))
             continue
         facing = search(board, pose, allowed, face={cell})
         if facing:
             expected |= lengths(f"go to {name}", facing)
-        state = seen.thing.state
+        state = seen.grid_object.state
         if state == "open":
             expected |= lengths(f"go through {name}", search(board, pose, allowed, stand=cell, face=set()))
         elif state == "closed" or (state == "locked" and hold == "pk"):
@@ -147,15 +147,15 @@ def test_macros_equal_an_independent_search(data: st.DataObject, hold: str | Non
         elif not state and not hold:
             expected |= lengths(f"{'pick up' if plain else 'pickup'} {name}", facing, 1)
         if hold and plain:
-            beside = {cell + step for step in board.ahead} & floor
+            beside = {cell + step for step in board.forward_offsets} & floor
             expected |= lengths(f"drop next to {name}", search(board, pose, allowed, face=beside), 1)
-    expected |= {name: 1 for name, move in MOVES.items() if moved(board, pose, move) is not None}
-    assert {name: len(moves_of(macro, sight)) for name, macro in found.items()} == expected
+    expected |= {name: 1 for name, move in MOVES.items() if apply_move(board, pose, move) is not None}
+    assert {name: len(expand_macro(macro, sight)) for name, macro in found.items()} == expected
     for name in found:
         end = carry_out(board, pose, name, plain=plain)[-1]
         assert end != pose
         if name.startswith(("pick up ", "pickup ")):
-            thing = board.things[end.hold]
+            thing = board.objects[end.held_code]
             assert thing is not None and thing.name in name
 
 
@@ -169,4 +169,4 @@ def test_moves_are_offered_exactly_where_they_change_something(move: int) -> Non
     for rows in (ROOM, ["########", "##>.rb##", "########"], ["######", "##>.rc", "######"]):
         for hold in (None, "rk"):
             board = read_map(rows, hold=hold)
-            assert (name in names(board)) == (moved(board, board.start, move) is not None)
+            assert (name in names(board)) == (apply_move(board, board.start, move) is not None)

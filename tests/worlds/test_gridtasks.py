@@ -13,12 +13,12 @@ from evolvent.trajectory import Task
 from evolvent.worlds.audit import audit
 from evolvent.worlds.base import SPLITS, TIERS
 from evolvent.worlds.crafting import words_of
-from evolvent.worlds.grid.kinds import UNDEMONSTRATED, AtomKind, Kind, kinds_of_tiers, pairs_of
+from evolvent.worlds.grid.kinds import UNDEMONSTRATED, AtomKind, Kind, list_kinds_by_tier, pairs_of
 from evolvent.worlds.grid.map import COLOURS
 from evolvent.worlds.grid.mission import PUT
-from evolvent.worlds.grid.spec import build_scene, canonical_key, cells_of, recoloured, turned
+from evolvent.worlds.grid.spec import build_scene, canonical_key, recolor_spec, rotate_grid, split_cells
 from evolvent.worlds.grid.tasks import draw_task
-from evolvent.worlds.grid.view import look
+from evolvent.worlds.grid.view import observe
 from evolvent.worlds.grid.world import GridWorld
 
 WORLD = GridWorld()
@@ -26,14 +26,14 @@ WORLD = GridWorld()
 
 def drawn(number: int = 2) -> list[tuple[str, Kind, dict[str, Any]]]:
     found = [
-        (tier, kind, draw_task(kind, n)) for tier in TIERS for kind in kinds_of_tiers()[tier] for n in range(number)
+        (tier, kind, draw_task(kind, n)) for tier in TIERS for kind in list_kinds_by_tier()[tier] for n in range(number)
     ]
     return [(tier, kind, spec) for tier, kind, spec in found if spec is not None]
 
 
 def test_pairs_of_kinds_worked_by_hand() -> None:
     one = Kind((AtomKind("pick", "type", "door"),))
-    assert (str(one), one.ways) == ("pick type door", ("door",))
+    assert (str(one), one.doors) == ("pick type door", ("door",))
     assert pairs_of(one) == {("pick", "type"), ("pick", "door"), ("type", "door")}
     put = Kind((AtomKind("put", "full-colour", "view"),))
     assert pairs_of(put) == {
@@ -55,7 +55,7 @@ def test_pairs_of_kinds_worked_by_hand() -> None:
 
 
 def test_tiers_by_pairs() -> None:
-    tiers = kinds_of_tiers()
+    tiers = list_kinds_by_tier()
     shown = frozenset().union(*map(pairs_of, tiers["seen"]))
     assert not shown & UNDEMONSTRATED
     assert all(pairs_of(kind) & UNDEMONSTRATED for kind in tiers["evo"])
@@ -64,26 +64,26 @@ def test_tiers_by_pairs() -> None:
     for tier in ("combo", "longer"):
         assert all(pairs_of(kind) <= shown for kind in tiers[tier])
     assert not set(tiers["combo"]) & set(tiers["seen"])
-    deepest = max(len(kind.ways) for kind in tiers["seen"]), max(len(kind.atoms) for kind in tiers["seen"])
+    deepest = max(len(kind.doors) for kind in tiers["seen"]), max(len(kind.atoms) for kind in tiers["seen"])
     assert deepest == (1, 2)
-    assert all(len(kind.ways) == 2 or len(kind.atoms) == 3 for kind in tiers["longer"])
+    assert all(len(kind.doors) == 2 or len(kind.atoms) == 3 for kind in tiers["longer"])
     assert all(len(set(kinds)) == len(kinds) >= 30 for kinds in tiers.values())
 
 
 def test_maps_are_what_their_kinds_say() -> None:
     for _, kind, spec in drawn():
         board = build_scene(spec).board
-        doors = Counter(t.state for code in board.start.cells if (t := board.things[code]) and t.type == "door")
-        keys = sum(t.type == "key" for code in board.start.cells if (t := board.things[code]))
+        doors = Counter(t.state for code in board.start.cells if (t := board.objects[code]) and t.type == "door")
+        keys = sum(t.type == "key" for code in board.start.cells if (t := board.objects[code]))
         locks = [atom.access.split().count("lock") for atom in kind.atoms]
         assert doors["locked"] == max(locks)
         assert keys >= 2 * max(locks)  # the right one and a wrong one
-        assert sum(doors.values()) >= len(kind.ways)
+        assert sum(doors.values()) >= len(kind.doors)
         for atom, told in zip(kind.atoms, build_scene(spec).mission.stages, strict=False):
             if len(kind.atoms) == 1 and atom.access in ("view", "turn"):
-                seen = {id(s.thing) for s in look(board, board.start).things}
-                wanted = told[0].codes | told[0].fixed
-                there = [id(board.things[code]) in seen for code in wanted if code in board.start.cells]
+                seen = {id(s.grid_object) for s in observe(board, board.start).objects}
+                wanted = told[0].codes | told[0].landmark_codes
+                there = [id(board.objects[code]) in seen for code in wanted if code in board.start.cells]
                 assert all(there) == (atom.access == "view")
 
 
@@ -92,14 +92,14 @@ def test_every_word_of_a_mission_counts() -> None:
     for _, kind, spec in drawn():
         scene = build_scene(spec)
         board = scene.board
-        there = [code for code in board.start.cells if board.things[code]]
+        there = [code for code in board.start.cells if board.objects[code]]
         for atom in (atom for stage in scene.mission.stages for atom in stage):
-            for codes in (atom.codes, atom.fixed)[: 2 if atom.verb == PUT else 1]:
+            for codes in (atom.codes, atom.landmark_codes)[: 2 if atom.verb == PUT else 1]:
                 assert len([code for code in there if code in codes]) == 1
-        if len(kind.atoms) == 1 and kind.atoms[0].words == "full" and kind.atoms[0].verb != "open":
-            (target,) = (board.thing(code) for code in there if code in scene.mission.stages[0][0].codes)
-            assert sum(board.thing(code).type == target.type for code in there) > 1
-            assert sum(board.thing(code).colour == target.colour for code in there) > 1
+        if len(kind.atoms) == 1 and kind.atoms[0].wording == "full" and kind.atoms[0].verb != "open":
+            (target,) = (board.get_object(code) for code in there if code in scene.mission.stages[0][0].codes)
+            assert sum(board.get_object(code).type == target.type for code in there) > 1
+            assert sum(board.get_object(code).colour == target.colour for code in there) > 1
 
 
 def test_plans_fit_their_limits_and_a_small_context() -> None:
@@ -130,7 +130,7 @@ def test_keys_do_not_change_by_colours_turns_and_mirrors() -> None:
     rng = Random(4)
     for _, _, spec in drawn(1):
         key = canonical_key(spec)
-        assert canonical_key(recoloured(spec, rng)) == key
+        assert canonical_key(recolor_spec(spec, rng)) == key
         flipped = {**spec, "map": spec["map"][::-1], "mission": mirrored(spec["mission"])}
         flipped["map"] = [row.translate(str.maketrans("^v", "v^")) for row in flipped["map"]]
         assert canonical_key(flipped) == key
@@ -147,23 +147,23 @@ def mirrored(mission: str) -> str:
 
 
 def test_four_turns_are_none() -> None:
-    grid = cells_of(["########", "##>.rb##", "##..gc##", "########"])
-    once = turned(grid)
+    grid = split_cells(["########", "##>.rb##", "##..gc##", "########"])
+    once = rotate_grid(grid)
     assert once == [["##"] * 4, ["##", "..", "v.", "##"], ["##", "gc", "rb", "##"], ["##"] * 4]
-    assert turned(turned(turned(once))) == grid
+    assert rotate_grid(rotate_grid(rotate_grid(once))) == grid
 
 
 def test_renamed_tasks_have_the_same_plans_in_other_colours() -> None:
     rng = Random(2)
     for tier in TIERS:
         for task in WORLD.tasks("dev", tier)[:25]:
-            other = WORLD.renamed(task, rng)
+            other = WORLD.rename(task, rng)
             assert other.id != task.id
             assert (other.kind, other.tier, other.split) == (task.kind, task.tier, task.split)
             assert WORLD.key(other) == WORLD.key(task)
             assert colourless(WORLD.expert(other)) == colourless(WORLD.expert(task))
     with pytest.raises(ConfigError, match="colours of a level"):
-        GridWorld("GoToObj").renamed(Task("babyai", "1", {"level": "GoToObj", "seed": 1}), rng)
+        GridWorld("GoToObj").rename(Task("babyai", "1", {"level": "GoToObj", "seed": 1}), rng)
 
 
 def colourless(plan: object) -> list[str]:
@@ -172,7 +172,7 @@ def colourless(plan: object) -> list[str]:
 
 
 def test_tasks_are_drawn_alike_whatever_was_drawn_before() -> None:
-    kind = kinds_of_tiers()["seen"][5]
+    kind = list_kinds_by_tier()["seen"][5]
     assert draw_task(kind, 3) == draw_task(kind, 3) != draw_task(kind, 4)
     ids = [task.id for split in SPLITS for task in WORLD.tasks(split, "combo")]
     assert ids == [task.id for split in SPLITS for task in GridWorld().tasks(split, "combo")]

@@ -6,19 +6,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evolvent.worlds.grid.map import Board, Pose, read_map
-from evolvent.worlds.grid.view import ahead_of, look, tell, tell_fully
+from evolvent.worlds.grid.view import describe, describe_fully, map_cell, observe
 
 WAYS = ((1, 0), (0, 1), (-1, 0), (0, -1))
 
 
 def short(*rows: str, hold: str | None = None) -> str:
     board = read_map(rows, hold=hold)
-    return tell(board, board.start, look(board, board.start))
+    return describe(board, board.start, observe(board, board.start))
 
 
 def full(*rows: str, hold: str | None = None) -> str:
     board = read_map(rows, hold=hold)
-    return tell_fully(board, board.start, look(board, board.start))
+    return describe_fully(board, board.start, observe(board, board.start))
 
 
 def test_a_closed_door_and_walls_hide_what_is_behind() -> None:
@@ -65,13 +65,13 @@ def test_the_view_reaches_six_ahead_and_three_aside_and_never_back() -> None:
 
 def test_nearest_first_then_further_ahead_then_further_left_and_numbers_follow() -> None:
     board = read_map(["##############", "##....rb....##", "##..rb..rb..##", "##....^.....##", "##############"])
-    seen = look(board, board.start).things
-    assert [(s.ahead, s.right, s.nth) for s in seen] == [(2, 0, 1), (1, -1, 2), (1, 1, 3)]
+    seen = observe(board, board.start).objects
+    assert [(s.ahead, s.right, s.rank) for s in seen] == [(2, 0, 1), (1, -1, 2), (1, 1, 3)]
 
 
 def test_doors_are_numbered_by_colour_and_by_colour_and_state() -> None:
     board = read_map(["############", "##rc..ro..##", "##..^.....##", "##rl......##", "############"])
-    assert [(s.name, s.nth, s.full, s.nth_full) for s in look(board, board.start).things] == [
+    assert [(s.name, s.rank, s.full_name, s.full_rank) for s in observe(board, board.start).objects] == [
         ("red door", 1, "red closed door", 1),
         ("red door", 2, "red open door", 1),
     ]
@@ -98,18 +98,18 @@ def test_the_full_text() -> None:
 
 def reference(board: Board, pose: Pose) -> dict[tuple[int, int], int]:
     """The seen cells of the view by (ahead, right), with their codes: MiniGrid's rule on coordinates."""
-    to_x, to_y = WAYS[pose.way]
-    right_x, right_y = WAYS[(pose.way + 1) % 4]
-    at_x, at_y = board.place(pose.at)
+    to_x, to_y = WAYS[pose.direction]
+    right_x, right_y = WAYS[(pose.direction + 1) % 4]
+    at_x, at_y = board.position(pose.cell)
 
     def code(ahead: int, right: int) -> int:
         x, y = at_x + ahead * to_x + right * right_x, at_y + ahead * to_y + right * right_y
         columns, rows = board.size
-        return pose.cells[board.cell(x, y)] if 0 <= x < columns and 0 <= y < rows else 1
+        return pose.cells[board.cell_number(x, y)] if 0 <= x < columns and 0 <= y < rows else 1
 
     def through(ahead: int, right: int) -> bool:
         found = code(ahead, right)
-        thing = board.things[found]
+        thing = board.objects[found]
         return found != 1 and not (thing is not None and thing.state in ("closed", "locked"))
 
     seen = {(0, 0)}
@@ -133,11 +133,11 @@ def test_views_of_random_maps_equal_the_slow_rule(data: st.DataObject) -> None:
     edge = "##" * (width + 2)
     board = read_map([edge, *("##" + "".join(row) + "##" for row in grid), edge])
     for way in range(4):
-        pose = board.start._replace(way=way)
-        sight, seen = look(board, pose), reference(board, pose)
-        things = {(s.ahead, s.right) for s in sight.things}
+        pose = board.start._replace(direction=way)
+        sight, seen = observe(board, pose), reference(board, pose)
+        things = {(s.ahead, s.right) for s in sight.objects}
         assert things == {at for at, code in seen.items() if code > 1 and at != (0, 0)}
-        assert all(pose.cells[ahead_of(board, pose, s.view)] == seen[s.ahead, s.right] for s in sight.things)
+        assert all(pose.cells[map_cell(board, pose, s.view_cell)] == seen[s.ahead, s.right] for s in sight.objects)
         for ahead in range(7):
             for right in range(-3, 4):
                 bit, code = 7 * ahead + right + 3, seen.get((ahead, right))

@@ -236,7 +236,7 @@ def test_levels_and_indices() -> None:
     world = GridWorld("babyai", sizes=Sizes(train=80, dev=10, test=10))
     assert (world.name, world.tiers, world.levels) == ("babyai", ("seen",), LEVELS)
     assert len({found.kind for found in world.tasks("train", "seen")} & set(LEVELS)) > 30
-    found = world.indexed(46)
+    found = world.task_at_index(46)
     assert dict(found.spec) == {"level": "BabyAI-GoToImpUnlock-v0", "seed": 1}
     assert found.split in ("train", "dev", "test")
     one = GridWorld("GoToRedBallNoDists", sizes=Sizes(train=30, dev=20, test=20))
@@ -244,7 +244,7 @@ def test_levels_and_indices() -> None:
     assert one.make(found).reset() == world.make(found).reset()
     for index, other in ((-1, world), (0, WORLD)):
         with pytest.raises(ConfigError, match="index"):
-            other.indexed(index)
+            other.task_at_index(index)
 
 
 def test_bad_settings_are_reported_together() -> None:

@@ -12,10 +12,10 @@ from evolvent.trajectory import Task
 from evolvent.worlds.crafting import words_of
 from evolvent.worlds.household.game import FAMILIES, Goal
 from evolvent.worlds.household.games import OfficialTexts, read_game
-from evolvent.worlds.household.kinds import kinds_of_tiers, possible_goals
+from evolvent.worlds.household.kinds import list_goals_by_tier, list_possible_goals
 from evolvent.worlds.household.plans import explore
 from evolvent.worlds.household.rooms import SIZES, canonical_key, draw_game, rooms_for
-from evolvent.worlds.household.rules import won
+from evolvent.worlds.household.rules import is_won
 from evolvent.worlds.household.things import OPENABLE, PROPERTIES, ROOMS, SPELLING
 from evolvent.worlds.household.world import HouseholdWorld
 from evolvent.worlds.panel import Sizes
@@ -42,7 +42,9 @@ def test_the_catalogue_is_whole():
     """Every thing belongs somewhere that its room has; every type has a spelling."""
     for room in ROOMS.values():
         assert all(0 < few <= many for few, many in room.furniture.values())
-        assert all(set(places) <= set(room.furniture) and len(places) >= 2 for places in room.things.values())
+        assert all(
+            set(places) <= set(room.furniture) and len(places) >= 2 for places in room.locations_by_object.values()
+        )
         assert set(room.furniture) <= set(SPELLING)
     assert set(PROPERTIES) | OPENABLE <= set(SPELLING)
     assert all(spelled.lower() == kind for kind, spelled in SPELLING.items())
@@ -50,9 +52,9 @@ def test_the_catalogue_is_whole():
 
 def test_tiers_hold_what_they_promise():
     """`evo`: no demonstration of the family has the object; `combo`: each part is demonstrated, the two never."""
-    tiers = kinds_of_tiers()
+    tiers = list_goals_by_tier()
     every = [goal for tier in ("seen", "evo", "combo") for of in tiers[tier].values() for goal in of]
-    assert sorted(every) == sorted(possible_goals())
+    assert sorted(every) == sorted(list_possible_goals())
     for family in FAMILIES:
         seen = tiers["seen"][family]
         things, targets = {goal.object for goal in seen}, {goal.target for goal in seen}
@@ -70,16 +72,16 @@ def test_rooms_are_as_large_as_they_should_be(world):
         least, most = SIZES[size[task.tier == "longer"]]
         game = draw_game(Goal(*task.spec["goal"]), task.spec["seed"], size=task.spec["size"])
         assert least <= len(game.names) <= most
-        assert not won(game, game.start)
+        assert not is_won(game, game.start)
         assert canonical_key(game) == world.key(task)
 
 
 @pytest.mark.parametrize("size", list(SIZES))
 def test_every_goal_has_a_room_of_every_size(size):
-    for goal in possible_goals():
+    for goal in list_possible_goals():
         game = draw_game(goal, 0, size=size)
         assert SIZES[size][0] <= len(game.names) <= SIZES[size][1]
-        assert explore(game) and not won(game, game.start)
+        assert explore(game) and not is_won(game, game.start)
 
 
 def test_families_take_turns(world):
@@ -94,7 +96,7 @@ def test_experts_win_with_known_words(world):
     assert len(known) < 300
     assert set(words_of(world.instructions)) <= known
     for task in some(world):
-        plan, shortest = world.expert(task), world.planner(task)
+        plan, shortest = world.expert(task), world.plan(task)
         assert plan is not None and shortest is not None
         assert len(shortest) <= len(plan) <= world.horizon
         for actions in (plan, shortest):
@@ -206,6 +208,6 @@ def test_a_task_is_written_as_the_game_it_is(tmp_path):
         assert canonical_key(read_game(file)) == world.key(task)
     read = HouseholdWorld(games=tmp_path)
     tasks = [task for split in ("train", "dev", "test") for task in read.tasks(split, "seen")]
-    assert len(tasks) == len(some(world)[::10]) and not read.broken
+    assert len(tasks) == len(some(world)[::10]) and not read.broken_files
     firsts = {world.make(task).reset()[0] for task in some(world)[::10]}
     assert {read.make(task).reset()[0] for task in tasks} == firsts

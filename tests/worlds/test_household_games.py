@@ -16,13 +16,13 @@ from evolvent.worlds.household.game import FAMILIES, Game, Goal
 from evolvent.worlds.household.games import (
     OfficialTexts,
     find_games,
-    official_texts,
     read_folder,
     read_game,
+    read_official_texts,
     write_game,
 )
-from evolvent.worlds.household.kinds import possible_goals
-from evolvent.worlds.household.pddl import problem_text, read_problem
+from evolvent.worlds.household.kinds import list_possible_goals
+from evolvent.worlds.household.pddl import parse_problem, render_problem
 from evolvent.worlds.household.plans import plan
 from evolvent.worlds.household.rooms import canonical_key, draw_game, draw_layout
 from evolvent.worlds.household.text import DIALECTS, Speaker
@@ -70,36 +70,36 @@ def test_a_game_as_alfworld_writes_it(tmp_path):
     game = read_game(tmp_path)
     speaker = Speaker(game, DIALECTS["0.4"])
     assert game.goal == Goal("look", "book", "desklamp")
-    assert speaker.first == (
+    assert speaker.first_observation == (
         "You are in the middle of a room. Looking quickly around you, you see a desk 1, and a shelf 2.\n\n"
         "Your task is to: look at book under the desklamp."
     )
     assert game.object_names == ("book 2", "book 1", "chair 1", "desklamp 1")
-    assert [speaker.say(action) for action in plan(game) or ()] == [
+    assert [speaker.render_action(action) for action in plan(game) or ()] == [
         "go to shelf 2",
         "take book 1 from shelf 2",
         "use desklamp 1",
     ]
 
 
-@given(st.sampled_from(possible_goals()), st.integers(0, 9999), st.sampled_from(["small", "large"]))
+@given(st.sampled_from(list_possible_goals()), st.integers(0, 9999), st.sampled_from(["small", "large"]))
 @settings(max_examples=40, deadline=None)
 def test_a_problem_is_read_as_it_was_written(goal, seed, size):
     layout, _ = draw_layout(goal, seed, size=size)
-    text = problem_text(layout, goal, name="any", spelling=SPELLING)
-    again, found = read_problem(text)
-    layout.lies.sort()
-    layout.inside.sort()
+    text = render_problem(layout, goal, name="any", spelling=SPELLING)
+    again, found = parse_problem(text)
+    layout.object_places.sort()
+    layout.object_receptacles.sort()
     assert (again, found) == (layout, goal)
     assert all(word.endswith("Type") for word in text.split() if word.endswith("type") and word[1:] != "type")
-    assert read_problem(text.upper().replace("_BAR_", "_bar_"))[1] == goal
+    assert parse_problem(text.upper().replace("_BAR_", "_bar_"))[1] == goal
 
 
 @pytest.mark.parametrize("family", list(FAMILIES))
 def test_a_written_game_is_the_same_game(tmp_path, family):
-    goal = next(goal for goal in possible_goals() if goal.family == family)
+    goal = next(goal for goal in list_possible_goals() if goal.family == family)
     layout, wording = draw_layout(goal, 5, size="small")
-    file = write_game(tmp_path / "one", layout, goal, task=goal.say(wording), texts=TEXTS)
+    file = write_game(tmp_path / "one", layout, goal, task=goal.describe(wording), texts=TEXTS)
     game, drawn = read_game(file), draw_game(goal, 5, size="small")
     assert (game.names, game.object_names, game.task, game.goal) == (drawn.names, drawn.object_names, drawn.task, goal)
     assert (game.start, canonical_key(game)) == (drawn.start, canonical_key(drawn))
@@ -114,7 +114,7 @@ def test_a_written_game_is_the_same_game(tmp_path, family):
 
 def problem() -> str:
     layout, _ = draw_layout(GOAL, 1, size="small")
-    return problem_text(layout, GOAL, name="p", spelling=SPELLING)
+    return render_problem(layout, GOAL, name="p", spelling=SPELLING)
 
 
 BROKEN = {
@@ -164,7 +164,7 @@ def test_a_broken_game_is_named_and_the_others_load(tmp_path, how):
     world = HouseholdWorld(games=tmp_path)
     tasks = [task for split in ("train", "dev", "test") for task in world.tasks(split, "seen")]
     assert sorted(task.spec["game"] for task in tasks) == ["a/game.tw-pddl", "c/game.tw-pddl"]
-    assert list(world.broken) == ["b/game.tw-pddl"]
+    assert list(world.broken_files) == ["b/game.tw-pddl"]
 
 
 def test_the_line_of_a_fault_is_named(tmp_path):
@@ -187,7 +187,7 @@ def test_no_damage_is_anything_but_a_game_or_an_error_of_ours(data):
     stop = data.draw(st.integers(start, min(len(text), start + 200)))
     middle = data.draw(st.sampled_from(["", "(", ")", "- object", "?", text[start:stop] * 2]) | st.text(max_size=8))
     try:
-        layout, goal = read_problem(text[:start] + middle + text[stop:])
+        layout, goal = parse_problem(text[:start] + middle + text[stop:])
         Game(layout, goal, "x")
     except ConfigError:
         pass
@@ -197,7 +197,7 @@ def test_a_file_that_is_too_large_or_missing(tmp_path, monkeypatch):
     with pytest.raises(CorruptRecord, match="No such file"):
         read_game(tmp_path / "nothing")
     (tmp_path / "game.tw-pddl").write_text(record(problem()))
-    monkeypatch.setattr(games_module, "_LARGEST", 100)
+    monkeypatch.setattr(games_module, "_MAX_FILE_BYTES", 100)
     with pytest.raises(CorruptRecord, match="more than 100 bytes"):
         read_game(tmp_path)
 
@@ -218,7 +218,7 @@ def test_the_splits_of_alfworld(tmp_path):
     for part, count in places.items():
         for i in range(count):
             layout, wording = draw_layout(GOAL, len(part) * 10 + i, size="small")
-            write_game(tmp_path / part / f"g{i}", layout, GOAL, task=GOAL.say(wording), texts=TEXTS)
+            write_game(tmp_path / part / f"g{i}", layout, GOAL, task=GOAL.describe(wording), texts=TEXTS)
     world = HouseholdWorld("0.3", games=tmp_path)
     found = {(split, tier): len(world.tasks(split, tier)) for tier in world.tiers for split in ("train", "dev", "test")}
     assert found == {
@@ -280,14 +280,14 @@ def test_where_the_official_texts_are_found(tmp_path, monkeypatch):
     file = write_game(tmp_path / "game", layout, GOAL, task="put a clean mug in cabinet", texts=TEXTS)
     assert "put a clean mug in cabinet" in file.read_text()
     for source in (tmp_path / "data", tmp_path / "downloaded", file):
-        assert official_texts(source) == TEXTS
+        assert read_official_texts(source) == TEXTS
     (tmp_path / "broken").write_text("{}")
     for source in (tmp_path, tmp_path / "broken", tmp_path / "nothing"):
         with pytest.raises(ConfigError, match=r"alfred\.pddl"):
-            official_texts(source)
+            read_official_texts(source)
     monkeypatch.setattr(games_module, "find_spec", lambda name: None)
     with pytest.raises(MissingExtra, match=r"evolvent\[alfworld\]"):
-        official_texts()
+        read_official_texts()
     with pytest.raises(ConfigError, match="a grammar without a task"):
         write_game(tmp_path / "x", layout, GOAL, task="t", texts=OfficialTexts("", "no place"))
     assert not (tmp_path / "x").exists()
@@ -299,7 +299,7 @@ def test_a_folder_can_be_read_on_another_machine(tmp_path):
     for root in (tmp_path / "one", tmp_path / "two"):
         for i in range(4) if root.name == "one" else reversed(range(4)):
             layout, wording = draw_layout(GOAL, i, size="small")
-            write_game(root / f"g{i}", layout, GOAL, task=GOAL.say(wording), texts=TEXTS)
+            write_game(root / f"g{i}", layout, GOAL, task=GOAL.describe(wording), texts=TEXTS)
         world = HouseholdWorld(games=root)
         ids.append([task.id for split in ("train", "dev", "test") for task in world.tasks(split, "seen")])
     assert ids[0] == ids[1] and len(ids[0]) == 4

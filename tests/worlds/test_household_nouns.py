@@ -14,7 +14,7 @@ from evolvent.worlds.base import SPLITS
 from evolvent.worlds.check import check_env
 from evolvent.worlds.crafting import words_of
 from evolvent.worlds.household.game import Game, Goal
-from evolvent.worlds.household.nouns import NOUNS, HouseholdNouns, swapped
+from evolvent.worlds.household.nouns import NOUNS, HouseholdNouns, swap_noun
 from evolvent.worlds.household.plans import plan
 from evolvent.worlds.household.rooms import draw_game, draw_layout
 from evolvent.worlds.household.things import PROPERTIES
@@ -34,15 +34,15 @@ def test_a_swap_changes_the_noun_and_nothing_else(goal):
     """The planner's way in the swapped room is the way in the room itself, with the other noun in every sentence."""
     for seed in range(6):
         layout, wording = draw_layout(goal, seed, size="small")
-        before = (dict(layout.objects), list(layout.inside), set(layout.holds))
-        renamed, asked = swapped(layout, goal, "zzz")
-        assert (layout.objects, layout.inside, layout.holds) == before
-        game, plain = Game(renamed, asked, asked.say(wording)), draw_game(goal, seed, size="small")
+        before = (dict(layout.objects), list(layout.object_receptacles), set(layout.allowed_contents))
+        renamed, asked = swap_noun(layout, goal, "zzz")
+        assert (layout.objects, layout.object_receptacles, layout.allowed_contents) == before
+        game, plain = Game(renamed, asked, asked.describe(wording)), draw_game(goal, seed, size="small")
         assert game.task == plain.task.replace(goal.object, "zzz")
         assert Counter(game.object_types) == Counter(
             "zzz" if kind == goal.object else kind for kind in plain.object_types
         )
-        assert game.wanted.bit_count() == plain.wanted.bit_count() > 0
+        assert game.goal_objects.bit_count() == plain.goal_objects.bit_count() > 0
         assert game.names == plain.names and len(plan(game)) == len(plan(plain))
         assert all((kind, "zzz") in game.holds for kind, thing in plain.holds if thing == goal.object)
 
@@ -66,7 +66,7 @@ def test_held_out_nouns_are_in_no_training_task_and_in_the_vocabulary():
 def test_experts_win_with_known_words():
     known = set(WORLD.vocabulary())
     for task in every()[::3]:
-        found, shortest = WORLD.expert(task), WORLD.planner(task)
+        found, shortest = WORLD.expert(task), WORLD.plan(task)
         assert len(shortest) <= len(found) <= WORLD.horizon
         for actions in (found, shortest):
             env = WORLD.make(task)

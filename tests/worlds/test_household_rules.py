@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evolvent.errors import ConfigError
-from evolvent.worlds.household.game import FAMILIES, Game, Goal, Layout, bits, names_of_ids
-from evolvent.worlds.household.kinds import possible_goals
+from evolvent.worlds.household.game import FAMILIES, Game, Goal, Layout, iterate_bits, names_of_ids
+from evolvent.worlds.household.kinds import list_possible_goals
 from evolvent.worlds.household.plans import explore, plan
 from evolvent.worlds.household.rooms import draw_game
-from evolvent.worlds.household.rules import Action, apply, legal, possible, won
+from evolvent.worlds.household.rules import Action, apply_action, is_possible, is_won, list_actions
 from evolvent.worlds.household.text import DIALECTS, HELP, NOTHING, Speaker
 
 ABLE = ("pickupable", "cleanable", "heatable", "coolable", "sliceable", "toggleable")
@@ -26,18 +26,18 @@ def layout(
     found = Layout(start=start)
     for one, (place, openable) in furniture.items():
         found.receptacles[one] = "sinkbasin" if "basin" in one else one.split("_bar_")[0]
-        found.stands[one] = place
+        found.place_of_receptacle[one] = place
         if openable:
             found.openable.add(one)
     for one, (receptacle, place, letters) in things.items():
         found.objects[one] = one.split("_bar_")[0]
-        found.lies.append((one, place))
+        found.object_places.append((one, place))
         if receptacle:
-            found.inside.append((one, receptacle))
+            found.object_receptacles.append((one, receptacle))
         for name in ABLE:
             if name[0] in letters:
                 found.properties.setdefault(name, set()).add(one)
-    found.holds = {(kind, thing) for kind in found.receptacles.values() for thing in found.objects.values()}
+    found.allowed_contents = {(kind, thing) for kind in found.receptacles.values() for thing in found.objects.values()}
     return found
 
 
@@ -62,7 +62,7 @@ def kitchen() -> Layout:
     )
     found.properties["coolable"] = {"apple_bar_1", "mug_bar_1"}
     found.properties["isreceptacleobject"] = {"mug_bar_1"}
-    found.holds -= {("microwave", "knife"), ("sinkbasin", "desklamp")}
+    found.allowed_contents -= {("microwave", "knife"), ("sinkbasin", "desklamp")}
     return found
 
 
@@ -70,12 +70,12 @@ def play(game: Game, dialect: str, *actions: str) -> list[str]:
     """What is answered to each action; impossible ones change nothing."""
     speaker, state, said = Speaker(game, DIALECTS[dialect]), game.start, []
     for text in actions:
-        action = speaker.understand(text)
-        if action is None or not possible(game, state, action):
+        action = speaker.parse_action(text)
+        if action is None or not is_possible(game, state, action):
             said.append(NOTHING)
         else:
-            state = apply(game, state, action)
-            said.append(speaker.answer(state, action))
+            state = apply_action(game, state, action)
+            said.append(speaker.describe_result(state, action))
     return said
 
 
@@ -97,7 +97,7 @@ GOAL = Goal("cool", "apple", "cabinet")
 def test_a_whole_episode_word_for_word():
     game = Game(kitchen(), GOAL, "put a cool apple in cabinet")
     speaker = Speaker(game, DIALECTS["0.4"])
-    assert speaker.first == (
+    assert speaker.first_observation == (
         "You are in the middle of a room. Looking quickly around you, you see a cabinet 2, a cabinet 1, a countertop "
         "1, a fridge 1, a microwave 1, and a sinkbasin 1.\n\nYour task is to: put a cool apple in cabinet."
     )
@@ -168,9 +168,9 @@ def test_the_older_dialect():
         NOTHING,
         NOTHING,
     ]
-    state = apply(game, game.start, Action("go", game.number["countertop 1"]))
-    state = apply(game, state, Action("take", game.object_number["knife 1"], game.number["countertop 1"]))
-    assert Speaker(game, DIALECTS["0.3"]).legal(state) == (
+    state = apply_action(game, game.start, Action("go", game.number["countertop 1"]))
+    state = apply_action(game, state, Action("take", game.object_number["knife 1"], game.number["countertop 1"]))
+    assert Speaker(game, DIALECTS["0.3"]).list_actions(state) == (
         "examine countertop 1",
         "examine knife 1",
         "go to cabinet 1",
@@ -184,7 +184,7 @@ def test_the_older_dialect():
         "slice apple 2 with knife 1",
         "use desklamp 1",
     )
-    assert "help" in Speaker(game, DIALECTS["0.4"]).legal(state)
+    assert "help" in Speaker(game, DIALECTS["0.4"]).list_actions(state)
     assert play(game, "0.4", "help") == [HELP]
 
 
@@ -327,19 +327,19 @@ def test_receptacles_that_share_a_place():
     ],
 )
 def test_when_a_goal_is_reached(goal, actions, wins_at):
-    game = Game(kitchen(), goal, goal.say())
+    game = Game(kitchen(), goal, goal.describe())
     speaker, state, reached = Speaker(game, DIALECTS["0.4"]), game.start, []
     for text in actions.split(";"):
-        action = speaker.understand(text)
-        assert action is not None and possible(game, state, action), text
-        state = apply(game, state, action)
-        reached.append(won(game, state))
+        action = speaker.parse_action(text)
+        assert action is not None and is_possible(game, state, action), text
+        state = apply_action(game, state, action)
+        reached.append(is_won(game, state))
     assert reached.index(True) == wins_at if wins_at is not None else not any(reached)
 
 
 def test_a_fact_about_nothing_is_refused():
     broken = kitchen()
-    broken.inside.append(("pen_bar_1", "cabinet_bar_1"))
+    broken.object_receptacles.append(("pen_bar_1", "cabinet_bar_1"))
     with pytest.raises(ConfigError, match="pen_bar_1"):
         Game(broken, GOAL, "x")
 
@@ -357,7 +357,7 @@ def drawn(seed: int, family: str) -> Game:
         letters = "".join(letter for letter in "pch" if rng.random() < 0.85) if kind == "apple" else "t"
         things[f"{kind}_bar_{i}"] = (receptacle, furniture[receptacle][0], letters)
     found = layout(furniture, things, start=rng.choice(["loc_bar_0", "loc_bar_1"]))
-    found.holds = {pair for pair in found.holds if rng.random() < 0.8}
+    found.allowed_contents = {pair for pair in found.allowed_contents if rng.random() < 0.8}
     target = "desklamp" if family == "look" else rng.choice([found.receptacles[one] for one in ids])
     return Game(found, Goal(family, "apple", target), "x")
 
@@ -366,12 +366,12 @@ def shortest(game: Game) -> int | None:
     """The length of a shortest way to the goal by breadth-first search over all states."""
     seen, edge, steps = {game.start}, [game.start], 0
     while edge:
-        if any(won(game, state) for state in edge):
+        if any(is_won(game, state) for state in edge):
             return steps
         after = []
         for state in edge:
-            for action in legal(game, state):
-                child = apply(game, state, action)
+            for action in list_actions(game, state):
+                child = apply_action(game, state, action)
                 if child not in seen:
                     seen.add(child)
                     after.append(child)
@@ -389,13 +389,13 @@ def test_plans_are_shortest(family):
         solvable += bool(found)
         state = game.start
         for action in found or ():
-            assert possible(game, state, action)
-            state = apply(game, state, action)
-        assert found is None or won(game, state)
+            assert is_possible(game, state, action)
+            state = apply_action(game, state, action)
+        assert found is None or is_won(game, state)
     assert solvable >= 8
 
 
-@given(st.sampled_from(possible_goals()), st.integers(0, 9999), st.randoms(use_true_random=False))
+@given(st.sampled_from(list_possible_goals()), st.integers(0, 9999), st.randoms(use_true_random=False))
 @settings(max_examples=60, deadline=None)
 def test_what_is_legal_is_possible_and_nothing_else(goal, seed, rng):
     """Along a random walk: both ways to ask agree, texts are understood as meant, and no object is lost or doubled."""
@@ -403,9 +403,9 @@ def test_what_is_legal_is_possible_and_nothing_else(goal, seed, rng):
     speaker, state = Speaker(game, DIALECTS["0.4"]), game.start
     everything = sum(mask.bit_count() for mask in state.contents)
     for _ in range(15):
-        found = legal(game, state)
+        found = list_actions(game, state)
         assert len(set(found)) == len(found)
-        assert all(speaker.understand(speaker.say(action)) == action for action in found)
+        assert all(speaker.parse_action(speaker.render_action(action)) == action for action in found)
         verbs = ("take", "move", "clean", "heat", "cool")
         things, places = range(len(game.object_ids)), range(len(game.ids))
         every = {Action(verb, o, r) for verb in verbs for o in things for r in places}
@@ -413,27 +413,27 @@ def test_what_is_legal_is_possible_and_nothing_else(goal, seed, rng):
         every |= {Action(verb, o) for verb in ("use", "feel") for o in things}
         every |= {Action("slice", o, k) for o in things for k in things}
         every |= {Action(verb) for verb in ("look", "inventory", "help")}
-        assert {action for action in every if possible(game, state, action)} == set(found)
-        state = apply(
+        assert {action for action in every if is_possible(game, state, action)} == set(found)
+        state = apply_action(
             game,
             state,
             rng.choice(
                 [action for action in found if action.verb not in ("go", "look")] if rng.random() < 0.5 else found
             ),
         )
-        assert sum(mask.bit_count() for mask in state.contents) + (state.held >= 0) == everything
+        assert sum(mask.bit_count() for mask in state.contents) + (state.held_object >= 0) == everything
         for r, contents in enumerate(state.contents):
-            assert all(state.lying[game.place[r]] >> o & 1 for o in bits(contents))
+            assert all(state.objects_at_places[game.place[r]] >> o & 1 for o in iterate_bits(contents))
 
 
-@given(st.sampled_from(possible_goals()), st.integers(0, 9999), st.randoms(use_true_random=False))
+@given(st.sampled_from(list_possible_goals()), st.integers(0, 9999), st.randoms(use_true_random=False))
 @settings(max_examples=80, deadline=None)
 def test_the_explorer_knows_only_what_it_has_seen(goal, seed, rng):
     """In a room that differs only in what has not been seen it does the same."""
     game, other = draw_game(goal, seed, size="small"), draw_game(goal, seed, size="small")
     contents = list(other.start.contents)
-    for o in bits(other.wanted):
-        where = [r for r in range(len(contents)) if other.fits[r] >> o & 1 and r not in other.targets]
+    for o in iterate_bits(other.goal_objects):
+        where = [r for r in range(len(contents)) if other.accepted_objects[r] >> o & 1 and r not in other.targets]
         contents = [mask & ~(1 << o) for mask in contents]
         contents[rng.choice(where)] |= 1 << o
     other.start = other.start._replace(contents=tuple(contents))
@@ -443,7 +443,7 @@ def test_the_explorer_knows_only_what_it_has_seen(goal, seed, rng):
     states = [game.start, other.start]
     for one, two in zip(*ways, strict=False):
         assert one == two
-        states = [apply(game, states[0], one), apply(other, states[1], two)]
-        if speakers[0].answer(states[0], one) != speakers[1].answer(states[1], two):
+        states = [apply_action(game, states[0], one), apply_action(other, states[1], two)]
+        if speakers[0].describe_result(states[0], one) != speakers[1].describe_result(states[1], two):
             break
     assert len(plan(game) or ()) <= len(ways[0])

@@ -49,7 +49,7 @@ def test_thoughts_say_what_was_seen_and_nothing_else(world):
             env, (observation, _) = (made := world.make(task)), made.reset()
             families.add(task.kind.split()[0])
             seen, lying, held = str(observation), {}, None
-            for parsed in world.explained(task):
+            for parsed in world.explain(task):
                 lying |= contents(str(observation))
                 thought = str(parsed.thought)
                 assert set(NAME.findall(thought)) <= set(NAME.findall(seen))
@@ -74,18 +74,18 @@ def test_thoughts_say_what_was_seen_and_nothing_else(world):
 def test_the_next_action_is_named():
     """A thought ends with what is done next, so that steps with like thoughts have like actions."""
     for task in WORLDS[0].tasks("dev", "seen"):
-        for parsed in WORLDS[0].explained(task):
+        for parsed in WORLDS[0].explain(task):
             _, _, aim = str(parsed.thought).rpartition("Next, I need to ")
             assert set(NAME.findall(parsed.action)) == set(NAME.findall(aim))
             if parsed.action.startswith("open"):
                 assert "I see no" not in str(parsed.thought), "what was seen elsewhere is no reason to open this"
-        assert WORLDS[0].explained(task)[0].thought.startswith("My task is to ")
+        assert WORLDS[0].explain(task)[0].thought.startswith("My task is to ")
 
 
 def test_thinking_changes_no_action():
-    from evolvent.worlds.household.kinds import rounds
+    from evolvent.worlds.household.kinds import iterate_goals
 
-    for (goal, seed), _ in zip(rounds("seen"), range(40), strict=False):
+    for (goal, seed), _ in zip(iterate_goals("seen"), range(40), strict=False):
         game = draw_game(goal, seed, size="small")
         found = explain(game)
         assert (None if found is None else [action for action, _ in found]) == explore(game)
@@ -95,11 +95,11 @@ def test_the_experts_trajectories_hold_the_thoughts():
     world = WORLDS[0]
     task = world.tasks("dev", "seen")[0]
     (played,) = collect({world.name: world}, [Start(task)], Expert(), engine=None)
-    steps = world.demonstration(task)
+    steps = world.demonstrate(task)
     assert [(one.observation, one.action, one.reward, one.thought) for one in played.steps] == [
         (one.observation, one.action, one.reward, one.thought) for one in steps
     ]
-    assert world.expert(task) == [one.action for one in world.explained(task)]
+    assert world.expert(task) == [one.action for one in world.explain(task)]
     assert all(one.thought for one in steps)
 
 
@@ -107,6 +107,6 @@ def test_a_horizon_that_is_too_short_has_no_demonstration():
     world = WORLDS[0]
     task = max(world.tasks("dev", "seen"), key=lambda task: len(world.expert(task)))
     short = HouseholdWorld(sizes=SMALL, horizon=2)
-    assert short.explained(task) is None
+    assert short.explain(task) is None
     with pytest.raises(WorldError, match="no expert"):
-        short.demonstration(task)
+        short.demonstrate(task)

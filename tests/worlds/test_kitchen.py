@@ -15,11 +15,11 @@ from evolvent.worlds.audit import audit
 from evolvent.worlds.base import SPLITS
 from evolvent.worlds.check import check_env
 from evolvent.worlds.crafting import words_of
-from evolvent.worlds.kitchen.orders import FOODS, PARTS, orders_of_tiers, read_part, say_part
+from evolvent.worlds.kitchen.orders import FOODS, PARTS, list_orders_by_tier, parse_part, part_name
 from evolvent.worlds.kitchen.plans import plan
 from evolvent.worlds.kitchen.rooms import BIN, BOARDS, MAPS, PLATES, SHELVES, Kitchen, State, draw_kitchen
-from evolvent.worlds.kitchen.rooms import _ways as ways_of
-from evolvent.worlds.kitchen.rules import Act, Rewards, acts, apply, moves, refusal
+from evolvent.worlds.kitchen.rooms import _compute_distances as ways_of
+from evolvent.worlds.kitchen.rules import Action, Rewards, apply_action, find_refusal, list_commands, list_macro_actions
 from evolvent.worlds.kitchen.text import Speaker
 from evolvent.worlds.kitchen.world import Kitchen as KitchenWorld
 from evolvent.worlds.kitchen.world import KitchenEnv
@@ -114,9 +114,9 @@ def test_subtasks_are_paid_once():
     assert env.step(there)[1] > 0.19
     for action in (away, there, away, there):
         assert env.step(action)[1] < 0
-    paid = draw_kitchen((TOMATO + 1,), 0).start._replace(paid=0b11)
-    kitchen = by_hand(order=(TOMATO + 1,), boards=(TOMATO + 1, -1), paid=paid.paid)
-    assert apply(kitchen, kitchen.start, Act("move", TOMATO + 1, BOARDS[0], PLATES[0])).reached == 0
+    paid = draw_kitchen((TOMATO + 1,), 0).start._replace(reached_subtasks=0b11)
+    kitchen = by_hand(order=(TOMATO + 1,), boards=(TOMATO + 1, -1), reached_subtasks=paid.reached_subtasks)
+    assert apply_action(kitchen, kitchen.start, Action("move", TOMATO + 1, BOARDS[0], PLATES[0])).num_subtasks == 0
 
 
 def test_refusals_change_nothing_and_say_why():
@@ -137,7 +137,7 @@ def test_refusals_change_nothing_and_say_why():
         text, reward, over, _, info = env.step(action)
         assert (text, reward, over, info["invalid"]) == (answer, -0.001, False, True)
     assert env.snapshot() == before
-    macro = env_of(by_hand(held=ONION), "macro")
+    macro = env_of(by_hand(held_part=ONION), "macro")
     macro.reset()
     assert macro.step("take the tomato")[0] == "put down what is in hand first"
     assert macro.step("put the tomato on board one")[0] == "that is not in hand"
@@ -146,16 +146,16 @@ def test_refusals_change_nothing_and_say_why():
 
 def fewest(kitchen: Kitchen, single: bool) -> int:
     """How many acts a shortest plan has, by breadth-first search over everything that can be done."""
-    of = acts if single else moves
-    seen, queue = {kitchen.start._replace(at=0, paid=0)}, deque([(kitchen.start, 0)])
+    of = list_macro_actions if single else list_commands
+    seen, queue = {kitchen.start._replace(cook_cell=0, reached_subtasks=0)}, deque([(kitchen.start, 0)])
     while queue:
         state, depth = queue.popleft()
         for act in of(kitchen, state):
-            change = apply(kitchen, state, act)
-            if change.delivered:
+            change = apply_action(kitchen, state, act)
+            if change.is_right_delivery:
                 return depth + 1
-            plain = change.state._replace(at=0, paid=0)
-            if plain not in seen and change.delivered is None:
+            plain = change.state._replace(cook_cell=0, reached_subtasks=0)
+            if plain not in seen and change.is_right_delivery is None:
                 seen.add(plain)
                 queue.append((change.state, depth + 1))
     raise AssertionError("cannot be solved")
@@ -169,8 +169,8 @@ def test_plans_have_as_few_acts_as_any(single):
         for seed in range(12):
             drawn = draw_kitchen(order, seed)
             shelves = tuple(tuple(part for part in of if part | 1 in {p | 1 for p in order}) for of in drawn.shelves)
-            kitchen = Kitchen(order, shelves, drawn.names, drawn.cells, drawn.ways, drawn.start)
-            found = plan(kitchen, single=single)
+            kitchen = Kitchen(order, shelves, drawn.names, drawn.access_cells, drawn.distances, drawn.start)
+            found = plan(kitchen, one_step=single)
             if len(found) <= 6:
                 assert len(found) == fewest(kitchen, single)
                 tried += 1
@@ -181,22 +181,22 @@ def test_plans_have_as_few_acts_as_any(single):
 @given(seed=st.integers(0, 10**6), turns=st.lists(st.integers(0, 10**6), max_size=25), single=st.booleans())
 def test_random_walks_keep_the_rules(seed, turns, single):
     """Every listed act can be done; at most one thing a board, four a plate; payments never fall; all is understood."""
-    tiers = orders_of_tiers()
+    tiers = list_orders_by_tier()
     order = tiers[tuple(tiers)[seed % 4]][seed % 40]
     kitchen = draw_kitchen(order, seed)
     speaker = Speaker(kitchen, "macro" if single else "commands")
     state, known = kitchen.start, set(KitchenWorld(sizes=SMALL).vocabulary())
     for turn in turns:
-        listed = list((acts if single else moves)(kitchen, state))
-        assert all(not refusal(kitchen, state, act) for act in listed)
-        texts = [speaker.say(act) for act in listed]
+        listed = list((list_macro_actions if single else list_commands)(kitchen, state))
+        assert all(not find_refusal(kitchen, state, act) for act in listed)
+        texts = [speaker.render_action(act) for act in listed]
         assert len(set(texts)) == len(texts)
-        assert [speaker.understand(text, state) for text in texts] == listed
+        assert [speaker.parse_action(text, state) for text in texts] == listed
         assert {word for text in texts for word in words_of(text)} <= known
         act = listed[turn % len(listed)]
-        change = apply(kitchen, state, act)
-        assert change.steps >= 1 and change.reached in (0, 1)
-        assert change.state.paid & state.paid == state.paid
+        change = apply_action(kitchen, state, act)
+        assert change.num_steps >= 1 and change.num_subtasks in (0, 1)
+        assert change.state.reached_subtasks & state.reached_subtasks == state.reached_subtasks
         assert all(mask.bit_count() <= 4 for mask in change.state.plates)
         things = sum(part >= 0 for part in state.boards) + sum(mask.bit_count() for mask in state.plates)
         after = sum(p >= 0 for p in change.state.boards) + sum(mask.bit_count() for mask in change.state.plates)
@@ -206,17 +206,17 @@ def test_random_walks_keep_the_rules(seed, turns, single):
 
 def test_drawn_kitchens_are_whole():
     """Every food of the order on a shelf, a board free, six foods, places that differ, no order laid out already."""
-    for tier, orders in orders_of_tiers().items():
+    for tier, orders in list_orders_by_tier().items():
         for order in orders[:12]:
             for seed in range(4):
                 kitchen = draw_kitchen(order, seed)
                 offered = [part for shelf in kitchen.shelves for part in shelf]
                 assert {part & ~1 for part in order} <= set(offered) and len(offered) == len(set(offered)) == 6
                 assert -1 in kitchen.start.boards
-                assert len(set(kitchen.names)) == len(kitchen.cells) == 9
-                assert max(Counter(kitchen.cells).values()) <= 2  # a corner serves two walls
-                assert kitchen.wanted not in kitchen.start.plates, tier
-                assert all(kitchen.ways[a][b] >= 0 for a in kitchen.cells for b in kitchen.cells)
+                assert len(set(kitchen.names)) == len(kitchen.access_cells) == 9
+                assert max(Counter(kitchen.access_cells).values()) <= 2  # a corner serves two walls
+                assert kitchen.order_mask not in kitchen.start.plates, tier
+                assert all(kitchen.distances[a][b] >= 0 for a in kitchen.access_cells for b in kitchen.access_cells)
 
 
 def test_ways_go_round_counters():
@@ -227,7 +227,7 @@ def test_ways_go_round_counters():
 
 
 def test_tiers_hold_what_they_promise():
-    tiers = orders_of_tiers()
+    tiers = list_orders_by_tier()
     parts = {part for order in tiers["seen"] for part in order}
     together = {order for order in tiers["seen"] if len(order) == 2}
     assert (1,) in tiers["seen"] and (1, 3) in tiers["seen"]  # the published salads
@@ -237,7 +237,7 @@ def test_tiers_hold_what_they_promise():
     for order in tiers["longer"]:
         assert len(order) == 3 and {order[:2], order[1:], (order[0], order[2])} <= together
     assert all(len(set(orders)) == len(orders) >= 30 for orders in tiers.values())
-    assert [read_part(say_part(part)) for part in PARTS] == list(PARTS) and len(FOODS) == 10
+    assert [parse_part(part_name(part)) for part in PARTS] == list(PARTS) and len(FOODS) == 10
 
 
 @pytest.mark.parametrize("form", list(WORLDS))

@@ -87,7 +87,7 @@ class TestEpisodes:
             entity, told = facts.start, []
             for name in facts.chain:
                 relation = RELATIONS[name]
-                entity = facts.values[relation.base + entity - relation.asked_of.start]
+                entity = facts.values[relation.base + entity - relation.subjects.start]
                 told.append(NAMES[entity])
             assert seen[1:] == [*told, "right"]
             assert reward == 1.0
@@ -302,10 +302,10 @@ class TestDifficulty:
         """The best blind guess: of each type of entity, the answer that training saw most."""
         answers: dict[str, Counter[str]] = defaultdict(Counter)
         for task in (*panel("train", "seen"), *panel("train", "evo")):
-            answers[RELATIONS[task.spec["chain"][-1]].value][WORLD.expert(task)[-1]] += 1
+            answers[RELATIONS[task.spec["chain"][-1]].value_type][WORLD.expert(task)[-1]] += 1
         guesses = {kind: counter.most_common(1)[0][0] for kind, counter in answers.items()}
         asked = [task for tier in HELD_OUT for task in panel("test", tier)]
-        won = [guesses[RELATIONS[task.spec["chain"][-1]].value] == WORLD.expert(task)[-1] for task in asked]
+        won = [guesses[RELATIONS[task.spec["chain"][-1]].value_type] == WORLD.expert(task)[-1] for task in asked]
         assert sum(won) / len(won) <= 0.05
 
 

@@ -14,7 +14,7 @@ from evolvent.worlds.audit import play_actions
 from evolvent.worlds.base import SPLITS
 from evolvent.worlds.check import check_env
 from evolvent.worlds.reasoning.maths import Maths
-from evolvent.worlds.reasoning.mathsfiles import read_maths_row, sentences
+from evolvent.worlds.reasoning.mathsfiles import parse_maths_row, split_sentences
 
 HALF = {
     "problem": "What is half of $\\frac{2}{3}$?",
@@ -127,7 +127,7 @@ def test_broken_rows_and_copies_are_left_out_and_listed(tmp_path):
         path.write_text("{")
         Maths(path)
     with pytest.raises(SampleInvalid, match="no object"):
-        read_maths_row(7, "f", 0)
+        parse_maths_row(7, "f", 0)
 
 
 def test_tasks_of_other_rows_are_refused(tmp_path):
@@ -146,7 +146,7 @@ def test_tasks_of_other_rows_are_refused(tmp_path):
 def test_what_cannot_be_graded_is_not_scored(tmp_path, monkeypatch):
     pytest.importorskip("math_verify")
     path = write(tmp_path / "test.jsonl", [ROOT])
-    with MathsGrader(wall_s=2.0, most=1) as grader:
+    with MathsGrader(wall_s=2.0, max_processes=1) as grader:
         world = Maths(path, grader=grader)
         task = world.tasks("test", "all")[0]
         env = world.make(task)
@@ -157,7 +157,7 @@ def test_what_cannot_be_graded_is_not_scored(tmp_path, monkeypatch):
         with pytest.raises(SessionGone):
             env.step("7")
     world.close()
-    with MathsGrader(wall_s=60.0, most=1) as grader:  # what can be graded may take long on a busy machine
+    with MathsGrader(wall_s=60.0, max_processes=1) as grader:  # what can be graded may take long on a busy machine
         world = Maths(path, grader=grader)
         assert play_actions(world, task, ["\\boxed{\\sqrt{8}}"])
         assert check_env(lambda: world.make(task), choose=lambda rng, info: "\\boxed{5}") == []
@@ -182,7 +182,7 @@ def test_what_cannot_be_graded_is_not_scored(tmp_path, monkeypatch):
     ],
 )
 def test_spans_are_sentences_and_lines_outside_of_formulas(solution, spans):
-    assert sentences(solution) == spans
+    assert split_sentences(solution) == spans
 
 
 def test_a_solution_without_a_box_is_shown_with_one_and_none_is_no_demonstration(tmp_path):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from evolvent.errors import ConfigError, SessionGone, VersionMismatch
 from evolvent.trajectory import Task
 from evolvent.worlds.audit import audit, play_actions
-from evolvent.worlds.base import SPLITS, Renamable
+from evolvent.worlds.base import SPLITS, SupportsRenaming
 from evolvent.worlds.crafting import words_of
 from evolvent.worlds.maze import Maze
 from evolvent.worlds.panel import Sizes
@@ -126,20 +126,20 @@ def test_the_kind_counts_steps_turns_and_forks():
 @given(pick=st.integers(0, 29), seed=st.integers(0, 10**6))
 def test_turned_tasks_are_as_hard_and_have_one_key(pick, seed):
     world = Maze(sizes=SMALL)
-    assert isinstance(world, Renamable)
+    assert isinstance(world, SupportsRenaming)
     task = world.tasks("train", "seen")[pick]
-    turned = world.renamed(task, Random(seed))
+    turned = world.rename(task, Random(seed))
     assert world.key(turned) == world.key(task)
     assert (turned.kind, turned.tier, turned.split) == (task.kind, task.tier, task.split)
     assert len(world.expert(turned)) == len(world.expert(task))
     assert play_actions(world, turned, world.expert(turned))
-    again = {world.renamed(task, Random(n)).id for n in range(60)} | {task.id}
+    again = {world.rename(task, Random(n)).id for n in range(60)} | {task.id}
     assert 4 <= len(again) <= 8
 
 
 def test_tasks_of_the_published_maze_are_not_turned():
     task = PUBLISHED.task_from(3)
-    assert PUBLISHED.renamed(task, Random(0)) is task
+    assert PUBLISHED.rename(task, Random(0)) is task
     assert len({PUBLISHED.key(PUBLISHED.task_from(index)) for index in range(25)}) == 25
 
 

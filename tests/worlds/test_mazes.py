@@ -48,7 +48,7 @@ def test_the_published_maze_is_drawn_right():
     picture = PUBLISHED.strip().splitlines()
     assert (layout.rows, layout.cols) == (10, 13) == (len(picture), len(picture[0]))
     free = [(row, col) for row in range(10) for col in range(13) if picture[row][col] == "#"]
-    assert [layout.place(cell) for cell in layout.free] == free
+    assert [layout.position(cell) for cell in layout.free] == free
     assert len(free) == 26 and free[-1] == DOUBLE_T_GOAL
     for row, col in free:
         beside = {"up": (row - 1, col), "down": (row + 1, col), "left": (row, col - 1), "right": (row, col + 1)}
@@ -62,7 +62,7 @@ def test_distances_in_the_published_maze_worked_by_hand():
     expected |= {(5 - n, col): 6 + n for col in (3, 9) for n in (1, 2, 3, 4)}
     expected |= {(1, col + side * n): 10 + n for col in (3, 9) for side in (-1, 1) for n in (1, 2)}
     found = layout.distances(layout.cell(*DOUBLE_T_GOAL))
-    assert {layout.place(cell): steps for cell, steps in found.items()} == expected
+    assert {layout.position(cell): steps for cell, steps in found.items()} == expected
     assert found[layout.cell(1, 1)] == 12 == max(found.values())
     path = layout.path(layout.cell(1, 1), layout.cell(8, 6))
     assert path == ("right",) * 2 + ("down",) * 4 + ("right",) * 3 + ("down",) * 3
@@ -114,8 +114,8 @@ def test_images_are_equal_up_to_symmetry(rows, cols, seed, symmetry):
     """Distances, keys and walls are kept; turning moves every cell to a cell of its own."""
     layout, rng = drawn(rows, cols, seed, 1), Random(seed)
     start, goal = rng.randrange(rows * cols), rng.randrange(rows * cols)
-    turned = layout.turned(symmetry)
-    image = [layout.image(cell, symmetry) for cell in range(rows * cols)]
+    turned = layout.transform(symmetry)
+    image = [layout.transform_cell(cell, symmetry) for cell in range(rows * cols)]
     assert sorted(image) == list(range(rows * cols))
     assert (turned.rows, turned.cols) == ((cols, rows) if symmetry & 4 else (rows, cols))
     assert turned.distances(image[goal]) == {image[cell]: n for cell, n in layout.distances(goal).items()}
@@ -125,9 +125,9 @@ def test_images_are_equal_up_to_symmetry(rows, cols, seed, symmetry):
 def test_a_quarter_turn_worked_by_hand():
     """A corridor 0-1-2 with the goal at its right end, mirrored, then stood on end."""
     corridor = Layout(1, 3, (8, 12, 4))
-    assert corridor.turned(2) == corridor
-    assert [corridor.image(cell, 2) for cell in range(3)] == [2, 1, 0]
-    assert corridor.turned(4) == Layout(3, 1, (2, 3, 1))
+    assert corridor.transform(2) == corridor
+    assert [corridor.transform_cell(cell, 2) for cell in range(3)] == [2, 1, 0]
+    assert corridor.transform(4) == Layout(3, 1, (2, 3, 1))
     keys = {canonical_key(corridor, *ends) for ends in ((0, 2), (2, 0))} | {
         canonical_key(Layout(3, 1, (2, 3, 1)), 0, 2)
     }

@@ -24,12 +24,12 @@ from evolvent.worlds.numbers import (
     countdowns,
     form_of,
     game24_lines,
+    is_reachable,
     moves,
     parts,
     plan,
-    reachable,
     replay,
-    shape,
+    shape_of,
     solution_shapes,
     solve_probability,
 )
@@ -43,12 +43,12 @@ ANY = Form("n")
 
 @cache
 def solvable() -> list[tuple[int, ...]]:
-    return [state for state in GAME24 if reachable(state, 24)]
+    return [state for state in GAME24 if is_reachable(state, 24)]
 
 
 def keeping(state: tuple[int, ...], target: int = 24) -> list[tuple[int, ...]]:
     """The states after the first moves that keep the target reachable, one for each move."""
-    return [move.left for move in moves(state) if reachable(move.left, target)]
+    return [move.left for move in moves(state) if is_reachable(move.left, target)]
 
 
 def mean(values: list[float]) -> float:
@@ -120,7 +120,7 @@ class TestPublishedFigures:
 
     @pytest.mark.parametrize("state", [(3, 3, 8, 8), (1, 5, 5, 5), (1, 3, 4, 6)])
     def test_solvable_with_rationals_only(self, state):
-        assert not reachable(state, 24)
+        assert not is_reachable(state, 24)
         assert plan(state, 24) is None
         assert solve_probability(state, 24) == 0.0
         assert Fraction(24) in rational_outcomes(tuple(map(Fraction, state)))
@@ -206,29 +206,29 @@ class TestReach:
         exact = plain_distribution(state, limit)
         for end in {target, *islice(exact, 8)}:
             assert solve_probability(state, end, limit) == pytest.approx(float(exact[end]), rel=1e-12)
-            assert reachable(state, end, limit) == (end in exact)
+            assert is_reachable(state, end, limit) == (end in exact)
 
     @settings(max_examples=15, deadline=None)
     @given(st.lists(st.integers(1, 12), min_size=5, max_size=5), st.integers(1, 200))
     def test_five_numbers_are_searched(self, numbers, target):
         state = tuple(sorted(numbers))
-        assert reachable(state, target) == any(reachable(move.left, target) for move in moves(state))
+        assert is_reachable(state, target) == any(is_reachable(move.left, target) for move in moves(state))
 
     def test_ends(self):
-        assert reachable((24,), 24) and not reachable((24,), 23) and not reachable((), 0)
+        assert is_reachable((24,), 24) and not is_reachable((24,), 23) and not is_reachable((), 0)
         assert solve_probability((24,), 24) == 1.0
-        assert reachable((0, 0), 0) and not reachable((0, 0), -1)
-        assert not reachable((10**12, 3), 7)
-        assert not reachable((12, 13), 156, 155) and reachable((12, 13), 156, 156)
+        assert is_reachable((0, 0), 0) and not is_reachable((0, 0), -1)
+        assert not is_reachable((10**12, 3), 7)
+        assert not is_reachable((12, 13), 156, 155) and is_reachable((12, 13), 156, 156)
 
     @given(STATES, LIMITS, st.integers(0, 60))
     def test_a_plan_wins_and_its_rest_is_the_plan_of_the_rest(self, state, limit, target):
         steps = plan(state, target, limit)
-        assert (steps is not None) == reachable(state, target, limit)
+        assert (steps is not None) == is_reachable(state, target, limit)
         for done, move in enumerate(steps or ()):
             assert move in moves(state, limit)
             earlier = moves(state, limit)[: moves(state, limit).index(move)]
-            assert not any(reachable(other.left, target, limit) for other in earlier)
+            assert not any(is_reachable(other.left, target, limit) for other in earlier)
             state = move.left
             assert plan(state, target, limit) == (steps or ())[done + 1 :]
         assert steps is None or state == (target,)
@@ -300,8 +300,8 @@ class TestForms:
                 form = form_of(state, steps)
                 assert value_of(form, leaves) == end
                 assert sorted(re.findall("[a-d]", str(form))) == sorted(leaves)
-                assert form.size == shape(form).size == len(state)
-                assert shape(form) in set(solution_shapes(state, end))
+                assert form.size == shape_of(form).size == len(state)
+                assert shape_of(form) in set(solution_shapes(state, end))
 
     def test_parts_are_the_adjacent_pairs_of_operators(self):
         named = {str(form): form for form in shapes_of_size(4)}
@@ -344,7 +344,7 @@ class TestCountdowns:
     def test_few_multisets_come_with_all_their_targets(self):
         found = list(countdowns(3, low=1, high=4))
         every = list(combinations_with_replacement(range(1, 5), 3))
-        assert sorted(found) == [(state, end) for state in every for end in range(1, 101) if reachable(state, end)]
+        assert sorted(found) == [(state, end) for state in every for end in range(1, 101) if is_reachable(state, end)]
 
     def test_a_fixed_target(self):
         assert sorted(state for state, target in countdowns(4, low=1, high=13, target=24)) == solvable()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from evolvent.cli.registry import EVERY
+from evolvent.cli.registry import ALL_WORLDS
 from evolvent.errors import ConfigError
 from evolvent.trajectory import Task
 from evolvent.worlds.backoffice.world import Backoffice
@@ -27,7 +27,7 @@ from evolvent.worlds.household.world import HouseholdWorld
 from evolvent.worlds.kitchen.world import Kitchen
 from evolvent.worlds.lookup import Lookup
 from evolvent.worlds.maze import Maze
-from evolvent.worlds.panel import Candidate, Panels, Sizes, check_names, deal, digest, place
+from evolvent.worlds.panel import Candidate, Panels, Sizes, check_names, choose_split, deal, digest
 from evolvent.worlds.preference.world import Preference
 from evolvent.worlds.reasoning.arithmetic import Arithmetic
 from evolvent.worlds.reasoning.entailment import Entailment
@@ -81,12 +81,12 @@ WORLDS = {
 FAST = ("crafting", "lookup", "countdown", "maze", "kitchen", "todo")
 PROGRAM = """
 import json, sys
-from evolvent.cli.registry import world
+from evolvent.cli.registry import load_world
 from evolvent.worlds.base import SPLITS
 from evolvent.worlds.panel import digest
 found = {}
 for name in reversed(sys.argv[1:]):
-    one = world(name)
+    one = load_world(name)
     for tier in reversed(one.tiers):
         for split in reversed(SPLITS):
             found[f"{name}/{tier}/{split}"] = digest(one.tasks(split, tier))
@@ -116,18 +116,18 @@ def test_deal_fills_panels_in_order_and_keeps_kinds_few() -> None:
 def test_untrained_tiers_have_no_training_tasks() -> None:
     panels = deal("toy", "1", numbers("combo"), sizes=Sizes(train=10, dev=20, test=40), tiers=("combo",))
     assert [len(panels[split, "combo"]) for split in SPLITS] == [0, 20, 40]
-    places = Counter(place("toy", candidate) for candidate in numbers("longer"))
+    places = Counter(choose_split("toy", candidate) for candidate in numbers("longer"))
     assert set(places) == {"dev", "test"}
     assert 900 < places["dev"] < 1100  # a third of 3,000
 
 
 def test_split_is_80_10_10_and_depends_on_the_key_alone() -> None:
-    places = [place("toy", candidate) for candidate in numbers()]
+    places = [choose_split("toy", candidate) for candidate in numbers()]
     assert 2300 < places.count("train") < 2500
     assert 240 < places.count("dev") < 360
-    again = [place("toy", Candidate({"other": n}, "k", "evo", f"key {n}")) for n in range(3000)]
+    again = [choose_split("toy", Candidate({"other": n}, "k", "evo", f"key {n}")) for n in range(3000)]
     assert again == places
-    assert [place("other", candidate) for candidate in numbers()] != places
+    assert [choose_split("other", candidate) for candidate in numbers()] != places
 
 
 def test_equal_keys_are_dealt_once() -> None:
@@ -232,7 +232,7 @@ def test_default_panels_have_the_agreed_sizes(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    "names", [FAST, pytest.param((*EVERY, "workshop"), marks=pytest.mark.long)], ids=["fast", "all"]
+    "names", [FAST, pytest.param((*ALL_WORLDS, "workshop"), marks=pytest.mark.long)], ids=["fast", "all"]
 )
 def test_panels_do_not_depend_on_the_process(names: tuple[str, ...]) -> None:
     """Another hash seed than this process has, and worlds and tiers asked for in another order."""

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evolvent.errors import ConfigError
-from evolvent.worlds.plume.model import NAMES, Sensor, SourceTerm, concentration, reading, sense, terms
+from evolvent.worlds.plume.model import NAMES, Sensor, SourceTerm, compute_terms, concentration, sense, simulate_reading
 from evolvent.worlds.plume.prior import Marginal, PlumePrior
 
 AUTOSTE = SourceTerm(40, 60, 1, 5, 4, math.pi / 2, 1, 8)
@@ -34,7 +34,7 @@ def test_concentrations(source, place, expected):
 
 @pytest.mark.parametrize(("source", "length"), [(AUTOSTE, 0.492365964), (SMALL, 1.825741858)])
 def test_decay_lengths(source, length):
-    assert 1 / terms(*source.vector()).decay == pytest.approx(length, rel=1e-8)
+    assert 1 / compute_terms(*source.vector()).decay == pytest.approx(length, rel=1e-8)
 
 
 def test_the_plume_reaches_away_from_where_the_wind_comes_from():
@@ -93,8 +93,8 @@ def test_readings_without_noise():
 
 
 def test_a_miss_is_a_miss_however_much_there_is():
-    assert reading(np.array(1e3), np.array(0.0), np.array(0.7), sensor=Sensor()) == 0
-    assert reading(np.array(1e3), np.array(0.0), np.array(0.69), sensor=Sensor()) == 1e3
+    assert simulate_reading(np.array(1e3), np.array(0.0), np.array(0.7), sensor=Sensor()) == 0
+    assert simulate_reading(np.array(1e3), np.array(0.0), np.array(0.69), sensor=Sensor()) == 1e3
 
 
 def test_the_global_generator_is_left_alone():
@@ -162,11 +162,11 @@ def test_priors_draw_what_a_source_may_be():
 
 
 def test_known_unknowns_and_specs():
-    known = PRIOR.known(rate=5.0, lifetime=10.0)
+    known = PRIOR.fix(rate=5.0, lifetime=10.0)
     assert known.draw(np.random.default_rng(0))[[3, 7]].tolist() == [5.0, 10.0]
     assert PlumePrior.from_spec(known.to_spec()) == known
     with pytest.raises(ConfigError, match="speed"):
-        PRIOR.known(speed=1.0)
+        PRIOR.fix(speed=1.0)
     with pytest.raises(ConfigError, match="no prior"):
         PlumePrior.from_spec({"marginals": 3})
 

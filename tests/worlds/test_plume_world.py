@@ -16,7 +16,7 @@ from evolvent.worlds.crafting import words_of
 from evolvent.worlds.panel import Sizes
 from evolvent.worlds.plume.batch import PlumeBatch
 from evolvent.worlds.plume.model import Sensor, concentration
-from evolvent.worlds.plume.presets import MOVES, PRESETS, preset_named
+from evolvent.worlds.plume.presets import MOVES, PRESETS, get_preset
 from evolvent.worlds.plume.world import PlumeWorld
 
 SMALL = Sizes(train=30, dev=12, test=12)
@@ -62,7 +62,7 @@ def test_priors_know_the_announced_wind_and_not_the_source():
         [task.spec["source"][i] - task.spec["announced"][i - 4] for i in (4, 5)]
         for task in WORLD.tasks("train", "seen")
     ]
-    np.testing.assert_allclose(np.std(errors, 0), WORLD.preset.announced, rtol=0.4)
+    np.testing.assert_allclose(np.std(errors, 0), WORLD.preset.announced_std, rtol=0.4)
 
 
 def test_published_priors_lean_on_the_truth():
@@ -255,12 +255,12 @@ def test_names_are_checked():
         PlumeWorld(observe="smell", penalty=1.0, horizon=0)  # type: ignore[arg-type]
     assert len(caught.value.problems) == 3
     with pytest.raises(ConfigError):
-        PlumeBatch(preset_named("25"), 0)
+        PlumeBatch(get_preset("25"), 0)
 
 
 def test_a_measured_field_is_played_in():
     flat = PlumeBatch(
-        replace(preset_named("25"), sensor=Sensor(noisy=False)), 1, field=lambda at, _: 0.001 * (1 + at[:, 0])
+        replace(get_preset("25"), sensor=Sensor(noisy=False)), 1, field=lambda at, _: 0.001 * (1 + at[:, 0])
     )
     task = PlumeWorld(sensor=Sensor(noisy=False), sizes=SMALL).tasks("dev", "seen")[0]
     flat.begin([0], [task])

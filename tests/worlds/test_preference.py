@@ -17,8 +17,8 @@ from evolvent.worlds.base import SPLITS
 from evolvent.worlds.check import check_env
 from evolvent.worlds.crafting import words_of
 from evolvent.worlds.panel import Sizes
-from evolvent.worlds.preference.language import NOUNS, OPPOSITE, TOPIC_OF, WORDS, read_sentence, sentences_of
-from evolvent.worlds.preference.quality import WEIGHTS, quality, read_prompt, true_reward
+from evolvent.worlds.preference.language import NOUNS, OPPOSITE, TOPIC_OF, WORDS, parse_sentence, parse_sentences
+from evolvent.worlds.preference.quality import WEIGHTS, compute_quality, compute_true_reward, parse_prompt
 from evolvent.worlds.preference.world import SUCCESS, Preference
 from evolvent.worlds.preference.writer import Faults
 
@@ -30,7 +30,7 @@ GOOD = "the bright gulls see the net . the net follows the old boat . the old bo
 
 def parts(text: str, prompt: str = PROMPT, length: int | None = None) -> dict[str, float]:
     words = text.split()
-    return quality(words, prompt, length=length or len(words))
+    return compute_quality(words, prompt, length=length or len(words))
 
 
 class TestLanguage:
@@ -46,9 +46,9 @@ class TestLanguage:
         ],
     )
     def test_sentences(self, text, heads, verb, claims):
-        found = read_sentence(text.split())
-        assert found is not None and found.agrees
-        assert (found.heads, found.verb, list(found.claims())) == (heads, verb, claims)
+        found = parse_sentence(text.split())
+        assert found is not None and found.has_agreement
+        assert (found.subject_nouns, found.verb, list(found.iterate_claims())) == (heads, verb, claims)
 
     @pytest.mark.parametrize(
         "text",
@@ -73,7 +73,7 @@ class TestLanguage:
         ],
     )
     def test_no_sentences(self, text):
-        assert read_sentence(text.split()) is None
+        assert parse_sentence(text.split()) is None
 
     @pytest.mark.parametrize(
         "text",
@@ -89,15 +89,15 @@ class TestLanguage:
         ],
     )
     def test_sentences_whose_numbers_do_not_agree_are_read_and_say_so(self, text):
-        found = read_sentence(text.split())
-        assert found is not None and not found.agrees
+        found = parse_sentence(text.split())
+        assert found is not None and not found.has_agreement
 
     def test_words(self):
         assert len(WORDS) == 107 and all(OPPOSITE[OPPOSITE[word]] == word for word in OPPOSITE)
         assert len(TOPIC_OF) == 2 * len(NOUNS) == 48
 
     def test_an_unfinished_sentence_is_none(self):
-        found = list(sentences_of([*["the", "boat", "rests", "."], "the", "gull"]))
+        found = list(parse_sentences([*["the", "boat", "rests", "."], "the", "gull"]))
         assert [(size, one is None) for size, one in found] == [(4, False), (2, True)]
 
 
@@ -145,7 +145,7 @@ class TestQuality:
         words = GOOD.split()
         assert parts(GOOD, length=2 * len(words))["form"] == 0.5
         assert parts(GOOD, length=2 * len(words))["closing"] == 0.0
-        assert quality([*words, "cow"], PROMPT, length=len(words)) == parts(GOOD)
+        assert compute_quality([*words, "cow"], PROMPT, length=len(words)) == parts(GOOD)
 
     @pytest.mark.parametrize("text", ["", ".", ". . . .", "boat " * 64, "the " * 64, "is . are ."])
     def test_texts_without_a_sentence_are_worth_nothing(self, text):
@@ -157,9 +157,9 @@ class TestQuality:
 
     def test_no_prompt(self):
         with pytest.raises(ConfigError, match="not sentences"):
-            read_prompt("once upon a time .")
+            parse_prompt("once upon a time .")
         with pytest.raises(ConfigError, match="not sentences"):
-            quality(["the"], "the boat is old . the")
+            compute_quality(["the"], "the boat is old . the")
 
     @settings(max_examples=60, deadline=None)
     @given(words=st.lists(st.sampled_from(WORDS), max_size=80), seed=st.integers(0, 10**6))
@@ -172,7 +172,11 @@ class TestQuality:
         for said in (words, text):
             found = WORLD.quality(said, task)
             assert all(0.0 <= value <= 1.0 for value in found.values())
-            assert found["reward"] == true_reward(said, WORLD.prompt(task)) <= found["form"] * found["variety"] + 1e-12
+            assert (
+                found["reward"]
+                == compute_true_reward(said, WORLD.prompt(task))
+                <= found["form"] * found["variety"] + 1e-12
+            )
 
 
 class TestWriting:
@@ -221,17 +225,23 @@ class TestPairs:
     def test_labels_follow_bradley_and_terry(self):
         """The mean over pairs of the chance that the better one is chosen, against the share in which it was."""
         found = WORLD.pairs("train", 800, 3)
-        gaps = [true_reward(p.chosen.split(), p.prompt) - true_reward(p.rejected.split(), p.prompt) for p in found]
+        gaps = [
+            compute_true_reward(p.chosen.split(), p.prompt) - compute_true_reward(p.rejected.split(), p.prompt)
+            for p in found
+        ]
         expected = mean(1 / (1 + exp(-abs(gap) / 0.1)) for gap in gaps)
         share = mean(gap > 0 for gap in gaps if gap)
         assert abs(share - expected) < 0.05 and 0.7 < share < 0.97
-        rewards = sorted(true_reward(text.split(), p.prompt) for p in found for text in (p.chosen, p.rejected))
+        rewards = sorted(compute_true_reward(text.split(), p.prompt) for p in found for text in (p.chosen, p.rejected))
         assert rewards[80] < 0.25 and rewards[-80] > 0.8  # a mixture of qualities
 
     def test_exact_labels_at_a_small_temperature_and_even_ones_at_a_large_one(self):
         for temperature, low, high in ((1e-6, 1.0, 1.0), (1e6, 0.4, 0.6)):
             found = WORLD.pairs("train", 300, 0, temperature=temperature)
-            won = [true_reward(p.chosen.split(), p.prompt) >= true_reward(p.rejected.split(), p.prompt) for p in found]
+            won = [
+                compute_true_reward(p.chosen.split(), p.prompt) >= compute_true_reward(p.rejected.split(), p.prompt)
+                for p in found
+            ]
             assert low <= mean(won) <= high
 
     def test_a_pair_depends_on_its_number_and_the_seed_alone(self):
@@ -294,7 +304,7 @@ class TestWorld:
         assert found.problems == ()
         assert all(tier.expert == 1.0 and (tier.replay or 0.0) <= 0.02 for tier in found.tiers.values())
         entities = {
-            tier: {len(read_prompt(world.prompt(task)).entities) for task in world.tasks("test", tier)}
+            tier: {len(parse_prompt(world.prompt(task)).entities) for task in world.tasks("test", tier)}
             for tier in world.tiers
         }
         assert entities == {"seen": {2, 3}, "evo": {2, 3}, "combo": {3}, "longer": {4}}

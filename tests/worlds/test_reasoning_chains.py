@@ -8,21 +8,31 @@ from itertools import islice, pairwise, product
 import pytest
 
 from evolvent.worlds.reasoning.chains import Chains
-from evolvent.worlds.reasoning.naming import canonical, named
-from evolvent.worlds.reasoning.question import Question, grade_choice, grade_question, response, spans
+from evolvent.worlds.reasoning.naming import digest_question, insert_names
+from evolvent.worlds.reasoning.question import (
+    Question,
+    format_demonstration,
+    grade_choice,
+    grade_question,
+    split_rationale,
+)
 
 CHAINS = Chains("toy", ("a", "b", "c", "d", "e", "f"), 3)
-ENDED = Chains("toy", ("a", "b", "c"), 4, fewest=1, ends=("x", "y", "z"))
+ENDED = Chains("toy", ("a", "b", "c"), 4, min_length=1, ends=("x", "y", "z"))
 
 
 class TestChains:
     def test_a_third_of_the_pairs_is_kept_back(self):
         pairs = list(product(CHAINS.parts, repeat=2))
-        assert sum(CHAINS.shown(*pair) for pair in pairs) == 24
+        assert sum(CHAINS.is_demonstrated(*pair) for pair in pairs) == 24
         for part in CHAINS.parts:  # and every part keeps what can come before it and after it
-            assert sum(CHAINS.shown(part, other) for other in CHAINS.parts) == 4
-            assert sum(CHAINS.shown(other, part) for other in CHAINS.parts) == 4
-        assert (CHAINS.shown("a", "a"), CHAINS.shown("a", "b"), CHAINS.shown("b", "c")) == (False, True, False)
+            assert sum(CHAINS.is_demonstrated(part, other) for other in CHAINS.parts) == 4
+            assert sum(CHAINS.is_demonstrated(other, part) for other in CHAINS.parts) == 4
+        assert (
+            CHAINS.is_demonstrated("a", "a"),
+            CHAINS.is_demonstrated("a", "b"),
+            CHAINS.is_demonstrated("b", "c"),
+        ) == (False, True, False)
 
     @pytest.mark.parametrize("chains", [CHAINS, ENDED])
     def test_tiers_are_what_they_say(self, chains):
@@ -30,10 +40,10 @@ class TestChains:
         for tier, found in drawn.items():
             assert found
             for chain in found:
-                plain = all(chains.shown(*pair) for pair in pairwise(chain))
-                assert chains.valid(chain) and chains.tier(chain) == tier
+                plain = all(chains.is_demonstrated(*pair) for pair in pairwise(chain))
+                assert chains.is_valid(chain) and chains.tier_of(chain) == tier
                 assert plain is (tier != "evo")
-                assert (len(chain) > chains.most) is (tier == "longer")
+                assert (len(chain) > chains.max_length) is (tier == "longer")
                 assert chain[-1] in (chains.ends or chains.parts)
         assert not drawn["seen"] & drawn["combo"]
         assert min(map(len, drawn["combo"])) == 3
@@ -50,8 +60,8 @@ class TestChains:
 
     def test_what_is_no_chain(self):
         for wrong in ((), ("a",), ("a", "q"), ("a", 3), ("a",) * 5):
-            assert not CHAINS.valid(wrong)
-        assert ENDED.valid(("x",)) and not ENDED.valid(("x", "y")) and not ENDED.valid(("a", "b"))
+            assert not CHAINS.is_valid(wrong)
+        assert ENDED.is_valid(("x",)) and not ENDED.is_valid(("x", "y")) and not ENDED.is_valid(("a", "b"))
 
 
 QUESTION = Question("{who0} and {who1} met {who0} in {city0} ?", ("{who1} ; x",), "1")
@@ -61,29 +71,29 @@ POOLS = {"who": ("anna", "ben", "carla"), "city": ("arvik", "belmor")}
 class TestNames:
     def test_every_role_gets_one_name(self):
         for seed in range(20):
-            first, second, again, city = (named(QUESTION, POOLS, seed).text.split()[at] for at in (0, 2, 4, 6))
+            first, second, again, city = (insert_names(QUESTION, POOLS, seed).text.split()[at] for at in (0, 2, 4, 6))
             assert first == again != second
             assert {first, second} <= set(POOLS["who"]) and city in POOLS["city"]
-            assert named(QUESTION, POOLS, seed).rationale == (f"{second} ; x",)
-        assert len({named(QUESTION, POOLS, seed).text for seed in range(60)}) == 12
+            assert insert_names(QUESTION, POOLS, seed).rationale == (f"{second} ; x",)
+        assert len({insert_names(QUESTION, POOLS, seed).text for seed in range(60)}) == 12
 
     def test_the_canonical_form_sees_everything_but_names(self):
-        assert canonical(QUESTION) != canonical(Question(QUESTION.text, (), "2"))
-        assert canonical(QUESTION) != canonical(Question(QUESTION.text + " ", (), "1"))
-        assert canonical(QUESTION) == canonical(Question(QUESTION.text, ("y",), "1"))
+        assert digest_question(QUESTION) != digest_question(Question(QUESTION.text, (), "2"))
+        assert digest_question(QUESTION) != digest_question(Question(QUESTION.text + " ", (), "1"))
+        assert digest_question(QUESTION) == digest_question(Question(QUESTION.text, ("y",), "1"))
 
 
 class TestResponses:
     def test_a_demonstration_is_rationale_mark_answer(self):
-        assert response(Question("?", ("a = 1", "b = 2"), "2")) == "a = 1 ; b = 2 ### 2"
-        assert response(Question("?", (), "2")) is None
-        assert response(Question("?", (), "2", said="return 2")) == "return 2"
+        assert format_demonstration(Question("?", ("a = 1", "b = 2"), "2")) == "a = 1 ; b = 2 ### 2"
+        assert format_demonstration(Question("?", (), "2")) is None
+        assert format_demonstration(Question("?", (), "2", demonstration="return 2")) == "return 2"
 
     def test_spans_are_what_stands_between_separators(self):
-        assert spans("a = 1 ;  b  = 2;\nc ### 2") == ("a = 1", "b = 2", "c")
-        assert spans("a # # # 3") == ("a",)
-        assert spans("### 3") == () and spans("") == ()
-        assert spans("a ; b") == ("a", "b")
+        assert split_rationale("a = 1 ;  b  = 2;\nc ### 2") == ("a = 1", "b = 2", "c")
+        assert split_rationale("a # # # 3") == ("a",)
+        assert split_rationale("### 3") == () and split_rationale("") == ()
+        assert split_rationale("a ; b") == ("a", "b")
 
     @pytest.mark.parametrize(
         ("said", "answer"),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from evolvent.errors import ConfigError
 from evolvent.worlds.panel import Sizes
 from evolvent.worlds.reasoning.entailment import ANSWERS, Entailment
-from evolvent.worlds.reasoning.syllogisms import FORMS, Statement, follows, possible, strongest
+from evolvent.worlds.reasoning.syllogisms import FORMS, Statement, follows, is_consistent, strongest_claims
 
 WORLD = Entailment(sizes=Sizes(train=60, dev=20, test=60))
 KINDS = ("a", "b", "c")
@@ -23,12 +23,12 @@ MODELS = [
 ]
 """Things of equal kinds cannot be told apart by statements: sets of different things are all the models there are."""
 STATEMENTS = st.builds(Statement, st.sampled_from(FORMS), st.sampled_from(KINDS), st.sampled_from(KINDS)).filter(
-    lambda one: one.subject != one.other
+    lambda one: one.subject != one.predicate
 )
 
 
 def true_in(model: tuple[frozenset[str], ...], one: Statement) -> bool:
-    subjects = [one.other in thing for thing in model if one.subject in thing]
+    subjects = [one.predicate in thing for thing in model if one.subject in thing]
     return {"all": all(subjects), "no": not any(subjects), "some": any(subjects), "some not": not all(subjects)}[
         one.form
     ]
@@ -45,7 +45,7 @@ class TestSyllogisms:
     def test_what_follows_is_what_holds_in_every_model(self, premises, claim):
         models = [model for model in MODELS if all(true_in(model, one) for one in premises)]
         truths = {true_in(model, claim) for model in models}
-        assert possible(premises) is bool(models)
+        assert is_consistent(premises) is bool(models)
         if truths:
             assert follows(premises, claim) is (None if len(truths) == 2 else truths.pop())
 
@@ -69,9 +69,9 @@ class TestSyllogisms:
         assert follows([read("some a are b"), read("some b are c")], read("some a are c")) is None
 
     def test_the_strongest_statements(self):
-        assert strongest([read("all a are b"), read("no b are c")], "a", "c") == (read("no a are c"),)
-        assert strongest([read("all a are b")], "a", "b") == (read("all a are b"),)
-        assert strongest([read("some a are b"), read("some b are c")], "a", "c") == ()
+        assert strongest_claims([read("all a are b"), read("no b are c")], "a", "c") == (read("no a are c"),)
+        assert strongest_claims([read("all a are b")], "a", "b") == (read("all a are b"),)
+        assert strongest_claims([read("some a are b"), read("some b are c")], "a", "c") == ()
 
 
 class TestWorld:
@@ -83,7 +83,7 @@ class TestWorld:
                     r"premise : (.+) \. hypothesis : (.+) \. does it follow \?", question.text
                 ).groups()
                 premises = [read(one) for one in premise.split(" . ")]
-                assert possible(premises)
+                assert is_consistent(premises)
                 truth = follows(premises, read(claim))
                 assert question.answer == {True: ANSWERS[0], None: ANSWERS[1], False: ANSWERS[2]}[truth]
                 assert read(claim) not in premises and read(claim).opposite not in premises

@@ -10,7 +10,7 @@ import pytest
 from evolvent.errors import ConfigError, SampleInvalid, VersionMismatch
 from evolvent.trajectory import Task
 from evolvent.worlds.audit import play_actions
-from evolvent.worlds.reasoning.files import read_row
+from evolvent.worlds.reasoning.files import parse_row
 from evolvent.worlds.reasoning.library import Library
 
 CLIPS = {
@@ -171,7 +171,7 @@ class TestBadInput:
         (problem,) = world.problems
         assert problem.where == "a.jsonl, row 0" and told in problem.what
         with pytest.raises(SampleInvalid):
-            read_row(row, "a.jsonl", 0, answers=())
+            parse_row(row, "a.jsonl", 0, answers=())
 
     def test_answers_of_another_subject_are_told(self, tmp_path):
         world = Library(write(tmp_path, "a.json", [MNLI, RACE]), "reading")

@@ -10,8 +10,8 @@ from fractions import Fraction
 import pytest
 
 from evolvent.errors import ConfigError, IsolationUnavailable
-from evolvent.grade.programs import assemble, run_straight
-from evolvent.sandbox.limits import Limits, Outcome, Request
+from evolvent.grade.programs import assemble_solution, evaluate_straight
+from evolvent.sandbox.limits import CallRequest, Outcome, SandboxLimits
 from evolvent.worlds.audit import play_actions
 from evolvent.worlds.base import SPLITS
 from evolvent.worlds.panel import Sizes
@@ -63,7 +63,7 @@ def test_rationales_are_true_equations():
         for task in COT.tasks("test", tier):
             for span in COT.question(task).rationale:
                 if found := re.fullmatch(r"(?:\w+ has )?(\d+) ([-+*/]) (\d+) = (\d+)", span):
-                    ran = run_straight(assemble(f"return {found[1]} {found[2]} {found[3]}"))
+                    ran = evaluate_straight(assemble_solution(f"return {found[1]} {found[2]} {found[3]}"))
                     assert ran is not None and ran.value == int(found[4])
                 else:
                     assert re.fullmatch(r"\w+ has \d+", span)
@@ -73,7 +73,7 @@ def test_demonstrated_programs_are_straight_lines_that_return_the_answer():
     for tier in PROGRAM.tiers:
         for task in PROGRAM.tasks("test", tier):
             (said,) = PROGRAM.expert(task) or ()
-            ran = run_straight(assemble(said))
+            ran = evaluate_straight(assemble_solution(said))
             assert ran is not None and ran.value == int(PROGRAM.question(task).answer)
             assert PROGRAM.question(task).text.endswith(f" ?\n{HEAD}")
 
@@ -84,7 +84,7 @@ def test_a_story_is_in_the_same_split_in_both_forms():
         for world in (COT, PROGRAM)
     ]
     assert splits[0] == splits[1]
-    assert PROGRAM.blocking and not COT.blocking
+    assert PROGRAM.run_in_thread and not COT.run_in_thread
 
 
 class Counted:
@@ -93,7 +93,7 @@ class Counted:
     def __init__(self, outcome: Outcome) -> None:
         self.outcome, self.asked = outcome, []
 
-    def observe(self, source: str, requests: Sequence[Request], limits: Limits) -> tuple[Outcome, ...]:
+    def observe(self, source: str, requests: Sequence[CallRequest], limits: SandboxLimits) -> tuple[Outcome, ...]:
         self.asked.append((source, tuple(requests), limits))
         return (self.outcome,) * len(requests)
 
@@ -134,7 +134,9 @@ class TestPrograms:
 
     def test_without_isolation_nothing_is_scored(self):
         class Bare:
-            def observe(self, source: str, requests: Sequence[Request], limits: Limits) -> tuple[Outcome, ...]:
+            def observe(
+                self, source: str, requests: Sequence[CallRequest], limits: SandboxLimits
+            ) -> tuple[Outcome, ...]:
                 raise IsolationUnavailable("no isolation here")
 
         world = Problems(form="program", runner=Bare(), sizes=SMALL)
@@ -185,7 +187,7 @@ def boxes() -> Iterator[Programs]:
     ],
 )
 def test_a_box_says_what_the_short_way_says(boxes: Programs, body: str) -> None:
-    assert run_straight(assemble(body)) is not None
+    assert evaluate_straight(assemble_solution(body)) is not None
     short, long = Programs().grade(body, Fraction(12)), boxes.grade(body, Fraction(12))
     assert (short.correct, short.extracted) == (long.correct, long.extracted)
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from evolvent.errors import ConfigError, SessionGone, VersionMismatch
 from evolvent.trajectory import Task
 from evolvent.worlds.audit import audit, play_actions
-from evolvent.worlds.base import SPLITS, Forkable, Renamable
+from evolvent.worlds.base import SPLITS, Forkable, SupportsRenaming
 from evolvent.worlds.check import check_env
 from evolvent.worlds.crafting import words_of
 from evolvent.worlds.deduction.world import Deduction
@@ -166,9 +166,9 @@ def test_bad_tasks_are_refused(world: Generated) -> None:
 
 
 def test_renamed_is_the_same_question_in_other_words(world: Generated) -> None:
-    assert isinstance(world, Renamable)
+    assert isinstance(world, SupportsRenaming)
     for task in some(world):
-        again = world.renamed(task, Random(3))
+        again = world.rename(task, Random(3))
         assert again.id != task.id
         assert (again.kind, again.tier, again.split) == (task.kind, task.tier, task.split)
         assert world.key(again) == world.key(task)
@@ -184,7 +184,7 @@ def test_panels_keep_their_promises(world: Generated) -> None:
     of_kind: dict[str, set[str]] = {}
     for task in tasks:
         of_kind.setdefault(task.kind, set()).add(task.tier)
-        assert world.chains.tier(tuple(task.spec["chain"])) == task.tier
+        assert world.chains.tier_of(tuple(task.spec["chain"])) == task.tier
         assert not (task.split == "train" and task.tier in ("combo", "longer"))
     assert all(len(tiers) == 1 for tiers in of_kind.values())
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evolvent.errors import ConfigError
-from evolvent.worlds.recipes import Book, Ingredient, Recipe, canonical_key, own_book, read_folder, read_recipe
+from evolvent.worlds.recipes import Book, Ingredient, Recipe, canonical_key, read_folder, read_recipe, workshop_book
 from evolvent.worlds.shapes import LEVELS, NAMES, Level, Shape, Slot, draw_book, draw_tasks, kinds_of, shapes_of
 
 
@@ -84,7 +84,7 @@ def test_plan_by_hand() -> None:
     )
     assert known.depth == {"log": 0, "plank": 1, "stick": 2, "chair": 3, "raft": 1}
     assert known.raw == ("log",)
-    assert [recipe.output for recipe in known.needed("chair")] == ["plank", "stick", "chair"]
+    assert [recipe.output for recipe in known.required_recipes("chair")] == ["plank", "stick", "chair"]
 
 
 def test_plan_goes_recipe_by_recipe_and_gets_a_shared_item_once() -> None:
@@ -153,7 +153,7 @@ def test_plans_are_shortest(level: int) -> None:
             continue
         recipes, goal = draw_book(shape, LEVELS[level], rng)
         known = Book(recipes)
-        small = Book(known.needed(goal))
+        small = Book(known.required_recipes(goal))
         most = max(int(action.split()[1]) for action in known.plan(goal))
         assert len(known.plan(goal)) == shortest(small, goal, most), str(shape)
         checked += 1
@@ -257,7 +257,7 @@ def test_fresh_books_have_the_shape_and_distractors_that_share(level: int) -> No
         for shape in shapes[:10]:
             recipes, goal = draw_book(shape, LEVELS[level], rng)
             known = Book(recipes)
-            needed = known.needed(goal)
+            needed = known.required_recipes(goal)
             tree = {slot.name for recipe in needed for slot in recipe.inputs}
             others = set(recipes) - set(needed)
             assert known.items <= set(NAMES[: LEVELS[level].names])
@@ -288,7 +288,7 @@ def test_unshuffled_recipes_stand_before_their_use() -> None:
     for shape in shapes_of(level, 3)[:50]:
         recipes, goal = draw_book(shape, level, rng)
         lines = [recipe.output for recipe in recipes]
-        needed = [recipe.output for recipe in Book(recipes).needed(goal)]
+        needed = [recipe.output for recipe in Book(recipes).required_recipes(goal)]
         assert [output for output in lines if output in needed] == needed
 
 
@@ -312,7 +312,7 @@ def test_bad_level_is_refused() -> None:
 
 
 def test_own_book() -> None:
-    own = own_book()
+    own = workshop_book()
     assert len(own.items) >= 300
     assert {own.depth[item] for item in own.of} == {1, 2, 3, 4, 5}
     assert own.depth.keys() == own.items  # everything can be made or got

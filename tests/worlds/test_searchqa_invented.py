@@ -17,20 +17,20 @@ from evolvent.worlds.searchqa.invented import (
     Chain,
     Draws,
     Facts,
-    chains,
+    chains_by_tier,
     draw_facts,
-    possible,
-    tiers_of_chains,
+    is_chain,
+    iterate_chains,
 )
-from evolvent.worlds.searchqa.pages import Document, documents_of, shown
+from evolvent.worlds.searchqa.pages import Document, build_documents, render_results
 
-TIERS = tiers_of_chains(3)
+TIERS = chains_by_tier(3)
 CHAINS = st.sampled_from([chain for found in TIERS.values() for chain in found])
 SENTENCE = re.compile(r"the (\w+) of (\w+) is (\w+)\.|(\w+) is the (\w+) of (\w+)\.")
 
 
 def pages(facts: Facts, seed: int = 0) -> tuple[Document, ...]:
-    return documents_of(facts, Draws("pages", seed))
+    return build_documents(facts, Draws("pages", seed))
 
 
 def told(text: str) -> list[tuple[str, str, str]]:
@@ -41,7 +41,7 @@ def told(text: str) -> list[tuple[str, str, str]]:
 def all_facts(facts: Facts) -> list[tuple[str, str, str]]:
     names = facts.names
     return [
-        (relation.name, names[entity], names[facts.value(relation, entity)])
+        (relation.name, names[entity], names[facts.value_of(relation, entity)])
         for relation in RELATIONS.values()
         for entity in relation.subjects
     ]
@@ -57,7 +57,7 @@ def test_names_are_many_and_differ() -> None:
 
 def test_tiers() -> None:
     shown_pairs = {pair for chain in TIERS["seen"] for pair in pairwise(chain)}
-    pairs = set(chains(2))
+    pairs = set(iterate_chains(2))
     assert 0.6 < len(shown_pairs) / len(pairs) < 0.75
     assert {len(chain) for chain in TIERS["seen"]} == {1, 2, 3}
     assert {name for chain in TIERS["seen"] for name in chain} == set(RELATIONS)
@@ -75,9 +75,9 @@ def test_facts_are_as_promised(chain: Chain, seed: int) -> None:
     facts = draw_facts(chain, seed)
     assert len(set(facts.names)) == 24
     for relation in RELATIONS.values():
-        values = [facts.value(relation, entity) for entity in relation.subjects]
+        values = [facts.value_of(relation, entity) for entity in relation.subjects]
         assert max(Counter(values).values()) <= 2
-        assert all(facts.names[value] in POOLS[relation.value] for value in values)
+        assert all(facts.names[value] in POOLS[relation.value_type] for value in values)
         assert all(value != entity for value, entity in zip(values, relation.subjects, strict=True))
     path = facts.walk()
     assert len(set(path)) == len(path) == len(chain) + 1
@@ -87,7 +87,7 @@ def test_facts_are_as_promised(chain: Chain, seed: int) -> None:
 @given(CHAINS, st.integers(0, 10**6), st.integers(0, 10**6))
 def test_other_names_change_nothing_but_names(chain: Chain, seed: int, naming: int) -> None:
     facts, other = draw_facts(chain, seed), draw_facts(chain, seed, naming=naming)
-    assert (facts.values, facts.start, facts.canonical()) == (other.values, other.start, other.canonical())
+    assert (facts.values, facts.start_entity, facts.digest()) == (other.values, other.start_entity, other.digest())
     assert facts.names != other.names
     told_as = dict(zip(facts.names, other.names, strict=True))
     for own, its in zip(pages(facts), pages(other), strict=True):
@@ -95,7 +95,7 @@ def test_other_names_change_nothing_but_names(chain: Chain, seed: int, naming: i
 
 
 def test_canonical_forms_of_different_facts_differ() -> None:
-    every = [draw_facts(chain, seed).canonical() for chain in TIERS["seen"] for seed in range(3)]
+    every = [draw_facts(chain, seed).digest() for chain in TIERS["seen"] for seed in range(3)]
     assert len(set(every)) == len(every)
 
 
@@ -108,7 +108,7 @@ def test_every_fact_is_told_once_and_found_by_its_words(chain: Chain, seed: int)
     assert [document.id for document in documents] == [str(number) for number in range(1, len(documents) + 1)]
     index = Index(document.contents for document in documents)
     for fact in all_facts(facts):
-        best = [documents[place] for place in index.best(f"{fact[0]} of {fact[1]}")]
+        best = [documents[place] for place in index.search(f"{fact[0]} of {fact[1]}")]
         assert len(best) == 3
         assert any(fact in told(document.text) for document in best)
 
@@ -136,12 +136,12 @@ def test_questions_read_from_the_last_relation() -> None:
     [None, "teacher", [], ["boss"], ["home", "home"], [["home"]], ["twin"] * 6, ["teacher"] * 7, {"home": 1}, [1]],
 )
 def test_what_is_no_chain(chain: object) -> None:
-    assert not possible(chain)
+    assert not is_chain(chain)
 
 
 def test_the_longest_chains_are_drawn() -> None:
     for chain in (("teacher",) * 6, ("home", *("twin",) * 5), ("director", "employer") * 3):
-        assert possible(chain)
+        assert is_chain(chain)
         assert len(draw_facts(chain, 0).walk()) == 7
 
 
@@ -151,8 +151,11 @@ def test_documents_as_they_are_shown() -> None:
         Document("2", "Oslo", "A town."),
         Document("3", "", "x"),
     ]
-    assert shown(documents, numbered=False) == "<information>the home of anna is arvik.\nOslo: A town.\nx</information>"
-    assert shown(documents, numbered=True) == (
+    assert (
+        render_results(documents, numbered=False)
+        == "<information>the home of anna is arvik.\nOslo: A town.\nx</information>"
+    )
+    assert render_results(documents, numbered=True) == (
         "<information>Doc 1(Title: anna) the home of anna is arvik.\nDoc 2(Title: Oslo) A town.\nDoc 3 x</information>"
     )
-    assert shown([], numbered=True) == "<information>nothing found</information>"
+    assert render_results([], numbered=True) == "<information>nothing found</information>"

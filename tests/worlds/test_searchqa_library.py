@@ -99,7 +99,7 @@ def test_an_experts_answer_can_be_read(files: tuple[Path, Path]) -> None:
     assert world.expert(ceiling) is None
     assert world.key(place) == "where was marie curie born"
     with pytest.raises(ConfigError, match="names"):
-        world.renamed(place, None)  # type: ignore[arg-type]
+        world.rename(place, None)  # type: ignore[arg-type]
 
 
 def test_a_folder_and_a_limit(files: tuple[Path, Path]) -> None:

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from evolvent.errors import ConfigError, InvalidAction
 from evolvent.worlds.grammar import Parsed
-from evolvent.worlds.searchqa.answers import exact_match, normalised
-from evolvent.worlds.searchqa.bm25 import Index, words
-from evolvent.worlds.searchqa.tags import Move, SearchGrammar, read_move
+from evolvent.worlds.searchqa.answers import exact_match, normalize_answer
+from evolvent.worlds.searchqa.bm25 import Index, split_words
+from evolvent.worlds.searchqa.tags import Move, SearchGrammar, parse_move
 
 SHORT, TAGS = SearchGrammar(), SearchGrammar(tags=True)
 TEXTS = st.lists(st.text("abc ", max_size=12), min_size=1, max_size=12)
@@ -51,45 +51,47 @@ class TestIndex:
         assert (two, one) == (pytest.approx(0.4700036), pytest.approx(0.9808293))
         expected = [two * 1 / 1.78, two * 2 / 2.9, one * 1 / 2.02]
         assert expected == pytest.approx([0.2640470, 0.3241404, 0.4855591], abs=1e-6)
-        assert index.scores("Anna, Diana!").tolist() == pytest.approx(expected)
-        assert index.best("Anna, Diana!") == [2, 1, 0]
-        assert index.scores("carla carla").tolist() == pytest.approx([0.0, 2 * two / 1.9, 2 * two * 2 / 3.02])
-        assert index.best("carla carla") == [2, 1]
+        assert index.compute_scores("Anna, Diana!").tolist() == pytest.approx(expected)
+        assert index.search("Anna, Diana!") == [2, 1, 0]
+        assert index.compute_scores("carla carla").tolist() == pytest.approx([0.0, 2 * two / 1.9, 2 * two * 2 / 3.02])
+        assert index.search("carla carla") == [2, 1]
 
     def test_k1_and_b_at_their_ends(self) -> None:
         two = math.log(1.6)
-        assert Index(self.SMALL, k1=0.0).scores("anna").tolist() == pytest.approx([two, two, 0.0])
-        assert Index(self.SMALL, k1=1.0, b=0.0).scores("anna").tolist() == pytest.approx([two / 2, two * 2 / 3, 0.0])
-        assert Index(self.SMALL, k1=1.0, b=1.0).scores("anna")[0] == pytest.approx(two / (1 + 2 / 3))
+        assert Index(self.SMALL, k1=0.0).compute_scores("anna").tolist() == pytest.approx([two, two, 0.0])
+        assert Index(self.SMALL, k1=1.0, b=0.0).compute_scores("anna").tolist() == pytest.approx(
+            [two / 2, two * 2 / 3, 0.0]
+        )
+        assert Index(self.SMALL, k1=1.0, b=1.0).compute_scores("anna")[0] == pytest.approx(two / (1 + 2 / 3))
 
     def test_of_equal_ones_the_first(self) -> None:
         index = Index(["b", "a x", "a y", "a z", "a x"])
-        assert index.best("a") == [1, 2, 3]
-        assert index.best("a", most=10) == [1, 2, 3, 4]
-        assert index.best("x a") == index.best("a x") == [1, 4, 2]
+        assert index.search("a") == [1, 2, 3]
+        assert index.search("a", max_results=10) == [1, 2, 3, 4]
+        assert index.search("x a") == index.search("a x") == [1, 4, 2]
 
     def test_nothing_found(self) -> None:
         index = Index(["one two"])
         for query in ("", "?!", "three", "\x00"):
-            assert index.best(query) == []
+            assert index.search(query) == []
 
     def test_words_after_the_first_64_are_not_looked_for(self) -> None:
         index = Index(["here", "there"])
-        assert index.best("no " * 63 + "here") == [0]
-        assert index.best("no " * 64 + "here") == []
+        assert index.search("no " * 63 + "here") == [0]
+        assert index.search("no " * 64 + "here") == []
 
     @given(TEXTS, st.text("abcd ", max_size=10), st.sampled_from([(0.9, 0.4), (1.2, 0.75), (0.0, 1.0), (2.0, 0.0)]))
     def test_equals_the_definition(self, texts: list[str], query: str, settings: tuple[float, float]) -> None:
-        if not any(map(words, texts)):
+        if not any(map(split_words, texts)):
             with pytest.raises(ConfigError, match="no word"):
                 Index(texts)
             return
         k1, b = settings
         index = Index(texts, k1=k1, b=b)
         slow = slow_scores(texts, query, k1=k1, b=b)
-        assert index.scores(query).tolist() == pytest.approx(slow)
+        assert index.compute_scores(query).tolist() == pytest.approx(slow)
         ranked = sorted((place for place, score in enumerate(slow) if score), key=lambda at: (-round(slow[at], 9), at))
-        assert index.best(query) == ranked[:3]
+        assert index.search(query) == ranked[:3]
         assert len(index) == len(texts)
 
     def test_settings_out_of_range_are_all_named(self) -> None:
@@ -114,7 +116,7 @@ class TestMoves:
         ],
     )
     def test_the_first_pair_of_tags_wins_and_the_short_form_is_the_whole_text(self, text: str, move: Move) -> None:
-        assert read_move(text) == move
+        assert parse_move(text) == move
 
     @pytest.mark.parametrize(
         "text",
@@ -133,7 +135,7 @@ class TestMoves:
         ],
     )
     def test_what_is_no_move(self, text: str) -> None:
-        assert read_move(text) is None
+        assert parse_move(text) is None
         with pytest.raises(InvalidAction, match="search"):
             SHORT.parse(text)
 
@@ -147,11 +149,11 @@ class TestMoves:
     @given(PIECES | st.text(max_size=30), st.booleans())
     def test_what_is_read_is_written_so_that_it_is_read_again(self, text: str, tags: bool) -> None:
         grammar = SearchGrammar(tags)
-        move = read_move(text)
+        move = parse_move(text)
         if move is None:
             return
         parsed = grammar.parse(text)
-        assert read_move(parsed.action) == move
+        assert parse_move(parsed.action) == move
         assert grammar.parse(grammar.render(parsed)) == parsed
         assert grammar.parse(parsed.action) == Parsed(parsed.action)
 
@@ -159,11 +161,11 @@ class TestMoves:
     def test_the_first_pair_is_that_of_the_original_pattern(self, text: str) -> None:
         found = re.search(r"<(search|answer)>(.*?)</\1>", text, re.DOTALL)
         if found and found[2].strip():
-            assert read_move(text) == (found[1], " ".join(found[2].split()))
+            assert parse_move(text) == (found[1], " ".join(found[2].split()))
 
     def test_a_million_open_tags_are_read_in_linear_time(self) -> None:
-        assert read_move("<search>" * 1_000_000) is None
-        assert read_move("<search><answer>" * 500_000 + "</answer>") is not None
+        assert parse_move("<search>" * 1_000_000) is None
+        assert parse_move("<search><answer>" * 500_000 + "</answer>") is not None
 
 
 class TestAnswers:
@@ -188,5 +190,5 @@ class TestAnswers:
 
     @given(st.text(max_size=30))
     def test_normalising_twice_changes_nothing(self, text: str) -> None:
-        assert normalised(normalised(text)) == normalised(text)
-        assert not Counter(normalised(text).split()).keys() & {"a", "an", "the"}
+        assert normalize_answer(normalize_answer(text)) == normalize_answer(text)
+        assert not Counter(normalize_answer(text).split()).keys() & {"a", "an", "the"}

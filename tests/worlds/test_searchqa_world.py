@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from evolvent.errors import ConfigError, SessionGone, VersionMismatch
 from evolvent.trajectory import Task
 from evolvent.worlds.audit import audit
-from evolvent.worlds.base import SPLITS, TIERS, Renamable
+from evolvent.worlds.base import SPLITS, TIERS, SupportsRenaming
 from evolvent.worlds.crafting import words_of
 from evolvent.worlds.panel import Sizes
 from evolvent.worlds.searchqa.episode import SearchQAEnv
@@ -213,9 +213,9 @@ class TestRules:
 
 class TestTasks:
     def test_renamed_is_another_task_of_the_same_kind(self) -> None:
-        assert isinstance(WORLD, Renamable)
+        assert isinstance(WORLD, SupportsRenaming)
         task = WORLD.tasks("train", "seen")[0]
-        other = WORLD.renamed(task, Random(1))
+        other = WORLD.rename(task, Random(1))
         assert other.id != task.id
         assert (other.kind, other.tier, other.split, WORLD.key(other)) == (
             task.kind,
@@ -225,7 +225,7 @@ class TestTasks:
         )
         assert play_by_reading(WORLD, other) == (WORLD.expert(other), 1.0)
         assert WORLD.expert(other) != WORLD.expert(task)
-        assert WORLD.renamed(task, Random(1)) == other
+        assert WORLD.rename(task, Random(1)) == other
 
     def test_options_out_of_range_are_all_named(self) -> None:
         with pytest.raises(ConfigError) as caught:
@@ -254,7 +254,7 @@ class TestTasks:
 
     def test_foreign_tasks_are_refused(self) -> None:
         spec = {"chain": ["home"], "seed": 0}
-        for use in (WORLD.make, WORLD.expert, WORLD.key, lambda task: WORLD.renamed(task, Random(0))):
+        for use in (WORLD.make, WORLD.expert, WORLD.key, lambda task: WORLD.rename(task, Random(0))):
             with pytest.raises(ConfigError, match="searchqa"):
                 use(Task("lookup", "1", spec))
             with pytest.raises(VersionMismatch):

@@ -14,7 +14,7 @@ from evolvent.errors import ConfigError, EnvLost, VersionMismatch
 from evolvent.trajectory import Task
 from evolvent.worlds.base import World
 from evolvent.worlds.sql.bird import ITEMS
-from evolvent.worlds.sql.database import FILE
+from evolvent.worlds.sql.database import FILE_LIMITS
 from evolvent.worlds.sql.world import SqlWorld
 
 LAKES = """
@@ -110,7 +110,7 @@ TABLES = [
     },
     {"db_id": "trains", "table_names": ["train"]},
 ]
-LIMITS = replace(FILE, steps=1_000_000)
+LIMITS = replace(FILE_LIMITS, steps=1_000_000)
 
 
 def database(folder: Path, part: str, name: str, script: str) -> Path:
@@ -163,7 +163,7 @@ def play(world: SqlWorld, task: Task, text: str):
 def test_experts_win_everywhere(folder):
     world = SqlWorld.from_bird(folder)
     protocol: World = world
-    assert (protocol.name, protocol.tiers, protocol.horizon, protocol.blocking) == ("bird", ("seen",), 1, True)
+    assert (protocol.name, protocol.tiers, protocol.horizon, protocol.run_in_thread) == ("bird", ("seen",), 1, True)
     assert protocol.vocabulary() is None
     panels = {split: world.tasks(split, "seen") for split in ("train", "dev", "test")}
     assert len(panels["test"]) == len(DEV)
@@ -247,13 +247,13 @@ def test_agentgyms_sentences_and_names(folder):
 
 def test_item_ids_of_agentgym(folder):
     world = SqlWorld.from_bird(folder)
-    assert world.indexed(9428) == world.tasks("test", "seen")[0]
-    assert world.indexed(9430).spec["row"] == 2
-    assert world.indexed(0).spec["part"] == "train"
+    assert world.task_at_index(9428) == world.tasks("test", "seen")[0]
+    assert world.task_at_index(9430).spec["row"] == 2
+    assert world.task_at_index(0).spec["part"] == "train"
     assert {len(items) for items in ITEMS.values()} == {9428, 1534}
     for index, message in ((-1, "0 to 10961"), (10962, "0 to 10961"), (9432, "no row 4"), (24, "no row 24")):
         with pytest.raises(ConfigError, match=message):
-            world.indexed(index)
+            world.task_at_index(index)
 
 
 def test_bad_rows_are_told_and_good_rows_kept(folder):
@@ -268,9 +268,9 @@ def test_bad_rows_are_told_and_good_rows_kept(folder):
         (problem,) = [problem for problem in world.problems if problem.where == f"dev.json, row {at}"]
         assert message in problem.what
     assert world.tasks("test", "seen") is found
-    assert world.indexed(9428 + len(BAD)) == found[0]  # ids count all rows
+    assert world.task_at_index(9428 + len(BAD)) == found[0]  # ids count all rows
     with pytest.raises(ConfigError, match="no row 0 that can be used"):
-        world.indexed(9428)
+        world.task_at_index(9428)
 
 
 def test_without_looking_first_a_failing_gold_query_is_an_error_not_a_zero(folder):
@@ -344,7 +344,7 @@ def test_a_part_alone_and_without_folders(folder):
     with pytest.raises(ConfigError, match="unknown tier"):
         world.tasks("test", "evo")
     with pytest.raises(ConfigError, match="mean something"):
-        world.renamed(world.tasks("test", "seen")[0], None)
+        world.rename(world.tasks("test", "seen")[0], None)
 
 
 def test_nothing_is_written_into_the_folder(folder):

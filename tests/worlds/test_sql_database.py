@@ -17,14 +17,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from evolvent.errors import EnvLost
-from evolvent.worlds.sql.database import FILE, MEMORY, Database, Limits, connect
+from evolvent.worlds.sql.database import FILE_LIMITS, MEMORY_LIMITS, Database, Limits, connect
 
 CREATE = {"t": "CREATE TABLE t (a INTEGER, b TEXT)", "u": "CREATE TABLE u (c INTEGER)"}
 ROWS = {"t": [(n, f"text {n}") for n in range(20)], "u": [(n,) for n in range(5)]}
 
 
-def filled(limits: Limits = MEMORY) -> Database:
-    return Database.filled(CREATE, ROWS, limits)
+def filled(limits: Limits = MEMORY_LIMITS) -> Database:
+    return Database.in_memory(CREATE, ROWS, limits)
 
 
 @pytest.fixture
@@ -145,7 +145,7 @@ def test_without_the_look_at_the_text_the_rest_still_holds(database, name):
 PROGRAM = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
-from evolvent.worlds.sql.database import FILE, Database
+from evolvent.worlds.sql.database import FILE_LIMITS, Database
 from tests.worlds.test_sql_database import CREATE, HOSTILE, LOOP, ROWS, filled
 database, before = filled(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 for query, _ in HOSTILE.values():
@@ -153,7 +153,7 @@ for query, _ in HOSTILE.values():
 grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
 assert grown < 100 * 1024, grown
 print("small", flush=True)
-large = Database.filled(CREATE, ROWS, FILE)
+large = Database.in_memory(CREATE, ROWS, FILE_LIMITS)
 resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
 for query in (
     f"{LOOP} SELECT COUNT(*) FROM (SELECT DISTINCT printf('%100000d', x) FROM c)",
@@ -182,7 +182,7 @@ def test_time_and_memory_stay_within_limits():
 
 def test_a_file_is_read_and_never_written(file):
     before = state(file.parent)
-    database = Database.opened(file)
+    database = Database.open_file(file)
     assert database.ask("SELECT name FROM item ORDER BY id").rows == [("pen",), ("cup",)]
     assert database.ask("SELECT COUNT(*) FROM names").rows == [(2,)]
     assert database.ask("SELECT * FROM found").error  # a virtual table runs code of its own
@@ -231,7 +231,7 @@ def test_a_log_that_was_not_merged_is_read(file):
     writer.execute("PRAGMA journal_mode = WAL")
     writer.execute("INSERT INTO item VALUES (3, 'hat')")
     writer.commit()
-    database = Database.opened(file)
+    database = Database.open_file(file)
     assert database.ask("SELECT COUNT(*) FROM item").rows == [(3,)]
     database.close()
     writer.close()
@@ -244,12 +244,12 @@ def test_files_that_are_no_database_are_lost_not_wrong(tmp_path, content):
     path = tmp_path / "broken.sqlite"
     path.write_bytes(content)
     if not content:
-        Database.opened(path).close()  # for SQLite a database without tables
+        Database.open_file(path).close()  # for SQLite a database without tables
         return
     with pytest.raises(EnvLost, match=r"broken\.sqlite"):
-        Database.opened(path)
+        Database.open_file(path)
     with pytest.raises(EnvLost, match=r"missing\.sqlite"):
-        Database.opened(tmp_path / "missing.sqlite")
+        Database.open_file(tmp_path / "missing.sqlite")
 
 
 def test_a_database_that_breaks_or_closes_is_lost_not_wrong(tmp_path):
@@ -262,7 +262,7 @@ def test_a_database_that_breaks_or_closes_is_lost_not_wrong(tmp_path):
     raw = bytearray(path.read_bytes())
     raw[4096:] = b"\xff" * (len(raw) - 4096)
     path.write_bytes(raw)
-    database = Database.opened(path)
+    database = Database.open_file(path)
     with pytest.raises(EnvLost, match="malformed"):
         database.ask("SELECT COUNT(a) FROM t WHERE a > ''")
     database.close()
@@ -277,14 +277,14 @@ def test_text_that_is_no_utf8_is_read_with_marks(tmp_path):
     connection.execute("INSERT INTO t VALUES (CAST(x'636166e9' AS TEXT))")
     connection.commit()
     connection.close()
-    database = Database.opened(path)
+    database = Database.open_file(path)
     assert database.ask("SELECT a FROM t").rows == [("caf\ufffd",)]
     database.close()
 
 
 def test_the_count_of_steps_is_the_same_every_time_and_begins_anew():
     for steps, ends in ((5_000, False), (200_000, True)):
-        database = filled(replace(MEMORY, steps=steps))
+        database = filled(replace(MEMORY_LIMITS, steps=steps))
         answers = [database.ask("SELECT COUNT(*) FROM t a, t b, t c") for _ in range(3)]
         assert [bool(answer.rows) for answer in answers] == [ends] * 3
         database.close()
@@ -293,7 +293,7 @@ def test_the_count_of_steps_is_the_same_every_time_and_begins_anew():
 def test_the_clock_is_a_backstop():
     now = iter(range(1000))
     connection = sqlite3.connect(":memory:", isolation_level=None)
-    limits = replace(FILE, seconds=5.0, stride=1_000)
+    limits = replace(FILE_LIMITS, seconds=5.0, stride=1_000)
     database = Database(connection, limits, tables=(), clock=lambda: float(next(now)))
     assert "too many steps" in database.ask(f"{LOOP} SELECT COUNT(*) FROM c").error
     assert next(now) < 20
@@ -305,7 +305,7 @@ def test_the_clock_is_read_often_enough_for_slow_instructions():
     """Looking for a text in a long one is a single instruction and can take hundredths of a second."""
     reads = count()
     connection = sqlite3.connect(":memory:", isolation_level=None)
-    database = Database(connection, FILE, tables=(), clock=lambda: next(reads) / 1e9)
+    database = Database(connection, FILE_LIMITS, tables=(), clock=lambda: next(reads) / 1e9)
     assert database.ask(f"{LOOP} SELECT SUM(INSTR(x, 'b')) FROM (SELECT x FROM c LIMIT 200)").rows == [(0,)]
     assert next(reads) > 4
     database.close()

@@ -14,14 +14,22 @@ from hypothesis import strategies as st
 
 from evolvent.worlds.base import TIERS
 from evolvent.worlds.sql.domains import DOMAINS, TERMS, VALUES
-from evolvent.worlds.sql.draw import Draft, Judge, candidates
+from evolvent.worlds.sql.draw import Draft, OutlineChecker, iterate_candidates
 from evolvent.worlds.sql.equal import same_result
-from evolvent.worlds.sql.kinds import FILTERS, LINKS, UNDEMONSTRATED, UNSHOWN, Kind, kinds_of_tiers
-from evolvent.worlds.sql.outline import canonical, draw_outline
-from evolvent.worlds.sql.query import SELECTS, Condition, Query, hint_of, neighbours, question_of, sql_of
+from evolvent.worlds.sql.kinds import FILTERS, HELD_OUT_DOMAIN, HELD_OUT_PAIRS, LINKS, Kind, kinds_by_tier
+from evolvent.worlds.sql.outline import digest_outline, draw_outline
+from evolvent.worlds.sql.query import (
+    SELECTS,
+    Condition,
+    Query,
+    iterate_misreadings,
+    render_hint,
+    render_question,
+    render_sql,
+)
 from evolvent.worlds.sql.schema import Link
 
-KINDS = [kind for kinds in kinds_of_tiers().values() for kind in kinds]
+KINDS = [kind for kinds in kinds_by_tier().values() for kind in kinds]
 TABLES = {entity.name for entities in DOMAINS.values() for entity in entities}
 PLURALS = {"team": "teams", "player": "players"}
 YOUNG = Condition("player", "age", "<", 30)
@@ -32,7 +40,7 @@ seeds = st.integers(0, 10**6)
 
 def records(draft, table):
     columns = next(found.columns for found in draft.schema.tables if found.name == table)
-    return [dict(zip(columns, row, strict=True)) for row in draft.rows()[table]]
+    return [dict(zip(columns, row, strict=True)) for row in draft.build_rows()[table]]
 
 
 def fulfils(draft, row, test):
@@ -52,14 +60,14 @@ def evaluate(draft):
     for link in query.joins:
         parents = {row[link.to_column]: row for row in records(draft, link.to_table)}
         joined = [{**row, link.to_table: parents[row[link.table][link.column]]} for row in joined]
-    some = any if query.either else all
+    some = any if query.match_any else all
     chosen = [
         row[query.table] for row in joined if some([fulfils(draft, row, test) for test in query.conditions] or [True])
     ]
     cells = [row[query.column] for row in chosen]
     if query.select == "top":
         ranked = sorted(chosen, key=lambda row: row[query.column], reverse=query.descending)
-        return [(row[query.shown],) for row in ranked[: query.number]]
+        return [(row[query.shown_column],) for row in ranked[: query.number]]
     if query.select == "group":
         return list(Counter(cells).items())
     if query.select == "having":
@@ -71,7 +79,7 @@ def evaluate(draft):
 
 
 def result(draft, text=None):
-    database = draft.database()
+    database = draft.create_database()
     answer = database.ask(text or draft.gold)
     database.close()
     assert not answer.error, (draft.gold, answer.error)
@@ -101,10 +109,10 @@ def sound():
     """The first sound drafts of each tier."""
     found = []
     for tier in TIERS:
-        stream = candidates(tier)
+        stream = iterate_candidates(tier)
         for _ in range(60):
             spec = next(stream).spec
-            found.append(Draft(Kind.read(spec["kind"]), spec["seed"]))
+            found.append(Draft(Kind.from_name(spec["kind"]), spec["seed"]))
         stream.close()
     return found
 
@@ -122,10 +130,10 @@ def test_in_sound_drafts_no_misreading_has_the_gold_result(sound):
             for column in table.columns
             if not column.endswith(("id", "code")) and column not in TABLES
         }
-        for other in neighbours(draft.query, values):
+        for other in iterate_misreadings(draft.query, values):
             if other != draft.query:
-                found = result(draft, sql_of(other))
-                assert not same_result(gold, found, ordered=draft.kind.select == "top"), (draft.gold, sql_of(other))
+                found = result(draft, render_sql(other))
+                assert not same_result(gold, found, ordered=draft.kind.select == "top"), (draft.gold, render_sql(other))
 
 
 def test_legal_queries_are_queries_and_hold_the_gold_once(sound):
@@ -202,8 +210,8 @@ def test_different_questions_of_one_database_are_told_differently():
             number = number if select in ("top", "having") else 0
             shown = "name" if select == "top" else ""
             query = Query(select, "player", "goals", joins, conditions, either, shown, number, descending)
-            text = f"{question_of(query, PLURALS)} {hint_of(query, PLURALS)}"
-            assert told.setdefault(text, sql_of(query)) == sql_of(query)
+            text = f"{render_question(query, PLURALS)} {render_hint(query, PLURALS)}"
+            assert told.setdefault(text, render_sql(query)) == render_sql(query)
     assert len(told) > 500
 
 
@@ -222,7 +230,7 @@ def test_different_questions_of_one_database_are_told_differently():
             "Give the average goals of players whose age is below 30 that are of teams whose city is arvik.",
         ),
         (
-            Query("top", "player", "age", (), (Condition("player", "age", ">", None),), shown="name", number=2),
+            Query("top", "player", "age", (), (Condition("player", "age", ">", None),), shown_column="name", number=2),
             "SELECT name FROM player WHERE age > (SELECT AVG(age) FROM player) ORDER BY age DESC LIMIT 2",
             "Of players whose age is above the average age of all players give the name of the 2 with the highest age, "
             "highest first.",
@@ -246,35 +254,35 @@ def test_different_questions_of_one_database_are_told_differently():
     ],
 )
 def test_golden_texts(query, sql, question):
-    assert sql_of(query) == sql
-    assert question_of(query, PLURALS) == question
+    assert render_sql(query) == sql
+    assert render_question(query, PLURALS) == question
 
 
 def test_a_hint_explains_its_term():
     query = Query("list", "player", "name", (LINK,), (Condition("team", "wins", ">", 3, "grand"),))
-    assert hint_of(query, PLURALS) == "Hint: grand teams are those whose wins is above 3."
-    assert question_of(query, PLURALS) == "Give the name of players of grand teams."
-    assert hint_of(Query("count", "player", "name"), PLURALS) == ""
+    assert render_hint(query, PLURALS) == "Hint: grand teams are those whose wins is above 3."
+    assert render_question(query, PLURALS) == "Give the name of players of grand teams."
+    assert render_hint(Query("count", "player", "name"), PLURALS) == ""
 
 
 def test_tiers_are_what_they_say():
-    tiers = kinds_of_tiers()
+    tiers = kinds_by_tier()
     assert tuple(tiers) == TIERS
     shapes = {tier: {kind.shape for kind in kinds} for tier, kinds in tiers.items()}
     shown = {pair for kind in tiers["seen"] for pair in kind.pairs}
-    assert not shown & UNDEMONSTRATED
-    assert {part for pair in UNDEMONSTRATED for part in pair} <= {part for pair in shown for part in pair}
+    assert not shown & HELD_OUT_PAIRS
+    assert {part for pair in HELD_OUT_PAIRS for part in pair} <= {part for pair in shown for part in pair}
     for tier in ("seen", "combo", "longer"):
-        assert all(kind.pairs <= shown and kind.domain != UNSHOWN for kind in tiers[tier])
-    assert all(kind.pairs & UNDEMONSTRATED or kind.domain == UNSHOWN for kind in tiers["evo"])
+        assert all(kind.pairs <= shown and kind.domain != HELD_OUT_DOMAIN for kind in tiers[tier])
+    assert all(kind.pairs & HELD_OUT_PAIRS or kind.domain == HELD_OUT_DOMAIN for kind in tiers["evo"])
     assert not shapes["combo"] & shapes["seen"]
     assert all((kind.link == "grand") == (tier == "longer") for tier, kinds in tiers.items() for kind in kinds)
     every = [kind for kinds in tiers.values() for kind in kinds]
     assert len(every) == len(set(every))
     assert all(len(kinds) >= 300 for kinds in tiers.values())
-    assert {kind.domain for kind in tiers["seen"]} == set(DOMAINS) - {UNSHOWN}
-    assert all(Kind.read(str(kind)) == kind for kind in every)
-    assert Kind.read("average both parent moon") is Kind.read(3) is None
+    assert {kind.domain for kind in tiers["seen"]} == set(DOMAINS) - {HELD_OUT_DOMAIN}
+    assert all(Kind.from_name(str(kind)) == kind for kind in every)
+    assert Kind.from_name("average both parent moon") is Kind.from_name(3) is None
     assert {kind.filter for kind in tiers["seen"]} == set(FILTERS)
     assert {kind.link for kind in every} == set(LINKS)
 
@@ -298,7 +306,7 @@ def test_domains_are_trees_and_their_columns_have_values():
 @given(kinds, seeds, st.integers(1, 10**9))
 def test_names_change_nothing_but_names(kind, seed, names):
     one, other = Draft(kind, seed), Draft(kind, seed, names)
-    assert one.canonical() == other.canonical()
+    assert one.digest() == other.digest()
     assert [len(table.columns) for table in one.schema.tables] == [len(table.columns) for table in other.schema.tables]
     first, second = result(one), result(other)
     assert len(first) == len(second)
@@ -311,7 +319,7 @@ def test_keys_tell_tasks_apart():
     keys = defaultdict(set)
     for kind in KINDS[::9]:
         for seed in range(4):
-            keys[canonical(kind, draw_outline(kind, seed))].add((str(kind), seed))
+            keys[digest_outline(kind, draw_outline(kind, seed))].add((str(kind), seed))
     assert all(len(of) == 1 for of in keys.values())
     assert len(keys) == 4 * len(KINDS[::9])
 
@@ -326,10 +334,10 @@ def test_numbers_are_small_and_differ_within_a_column():
 
 
 def test_a_judge_is_closed_with_its_stream():
-    judge = Judge()
+    judge = OutlineChecker()
     judge.close()
     judge.close()
-    stream = candidates("seen")
+    stream = iterate_candidates("seen")
     next(stream)
     stream.close()
     assert next(stream, None) is None

@@ -106,7 +106,7 @@ PAIRS = [
 
 @pytest.fixture(scope="module")
 def database():
-    database = Database.filled(CREATE, ROWS)
+    database = Database.in_memory(CREATE, ROWS)
     yield database
     database.close()
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evolvent.worlds.sql.lexer import MANY, expansion, is_ordered, is_query, tokens_of, unspaced
+from evolvent.worlds.sql.lexer import UNBOUNDED, expansion, is_ordered, is_query, remove_spaces, tokenize
 
 PIECES = (
     "select",
@@ -48,15 +48,15 @@ texts = st.lists(st.sampled_from(PIECES), max_size=40).map("".join) | st.text(ma
 
 @given(texts)
 def test_tokens_joined_are_the_text_again(text):
-    assert "".join(token.text for token in tokens_of(text)) == text
+    assert "".join(token.text for token in tokenize(text)) == text
 
 
 @given(texts)
 def test_nothing_makes_the_questions_fail(text):
     assert is_query(text) in (True, False)
     assert is_ordered(text) in (True, False)
-    assert 1 <= expansion(text) <= MANY
-    unspaced(text)
+    assert 1 <= expansion(text) <= UNBOUNDED
+    remove_spaces(text)
 
 
 @pytest.mark.parametrize(
@@ -70,12 +70,12 @@ def test_nothing_makes_the_questions_fail(text):
     ],
 )
 def test_kinds_of_tokens(text, kinds):
-    found = [token.kind for token in tokens_of(text)]
+    found = [token.kind for token in tokenize(text)]
     assert [kind for at, kind in enumerate(found) if at == 0 or found[at - 1] != kind] == kinds.split()
 
 
 def test_names_are_read_without_their_quotes():
-    named = [token.named for token in tokens_of('"a""B" [c""D] `e``f` \'g\' Word')]
+    named = [token.identifier for token in tokenize('"a""B" [c""D] `e``f` \'g\' Word')]
     assert [name for name in named if name] == ['a"b', 'c""d', "e`f", "g", "word"]
 
 
@@ -126,8 +126,8 @@ def test_the_order_of_the_query_itself(text, ordered):
     ],
 )
 def test_the_spaces_of_a_word_tokenizer_are_taken_out(spaced, plain):
-    assert unspaced(spaced) == plain
-    assert unspaced(plain) == plain
+    assert remove_spaces(spaced) == plain
+    assert remove_spaces(plain) == plain
 
 
 def test_a_word_tokenizer_changes_nothing_that_a_query_means():
@@ -139,7 +139,7 @@ def test_a_word_tokenizer_changes_nothing_that_a_query_means():
     connection.executemany("INSERT INTO t VALUES (?, ?)", [(1, "one"), (2, "two"), (3, "three")])
     with pytest.raises(sqlite3.Error):
         connection.execute(spaced)
-    assert connection.execute(unspaced(spaced)).fetchall() == connection.execute(query).fetchall() == [(3, 1)]
+    assert connection.execute(remove_spaces(spaced)).fetchall() == connection.execute(query).fetchall() == [(3, 1)]
     connection.close()
 
 
@@ -182,8 +182,8 @@ def test_scopes_of_the_same_name_and_circles():
     for _ in range(12):
         nested = f"WITH a AS ({nested}) SELECT 1 FROM a x, a y, a z"
     assert expansion(nested) > 3**11
-    assert expansion("WITH a AS (SELECT * FROM b, b), b AS (SELECT * FROM a, a) SELECT * FROM a") == MANY
-    assert expansion(f"SELECT {'(SELECT 1), ' * 100} 1") == MANY
+    assert expansion("WITH a AS (SELECT * FROM b, b), b AS (SELECT * FROM a, a) SELECT * FROM a") == UNBOUNDED
+    assert expansion(f"SELECT {'(SELECT 1), ' * 100} 1") == UNBOUNDED
     assert expansion("SELECT 1 FROM (SELECT 1 AS a) " + "NATURAL JOIN (SELECT 1 AS a) " * 20) > 2**20
     quoted = ", ".join(f'"a""{n}" AS (SELECT 1 FROM [a"{n - 1}] b, `a"{n - 1}` c)' for n in range(1, 30))
     assert expansion(f'WITH "a""0" AS (SELECT 1), {quoted} SELECT 1 FROM [a"29]') > 10**8

@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 from evolvent.errors import ConfigError, InvalidAction, SessionGone, VersionMismatch
 from evolvent.trajectory import Task
 from evolvent.worlds.audit import audit
-from evolvent.worlds.base import SPLITS, TIERS, Forkable, Renamable, World
+from evolvent.worlds.base import SPLITS, TIERS, Forkable, SupportsRenaming, World
 from evolvent.worlds.crafting import words_of
 from evolvent.worlds.grammar import Parsed
 from evolvent.worlds.panel import Sizes, digest
 from evolvent.worlds.sql.database import Answer
-from evolvent.worlds.sql.episode import DONE, shown, shown_closed
+from evolvent.worlds.sql.episode import DONE, render_answer, render_closed
 from evolvent.worlds.sql.grammar import Fenced
 from evolvent.worlds.sql.world import SqlWorld
 
@@ -70,9 +70,9 @@ def wrong_in(env, world: SqlWorld, task: Task) -> str:
 
 def test_it_is_a_world_that_forks_and_renames():
     world: World = WORLD
-    assert isinstance(world, Renamable)
+    assert isinstance(world, SupportsRenaming)
     assert isinstance(begin()[0], Forkable)
-    assert (world.name, world.horizon, world.tiers, world.blocking) == ("sql", 1, TIERS, False)
+    assert (world.name, world.horizon, world.tiers, world.run_in_thread) == ("sql", 1, TIERS, False)
 
 
 def test_every_expert_wins_in_short_episodes_of_known_words():
@@ -215,18 +215,18 @@ def test_a_word_tokenizers_text_is_understood():
 
 def test_results_are_told_in_known_words():
     words = frozenset(["anna", "1", "5", "NULL", ".", ",", ";", "?", "no", "such", "column", ":", "0"])
-    assert shown_closed(Answer([("anna", 1), (None, 5)]), words) == "anna, 1; NULL, 5"
-    assert shown_closed(Answer([("O'Neil", 1.52, -1.0, b"x")]), words) == "???, 1.5, ?, ????"
-    assert shown_closed(Answer([]), words) == "no rows"
-    assert shown_closed(Answer(error="no such column: goals"), words) == "no such column: ?"
-    assert len(words_of(shown_closed(Answer([("anna",)] * 500), words))) == 24
+    assert render_closed(Answer([("anna", 1), (None, 5)]), words) == "anna, 1; NULL, 5"
+    assert render_closed(Answer([("O'Neil", 1.52, -1.0, b"x")]), words) == "???, 1.5, ?, ????"
+    assert render_closed(Answer([]), words) == "no rows"
+    assert render_closed(Answer(error="no such column: goals"), words) == "no such column: ?"
+    assert len(words_of(render_closed(Answer([("anna",)] * 500), words))) == 24
 
 
 def test_results_are_told_as_agentgym_tells_them():
-    assert shown(Answer([("anna", 1), (None, 2.5)])) == "[('anna', 1), (None, 2.5)]"
-    assert shown(Answer([])) == "[]"
-    assert shown(Answer([(n,) for n in range(10_000)])) == str([(n,) for n in range(10_000)])[:100] + "..."
-    assert shown(Answer(error="no such table: x")) == "no such table: x"
+    assert render_answer(Answer([("anna", 1), (None, 2.5)])) == "[('anna', 1), (None, 2.5)]"
+    assert render_answer(Answer([])) == "[]"
+    assert render_answer(Answer([(n,) for n in range(10_000)])) == str([(n,) for n in range(10_000)])[:100] + "..."
+    assert render_answer(Answer(error="no such table: x")) == "no such table: x"
     world = SqlWorld(text="agentgym", sizes=SMALL)
     env, gold, _ = begin(world)
     assert world.vocabulary() is None
@@ -263,7 +263,7 @@ def test_the_rule_of_bird_forgives_repetition():
 def test_renamed_tasks_are_other_tasks_of_the_same_key():
     rng = random.Random(0)
     for task in WORLD.tasks("train", "seen")[:20]:
-        other = WORLD.renamed(task, rng)
+        other = WORLD.rename(task, rng)
         assert other.id != task.id
         assert WORLD.key(other) == WORLD.key(task)
         assert (other.kind, other.tier, other.split) == (task.kind, task.tier, task.split)
@@ -300,7 +300,7 @@ def test_foreign_tasks_are_refused():
     with pytest.raises(VersionMismatch):
         WORLD.make(Task("sql", "0", good.spec))
     with pytest.raises(ConfigError, match="from_bird"):
-        WORLD.indexed(3)
+        WORLD.task_at_index(3)
 
 
 def test_all_mistakes_of_a_world_at_once():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from evolvent.errors import ConfigError, SessionGone
-from evolvent.worlds.stitching import Stitching, StitchingEnv, demonstrations, reachable
+from evolvent.worlds.stitching import Stitching, StitchingEnv, compute_reachable, demonstrations
 
 
 def returns_of_all(moves: int) -> float:
@@ -33,20 +33,20 @@ def test_the_optimum_is_that_of_all_paths():
 
 def test_what_can_be_reached():
     maze = Stitching()
-    pieces, whole = demonstrations(maze), demonstrations(maze, whole=True)
-    found = reachable(maze, pieces)
+    pieces, whole = demonstrations(maze), demonstrations(maze, include_best=True)
+    found = compute_reachable(maze, pieces)
     assert (found.optimum, found.cloned, found.conditioned, found.stitched) == (10.0, 1.5, 2.0, 10.0)
-    found = reachable(maze, whole)
+    found = compute_reachable(maze, whole)
     assert (found.cloned, found.conditioned, found.stitched) == (pytest.approx(13 / 3), 10.0, 10.0)
-    without_goal = pieces.chosen([at for at, paid in enumerate(pieces.returns) if paid < 10])
-    assert reachable(maze, without_goal).stitched == 2.0, "a way that nobody went is not known"
-    assert reachable(maze, pieces, start="C").cloned == 10.0
+    without_goal = pieces.select([at for at, paid in enumerate(pieces.returns) if paid < 10])
+    assert compute_reachable(maze, without_goal).stitched == 2.0, "a way that nobody went is not known"
+    assert compute_reachable(maze, pieces, start="C").cloned == 10.0
     with pytest.raises(ConfigError):
-        reachable(maze, without_goal, start="C")
+        compute_reachable(maze, without_goal, start="C")
 
 
 def test_demonstrations_replay():
-    maze, data = Stitching(), demonstrations(Stitching(), copies=1, whole=True)
+    maze, data = Stitching(), demonstrations(Stitching(), copies=1, include_best=True)
     for episode, start in enumerate(data.starts):
         mark = "C" if data.returns[episode] == 10 and data.action[start] == 0 else "A"
         env = StitchingEnv(maze, start=mark)
@@ -87,4 +87,4 @@ def test_what_can_be_put_together_is_found_where_everything_is_known():
         actions=4,
     )
     for start in "ACM":
-        assert reachable(maze, every, start=start).stitched == maze.optimum(start)
+        assert compute_reachable(maze, every, start=start).stitched == maze.optimum(start)

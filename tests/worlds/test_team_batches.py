@@ -125,7 +125,7 @@ def test_ends_and_what_follows(name):
             fresh = world.batch(tasks, 1)
             row = int(result.ended[0])
             begun = fresh.reset([int(result.view.number[row])])
-            assert same(result.view.rows(np.array([row])), begun)
+            assert same(result.view.select_rows(np.array([row])), begun)
         else:
             assert result.final is None
         check_view(result.view, batch.spec)

@@ -27,7 +27,7 @@ def pays(world, task) -> dict[tuple[int, ...], float]:
 @pytest.mark.parametrize("shuffle", [None, 7])
 def test_the_optimum_is_the_greatest_pay(name, shuffle):
     world = GameWorld(name)
-    for agents in [n for n in GAMES[name].few if n <= 3]:
+    for agents in [n for n in GAMES[name].small_sizes if n <= 3]:
         task = world.task(agents, shuffle=shuffle)
         best = max(pays(world, task).values())
         assert world.optimum(task).value == best and world.optimum(task).exact

@@ -11,7 +11,7 @@ from evolvent.errors import ConfigError
 from evolvent.trajectory import Task
 from evolvent.worlds.panel import Sizes
 from evolvent.worlds.teams.rescue import LOST, RescueWorld
-from evolvent.worlds.teams.rescue_maps import NEVER, arrivals, burn_times, orders, walls_of
+from evolvent.worlds.teams.rescue_maps import NEVER, arrival_times, burn_times, parse_walls, plan_actions
 
 STAY, NORTH, SOUTH, WEST, EAST, LIFT = range(6)
 OPEN = ["....." for _ in range(5)]
@@ -38,13 +38,13 @@ def begun(task, places, *, horizon=20):
 
 
 def test_ways_and_fires():
-    walls = walls_of({"walls": ["..#", ".#.", "..."]})
-    assert arrivals(walls, (0, 0)).tolist() == [[0, 1, NEVER], [1, NEVER, 5], [2, 3, 4]]
+    walls = parse_walls({"walls": ["..#", ".#.", "..."]})
+    assert arrival_times(walls, (0, 0)).tolist() == [[0, 1, NEVER], [1, NEVER, 5], [2, 3, 4]]
     spec = {"walls": ["..#", ".#.", "..."], "fires": [[2, 2, 3, 2]]}
     assert burn_times(spec).tolist() == [[11, 13, NEVER], [9, NEVER, 5], [7, 5, 3]]
     burns = burn_times(spec)
-    assert arrivals(walls, (0, 0), burns).tolist() == [[0, 1, NEVER], [1, NEVER, NEVER], [2, 3, NEVER]]
-    assert arrivals(walls, (0, 0), burns, now=8)[1, 0] == NEVER  # it burns from step 9, and is reached at step 9
+    assert arrival_times(walls, (0, 0), burns).tolist() == [[0, 1, NEVER], [1, NEVER, NEVER], [2, 3, NEVER]]
+    assert arrival_times(walls, (0, 0), burns, time=8)[1, 0] == NEVER  # it burns from step 9, and is reached at step 9
 
 
 def test_two_lift_together():
@@ -58,7 +58,7 @@ def test_two_lift_together():
 
 def test_the_episode_ends_with_the_last_victim():
     _, batch = begun(level(), [(0, 2), (0, 0)])
-    assert batch._look(np.array([0])).available[0].tolist() == [
+    assert batch._observe(np.array([0])).available[0].tolist() == [
         [True, False, True, True, True, True],
         [True, False, True, False, True, False],
     ]
@@ -86,7 +86,7 @@ def test_fire_kills_and_takes():
 def test_what_an_agent_sees():
     task = level(["..#..", ".....", ".....", ".....", "....."], victims=((1, 1, 2),), fires=((2, 0, 0, 50),), agents=3)
     _, batch = begun(task, [(0, 0), (1, 1), (1, 1)])
-    view = batch._look(np.array([0]))
+    view = batch._observe(np.array([0]))
     near, own = view.observation[0, 0, :100].reshape(5, 5, 4), view.observation[0, 0, 100:]
     blocked = np.ones((5, 5))
     blocked[2:, 2:] = [[0, 0, 1], [0, 0, 0], [0, 0, 0]]
@@ -151,13 +151,13 @@ def test_the_expert_is_as_good_as_trying_everything(task, expected):
 
 
 def test_orders_avoid_what_will_burn():
-    walls = walls_of({"walls": ["...", "...", "..."]})
+    walls = parse_walls({"walls": ["...", "...", "..."]})
     burns = np.full((3, 3), NEVER)
     burns[0, 1] = 1
-    found = orders(walls, burns, 0, agents=np.array([[0, 0]]), victims=np.array([[0, 2, 1]]))
+    found = plan_actions(walls, burns, 0, agents=np.array([[0, 0]]), victims=np.array([[0, 2, 1]]))
     assert found.tolist() == [SOUTH]
     burns[0, 0] = 3
-    assert orders(walls, burns, 0, agents=np.array([[0, 0]]), victims=np.zeros((0, 3), int)).tolist() == [SOUTH]
+    assert plan_actions(walls, burns, 0, agents=np.array([[0, 0]]), victims=np.zeros((0, 3), int)).tolist() == [SOUTH]
 
 
 @pytest.fixture(scope="module")
@@ -189,7 +189,7 @@ def test_the_expert_wins_every_task(world):
 
 def test_the_same_weights_fit_any_team(world):
     task = world.tasks("train", "seen")[0]
-    specs = {world.batch([world.resized(task, n)], 1).spec for n in (1, 2, 7, 12)}
+    specs = {world.batch([world.resize_team(task, n)], 1).spec for n in (1, 2, 7, 12)}
     assert len({(s.observation, s.actions, s.state) for s in specs}) == 1 and {s.agents for s in specs} == {1, 2, 7, 12}
     roomy = RescueWorld(grid=7, agents=12).batch([task], 1)
     view = roomy.reset([0])
@@ -202,9 +202,9 @@ def test_mistakes_are_refused(world):
     with pytest.raises(ConfigError, match="levels of another size"):
         RescueWorld(grid=9).batch(world.tasks("train", "seen"), 1)
     with pytest.raises(ConfigError, match="larger than the room"):
-        RescueWorld(grid=7, agents=2).batch([world.resized(world.tasks("train", "seen")[0], 5)], 1)
+        RescueWorld(grid=7, agents=2).batch([world.resize_team(world.tasks("train", "seen")[0], 5)], 1)
     with pytest.raises(ConfigError, match="1 to 12"):
-        world.resized(world.tasks("train", "seen")[0], 13)
+        world.resize_team(world.tasks("train", "seen")[0], 13)
 
 
 def test_a_scene_shows_what_is_there():

@@ -17,7 +17,7 @@ from evolvent.worlds.tools.projects import Agenda, Item, Project
 from evolvent.worlds.tools.scoring import table_match
 from evolvent.worlds.tools.sheet import Sheet
 from evolvent.worlds.tools.sheets import Book
-from evolvent.worlds.tools.table import Table, compute, name_of, number_of, position_of, spans
+from evolvent.worlds.tools.table import Table, compute_formula, format_position, iterate_range, parse_position, to_cell
 from evolvent.worlds.tools.todo import Todo
 
 SMALL = Sizes(train=60, dev=20, test=40)
@@ -106,8 +106,8 @@ def test_the_state_is_compared_without_ids():
         ),
     )
     assert other != AGENDA
-    assert other.visible() == AGENDA.visible()
-    assert do("update_project", project_id=31, is_favorite=True)[0].visible() != AGENDA.visible()
+    assert other.comparable_state() == AGENDA.comparable_state()
+    assert do("update_project", project_id=31, is_favorite=True)[0].comparable_state() != AGENDA.comparable_state()
 
 
 def todo_oracle(question: str, agenda: Agenda):
@@ -160,7 +160,7 @@ def expert_end(world, task):
     box = world.toolbox(task)
     state = box.start
     for action in world.expert(task):
-        call = world.grammar.read(action)
+        call = world.grammar.parse_call(action)
         state, result = box.call(state, call)
         assert not result.failed
     return question, box.start, state, call
@@ -191,14 +191,14 @@ TABLE = Table((("item", "kind", "price"), ("fern", "wood", 4), ("opal", "wax", 1
 
 
 def test_positions():
-    assert [position_of(text) for text in ("A1", "c4", " Z99 ")] == [(0, 0), (3, 2), (98, 25)]
-    assert [name_of(place) for place in ((0, 0), (3, 2), (98, 25))] == ["A1", "C4", "Z99"]
-    assert list(spans("A2", "B3")) == [(1, 0), (1, 1), (2, 0), (2, 1)]
+    assert [parse_position(text) for text in ("A1", "c4", " Z99 ")] == [(0, 0), (3, 2), (98, 25)]
+    assert [format_position(place) for place in ((0, 0), (3, 2), (98, 25))] == ["A1", "C4", "Z99"]
+    assert list(iterate_range("A2", "B3")) == [(1, 0), (1, 1), (2, 0), (2, 1)]
     for text in ("", "1A", "A0", "A100", "AA1", "A1:B2"):
         with pytest.raises(InvalidAction):
-            position_of(text)
+            parse_position(text)
     with pytest.raises(InvalidAction):
-        list(spans("B2", "A3"))
+        list(iterate_range("B2", "A3"))
 
 
 @pytest.mark.parametrize(
@@ -207,12 +207,12 @@ def test_positions():
 )
 def test_formulas(operator, value):
     """Text among the cells does not count."""
-    assert compute(operator, ["price", 4, 15, "", 9]) == value
+    assert compute_formula(operator, ["price", 4, 15, "", 9]) == value
 
 
 def test_formulas_that_cannot_be():
-    assert compute("MINUS", [4, 15]) == -11
-    assert (compute("SUM", []), compute("COUNT", ["a"])) == (0, 0)
+    assert compute_formula("MINUS", [4, 15]) == -11
+    assert (compute_formula("SUM", []), compute_formula("COUNT", ["a"])) == (0, 0)
     for operator, cells in (
         ("MINUS", [1, 2, 3]),
         ("AVERAGE", ["a"]),
@@ -221,43 +221,43 @@ def test_formulas_that_cannot_be():
         ("PRODUCT", [10**9] * 3),
     ):
         with pytest.raises(InvalidAction):
-            compute(operator, cells)
+            compute_formula(operator, cells)
 
 
 def test_sorting_keeps_the_head_and_moves_notes():
     noted = TABLE.with_note((2, 2), "dear")
-    down = noted.sorted_by(2, descending=True)
+    down = noted.sort_by(2, descending=True)
     assert [row[0] for row in down.rows] == ["item", "opal", "drum", "fern"]
-    assert down.note((1, 2)) == "dear"
+    assert down.note_at((1, 2)) == "dear"
     mixed = Table((("x",), ("b",), (2,), ("",), ("a",), (10,)))
-    assert [row[0] for row in mixed.sorted_by(0, descending=False).rows] == ["x", 2, 10, "a", "b", ""]
-    assert [row[0] for row in mixed.sorted_by(0, descending=True).rows] == ["x", "b", "a", 10, 2, ""]
+    assert [row[0] for row in mixed.sort_by(0, descending=False).rows] == ["x", 2, 10, "a", "b", ""]
+    assert [row[0] for row in mixed.sort_by(0, descending=True).rows] == ["x", "b", "a", 10, 2, ""]
     with pytest.raises(InvalidAction):
-        TABLE.sorted_by(3, descending=False)
+        TABLE.sort_by(3, descending=False)
 
 
 def test_inserting_and_deleting():
-    grown = TABLE.inserted([["harp", "clay", 7]], 4, rows=True)
+    grown = TABLE.insert_lines([["harp", "clay", 7]], 4, rows=True)
     assert grown.rows[4] == ("harp", "clay", 7)
-    wider = TABLE.with_note((1, 2), "n").inserted([["sold", "1", 2]], 1, rows=False)
+    wider = TABLE.with_note((1, 2), "n").insert_lines([["sold", "1", 2]], 1, rows=False)
     assert wider.rows[:2] == (("item", "sold", "kind", "price"), ("fern", 1, "wood", 4))
     assert wider.rows[3] == ("drum", "", "wood", 9)
-    assert (wider.note((1, 3)), wider.note((1, 2))) == ("n", "")
-    left = TABLE.with_note((3, 0), "n").deleted([1, 2], rows=True)
+    assert (wider.note_at((1, 3)), wider.note_at((1, 2))) == ("n", "")
+    left = TABLE.with_note((3, 0), "n").delete_lines([1, 2], rows=True)
     assert left.rows == (("item", "kind", "price"), ("drum", "wood", 9))
-    assert left.note((1, 0)) == "n"
-    assert TABLE.deleted([1], rows=False).rows[1] == ("fern", 4)
+    assert left.note_at((1, 0)) == "n"
+    assert TABLE.delete_lines([1], rows=False).rows[1] == ("fern", 4)
     for indexes in ([], [4], [-1], [0, 1, 2, 3]):
         with pytest.raises(InvalidAction):
-            TABLE.deleted(indexes, rows=True)
+            TABLE.delete_lines(indexes, rows=True)
     with pytest.raises(InvalidAction):
-        TABLE.inserted([["x"]], 9, rows=True)
+        TABLE.insert_lines([["x"]], 9, rows=True)
 
 
 def test_writing_grows_and_trims():
-    assert TABLE.written([((4, 2), "28")]).rows[4] == ("", "", 28)
-    assert TABLE.written([((4, 2), 1)]).written([((4, 2), "")]) == TABLE
-    assert [number_of(value) for value in ("5", "5.50", " x ", 5.0, True, None, "1e9")] == [
+    assert TABLE.with_cells([((4, 2), "28")]).rows[4] == ("", "", 28)
+    assert TABLE.with_cells([((4, 2), 1)]).with_cells([((4, 2), "")]) == TABLE
+    assert [to_cell(value) for value in ("5", "5.50", " x ", 5.0, True, None, "1e9")] == [
         5,
         5.5,
         "x",
@@ -275,11 +275,11 @@ def test_tables_stay_rectangles_without_empty_edges(changes, seed):
         place = (seed + 7 * at) % 6
         try:
             table = {
-                "sort": lambda t, p: t.sorted_by(p % 4, descending=p > 2),
-                "row": lambda t, p: t.inserted([[p, "a"]], p, rows=True),
-                "col": lambda t, p: t.inserted([["h", p]], p, rows=False),
-                "drop": lambda t, p: t.deleted([p], rows=p % 2 == 0),
-                "write": lambda t, p: t.written([((p, p), p)]),
+                "sort": lambda t, p: t.sort_by(p % 4, descending=p > 2),
+                "row": lambda t, p: t.insert_lines([[p, "a"]], p, rows=True),
+                "col": lambda t, p: t.insert_lines([["h", p]], p, rows=False),
+                "drop": lambda t, p: t.delete_lines([p], rows=p % 2 == 0),
+                "write": lambda t, p: t.with_cells([((p, p), p)]),
             }[change](table, place)
         except InvalidAction:
             continue
@@ -405,9 +405,9 @@ def test_sheet_tasks_are_done_as_they_are_read():
     for task in every_task(SHEET):
         question, start, end, _ = expert_end(SHEET, task)
         name = question.split()[1]
-        table = start.table_of(name)
+        table = start.get_sheet(name)
         notes = {(table.rows[row][0], table.rows[0][column]): int(note) for (row, column), note in table.notes}
-        assert [list(row) for row in end.table_of(name).rows] == sheet_oracle(question, table.rows, notes), question
+        assert [list(row) for row in end.get_sheet(name).rows] == sheet_oracle(question, table.rows, notes), question
         assert [one for one in end.sheets if one[0] != name] == [one for one in start.sheets if one[0] != name]
 
 
@@ -441,4 +441,4 @@ def test_the_reported_score_is_the_originals_cell_match():
     env = SHEET.make(task)
     name = env.reset()[0].split()[1]
     info = env.step(f"open_sheet {name}")[4]
-    assert info["score"] == table_match(end.table_of(name).rows, start.table_of(name).rows)
+    assert info["score"] == table_match(end.get_sheet(name).rows, start.get_sheet(name).rows)

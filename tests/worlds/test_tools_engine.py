@@ -10,13 +10,15 @@ from evolvent.errors import InvalidAction
 from evolvent.messages import Call
 from evolvent.worlds.grammar import Parsed
 from evolvent.worlds.tools.calls import ToolGrammar, compact
-from evolvent.worlds.tools.engine import UNKNOWN_TOOL, Toolbox, tool
-from evolvent.worlds.tools.kinds import Draw, canonical
+from evolvent.worlds.tools.engine import UNKNOWN_TOOL, Toolbox, build_tool
+from evolvent.worlds.tools.kinds import Draw, digest_task
 
-ADD = tool(lambda state, given: ((*state, given["number"]), len(state) + 1), "add(number: integer)", "Keep a number.")
-NOTE = tool(lambda state, given: (state, dict(given)), "note(position: string, content: string)", "Say it back.")
-ANY = tool(lambda state, given: (state, given["answer"]), "finish(answer: any)", "End.")
-PICK = tool(
+ADD = build_tool(
+    lambda state, given: ((*state, given["number"]), len(state) + 1), "add(number: integer)", "Keep a number."
+)
+NOTE = build_tool(lambda state, given: (state, dict(given)), "note(position: string, content: string)", "Say it back.")
+ANY = build_tool(lambda state, given: (state, given["answer"]), "finish(answer: any)", "End.")
+PICK = build_tool(
     lambda state, given: (state, dict(given)),
     "pick(start?: string, end?: string, cells?: array, exact?: boolean, operator: string)",
     "Say it back.",
@@ -27,7 +29,7 @@ def refuse(state, given):
     raise InvalidAction(f"there is no {given['name']}", value=given)
 
 
-BOX = Toolbox((ADD, NOTE, ANY, PICK, tool(refuse, "find(name: string)", "Never finds.")), ())
+BOX = Toolbox((ADD, NOTE, ANY, PICK, build_tool(refuse, "find(name: string)", "Never finds.")), ())
 PLAIN, JSON = ToolGrammar(BOX.specs), ToolGrammar(BOX.specs, "json")
 
 
@@ -109,7 +111,7 @@ def test_a_truth_value_is_not_any_text():
 )
 def test_every_form_is_the_same_call(text):
     for grammar in (PLAIN, JSON):
-        assert grammar.read(text) == Call("add", {"number": 7})
+        assert grammar.parse_call(text) == Call("add", {"number": 7})
 
 
 @pytest.mark.parametrize(
@@ -133,7 +135,7 @@ def test_every_form_is_the_same_call(text):
     ],
 )
 def test_the_short_form(text, arguments):
-    assert dict(PLAIN.read(text).arguments) == arguments
+    assert dict(PLAIN.parse_call(text).arguments) == arguments
 
 
 @pytest.mark.parametrize(
@@ -167,7 +169,7 @@ def test_the_short_form(text, arguments):
 def test_what_is_no_call_is_refused_and_never_run(text):
     """Reading raises InvalidAction, or the arguments do not fit; the state stays."""
     try:
-        call = PLAIN.read(text)
+        call = PLAIN.parse_call(text)
     except InvalidAction as problem:
         assert problem.what
     else:
@@ -177,17 +179,20 @@ def test_what_is_no_call_is_refused_and_never_run(text):
 
 def test_arguments_that_a_tool_does_not_have_are_not_lost():
     call = Call("add", {"number": 7, "more": 1})
-    assert PLAIN.read(PLAIN.write(call)) == call
+    assert PLAIN.parse_call(PLAIN.format_call(call)) == call
     assert BOX.call((), call)[1].failed
 
 
 def test_thoughts_are_kept_apart():
     for grammar in (PLAIN, JSON):
-        parsed = Parsed(grammar.write(Call("add", {"number": 7})), "I need it.\nReally.")
+        parsed = Parsed(grammar.format_call(Call("add", {"number": 7})), "I need it.\nReally.")
         assert grammar.parse(grammar.render(parsed)) == parsed
-        alone = Parsed(grammar.write(Call("add", {"number": 7})))
+        alone = Parsed(grammar.format_call(Call("add", {"number": 7})))
         assert grammar.parse(grammar.render(alone)) == alone
-    assert JSON.render(Parsed(JSON.write(Call("add", {"number": 7})))) == 'Action: add with Action Input: {"number": 7}'
+    assert (
+        JSON.render(Parsed(JSON.format_call(Call("add", {"number": 7}))))
+        == 'Action: add with Action Input: {"number": 7}'
+    )
 
 
 TEXTS = st.text(max_size=12) | st.sampled_from(
@@ -215,14 +220,14 @@ def test_what_is_written_is_read_back(made, data):
     name, parts = made
     call = Call(name, {key: data.draw(values) for key, values in parts.items()})
     for grammar in (PLAIN, JSON):
-        read = grammar.read(grammar.write(call))
+        read = grammar.parse_call(grammar.format_call(call))
         assert (read.name, dict(read.arguments)) == (name, dict(call.arguments))
 
 
 @given(st.text(max_size=60) | st.builds("{} {}".format, st.sampled_from(sorted(BOX.specs)), st.text(max_size=30)))
 def test_any_text_is_read_or_refused(text):
     try:
-        call = PLAIN.read(text)
+        call = PLAIN.parse_call(text)
     except InvalidAction:
         return
     BOX.call((), call)
@@ -242,16 +247,16 @@ def test_draws_come_from_names_alone():
     assert drawn == [again.below(1000) for _ in range(600)]
     assert drawn != [other.below(1000) for _ in range(600)]
     assert drawn[:4] == [817, 476, 951, 45]  # the same on every machine
-    assert sorted(Draw("b").some(5, range(5))) == [0, 1, 2, 3, 4]
+    assert sorted(Draw("b").sample(5, range(5))) == [0, 1, 2, 3, 4]
 
 
 @given(st.permutations(["a", "b", "c", "d"]))
 def test_the_canonical_form_forgets_names_and_nothing_else(names):
     one, two, three, four = names
     graph = {one: (1, [two, three]), two: (2, [one]), three: (3, [three]), four: (4, [])}
-    key = canonical(("k",), [one], graph)
-    assert key == canonical(("k",), ["a"], {"a": (1, ["b", "c"]), "b": (2, ["a"]), "c": (3, ["c"]), "x": (9, [])})
-    assert key != canonical(("k",), [one], {**graph, three: (5, [three])})
-    assert key != canonical(("k",), [one], {**graph, three: (3, [two])})
-    assert key != canonical(("l",), [one], graph)
-    assert key != canonical(("k",), [one], graph, extra=1)
+    key = digest_task(("k",), [one], graph)
+    assert key == digest_task(("k",), ["a"], {"a": (1, ["b", "c"]), "b": (2, ["a"]), "c": (3, ["c"]), "x": (9, [])})
+    assert key != digest_task(("k",), [one], {**graph, three: (5, [three])})
+    assert key != digest_task(("k",), [one], {**graph, three: (3, [two])})
+    assert key != digest_task(("l",), [one], graph)
+    assert key != digest_task(("k",), [one], graph, extra=1)

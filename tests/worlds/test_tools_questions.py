@@ -11,8 +11,8 @@ from evolvent.messages import Call
 from evolvent.worlds.panel import Sizes
 from evolvent.worlds.tools.academia import Academia
 from evolvent.worlds.tools.movie import Movie
-from evolvent.worlds.tools.places import REACH, Atlas, Place
-from evolvent.worlds.tools.scoring import kilometres
+from evolvent.worlds.tools.places import MAX_DAY_OFFSET, Atlas, City
+from evolvent.worlds.tools.scoring import distance_km
 from evolvent.worlds.tools.weather import Weather
 
 SMALL = Sizes(train=60, dev=20, test=40)
@@ -28,7 +28,7 @@ def answers(world, task):
     """The question, the data behind the tools, and what the expert says at the end."""
     question, _ = world.make(task).reset()
     *_, finish = world.expert(task)
-    return question, world.toolbox(task).start, world.grammar.read(finish).arguments["answer"]
+    return question, world.toolbox(task).start, world.grammar.parse_call(finish).arguments["answer"]
 
 
 def weather_oracle(question: str, atlas: Atlas):
@@ -42,19 +42,19 @@ def weather_oracle(question: str, atlas: Atlas):
     if what == "elevation":
         return place.elevation
     if what == "distance":
-        return round(kilometres(place.point, atlas.places[to].point), -2)
+        return round(distance_km(place.point, atlas.cities[to].point), -2)
     offsets = []
     for day in re.findall(days, when):
         number = int((re.findall(r"\d", day) or ["1"])[0])
         offsets.append({"today": 0, "tomorrow": 1, "yesterday": -1}.get(day, -number if "ago" in day else number))
     if what == "air quality level":
-        index = place.days[offsets[0] + REACH][5]
+        index = place.days[offsets[0] + MAX_DAY_OFFSET][5]
         return ["good", "fair", "moderate", "poor", "very poor", "extremely poor"][index // 20]
-    return max(place.days[offset + REACH][FIELDS.index(what)] for offset in offsets)
+    return max(place.days[offset + MAX_DAY_OFFSET][FIELDS.index(what)] for offset in offsets)
 
 
-def weather_place(where: str, atlas: Atlas) -> Place:
-    places = atlas.places
+def weather_place(where: str, atlas: Atlas) -> City:
+    places = atlas.cities
     if where == "the city where i am":
         return places[atlas.home]
     if found := re.fullmatch(r"the (higher|lower) of (\w+) and (\w+)", where):
@@ -62,7 +62,7 @@ def weather_place(where: str, atlas: Atlas) -> Place:
         return pick(places[found[2]], places[found[3]], key=lambda place: place.elevation)
     if found := re.fullmatch(r"the one of (\w+) and (\w+) (nearer to|farther from) (\w+)", where):
         pick, to = min if found[3] == "nearer to" else max, places[found[4]].point
-        return pick(places[found[1]], places[found[2]], key=lambda place: kilometres(place.point, to))
+        return pick(places[found[1]], places[found[2]], key=lambda place: distance_km(place.point, to))
     return places[where]
 
 
@@ -106,14 +106,14 @@ def movie_oracle(question: str, archive):
         one = film_oracle(re.sub("^(who|which) is ", "", question), archive)
         return one.title if hasattr(one, "title") else one.name
     fields = {
-        "release date": lambda film: film.released,
+        "release date": lambda film: film.release_date,
         "budget": lambda film: film.budget,
         "revenue": lambda film: film.revenue,
         "vote average": lambda film: film.rating,
-        "genre": lambda film: film.described["genre"],
-        "production company": lambda film: film.described["company"],
-        "production country": lambda film: film.described["country"],
-        "keyword": lambda film: film.described["keyword"],
+        "genre": lambda film: film.descriptors["genre"],
+        "production company": lambda film: film.descriptors["company"],
+        "production country": lambda film: film.descriptors["country"],
+        "keyword": lambda film: film.descriptors["keyword"],
         "french title": lambda film: film.titles["FR"],
         "dutch title": lambda film: film.titles["NL"],
         "birthday": lambda one: one.birthday,
@@ -197,7 +197,7 @@ def days(*values):
 ATLAS = Atlas(
     date(2024, 2, 28),
     "arvik",
-    {"arvik": Place("arvik", 50, 10, 300, days(*range(15))), "belmor": Place("belmor", 50, 20, 900, days(*range(15)))},
+    {"arvik": City("arvik", 50, 10, 300, days(*range(15))), "belmor": City("belmor", 50, 20, 900, days(*range(15)))},
 )
 BOX = WEATHER.toolbox(WEATHER.tasks("dev", "seen")[0])
 
@@ -234,7 +234,7 @@ def test_days_are_read_relative_to_today():
     ):
         assert ask(tool, **here, start_date=start, end_date=end).failed
     assert ask("get_current_temp", **here, current_date="2024-02-27").failed
-    assert timedelta(days=REACH).days == 7
+    assert timedelta(days=MAX_DAY_OFFSET).days == 7
 
 
 def test_places_are_found_within_50_km():

@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evolvent.worlds.tools.scoring import grain, kilometres, met, same_answer, same_result, table_match
+from evolvent.worlds.tools.scoring import (
+    distance_km,
+    mark_reached,
+    round_share_down,
+    same_answer,
+    same_result,
+    table_match,
+)
 
 
 @pytest.mark.parametrize(
@@ -53,10 +60,10 @@ def test_what_is_said_counts(expected, got):
 
 
 def test_distances_on_the_sphere():
-    assert kilometres((0, 0), (0, 180)) == pytest.approx(math.pi * 6371)
-    assert kilometres((0, 0), (90, 0)) == pytest.approx(math.pi * 6371 / 2)
-    assert kilometres((50, 10), (50, 10)) == 0
-    assert kilometres((0, 0), (0, 1)) == pytest.approx(111.19, abs=0.01)
+    assert distance_km((0, 0), (0, 180)) == pytest.approx(math.pi * 6371)
+    assert distance_km((0, 0), (90, 0)) == pytest.approx(math.pi * 6371 / 2)
+    assert distance_km((50, 10), (50, 10)) == 0
+    assert distance_km((0, 0), (0, 1)) == pytest.approx(111.19, abs=0.01)
 
 
 def test_places_within_50_km_are_the_same():
@@ -70,11 +77,11 @@ def test_places_within_50_km_are_the_same():
 
 def test_every_subgoal_is_met_once():
     subgoals = ["a", "b", "a"]
-    assert met(subgoals, 0, "a") == 0b001
-    assert met(subgoals, 0b001, "a") == 0b101
-    assert met(subgoals, 0b101, "a") == 0b101
-    assert met(subgoals, 0b101, "b") == 0b111
-    assert met(subgoals, 0, "c") == 0
+    assert mark_reached(subgoals, 0, "a") == 0b001
+    assert mark_reached(subgoals, 0b001, "a") == 0b101
+    assert mark_reached(subgoals, 0b101, "a") == 0b101
+    assert mark_reached(subgoals, 0b101, "b") == 0b111
+    assert mark_reached(subgoals, 0, "c") == 0
 
 
 def test_tables_are_compared_over_the_union_of_their_extents():
@@ -92,6 +99,6 @@ def test_tables_are_compared_over_the_union_of_their_extents():
 def test_grains_add_up_exactly(parts):
     """Differences of grains are exact, so that rewards of growths add up to the whole."""
     total = sum(parts)
-    shares = [grain(sum(parts[:end]) / total) for end in range(len(parts) + 1)]
+    shares = [round_share_down(sum(parts[:end]) / total) for end in range(len(parts) + 1)]
     assert sum(after - before for before, after in pairwise(shares)) == 1.0
     assert all(share <= sum(parts[:end]) / total for end, share in enumerate(shares))

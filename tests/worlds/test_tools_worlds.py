@@ -202,7 +202,7 @@ def _any_call(world, spec, rng):
         "array": lambda: [[rng.choice(words), rng.randrange(99), rng.random()]],
         "any": lambda: rng.choice([5, 1.2345, "elsewhere", rng.choice(words)]),
     }
-    return world.write(Call(spec.name, {one.name: values[one.type]() for one in spec.arguments}))
+    return world.format_call(Call(spec.name, {one.name: values[one.type]() for one in spec.arguments}))
 
 
 def test_plans_and_questions_are_in_the_vocabulary_and_short(world):
@@ -274,7 +274,7 @@ def test_the_toolbox_needs_no_text(world):
     box = world.toolbox(task)
     state = box.start
     for action in JSON[world.name].expert(task):
-        call = world.grammar.read(action)
+        call = world.grammar.parse_call(action)
         assert box.call(state, Call("fly"))[0] is state
         assert box.call(state, Call(call.name, {**call.arguments, "more": 1}))[0] is state
         state, result = box.call(state, call)
@@ -321,7 +321,7 @@ def test_check_valid_actions_lists_the_tools():
 
 def _of_list(world, task, name):
     """The arguments of the calls of a tool that are listed at the start."""
-    listed = map(world.grammar.read, world.make(task).reset()[1]["admissible"])
+    listed = map(world.grammar.parse_call, world.make(task).reset()[1]["admissible"])
     return [dict(call.arguments) for call in listed if call.name == name]
 
 
@@ -329,7 +329,7 @@ def test_the_place_of_the_right_answer_among_the_listed_ones_says_nothing():
     """Who sorts the numbers listed for `finish` finds the right one anywhere."""
     world, places = WORLDS["weather"], []
     for task in (task for tier in world.tiers for task in world.tasks("test", tier)):
-        right = world.grammar.read(world.expert(task)[-1]).arguments["answer"]
+        right = world.grammar.parse_call(world.expert(task)[-1]).arguments["answer"]
         if isinstance(right, int):
             listed = sorted(given["answer"] for given in _of_list(world, task, "finish"))
             places.append(listed.index(right) / (len(listed) - 1))
@@ -340,11 +340,11 @@ def test_the_place_of_the_right_answer_among_the_listed_ones_says_nothing():
 def test_readings_and_dates_are_listed_alike_for_all_that_could_be_meant():
     world = WORLDS["weather"]
     for task in world.tasks("test", "evo"):
-        for call in map(world.grammar.read, world.expert(task)):
+        for call in map(world.grammar.parse_call, world.expert(task)):
             if {"latitude", "longitude"} <= call.arguments.keys():
                 when = {name: value for name, value in call.arguments.items() if "tude" not in name}
                 same = [given for given in _of_list(world, task, call.name) if when.items() <= given.items()]
-                assert len(same) == len(world.toolbox(task).start.places)
+                assert len(same) == len(world.toolbox(task).start.cities)
     world = WORLDS["todo"]
     for task in world.tasks("test", "evo"):
         listed = _of_list(world, task, "update_task")

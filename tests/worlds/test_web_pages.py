@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from pytest import mark, raises
 
 from evolvent.errors import SampleInvalid
-from evolvent.worlds.web_replay.pages import MOST_DEPTH, Element, parse_page, prune, render
+from evolvent.worlds.web_replay.pages import MAX_DEPTH, Element, parse_page, prune, render
 
 PAGE = """<html backend_node_id="1"><body backend_node_id="2">
   <div backend_node_id="3"><div backend_node_id="4"><a backend_node_id="5" href="http://x.y" title="Go  home"><text>Home
@@ -107,11 +107,11 @@ def test_hostile_pages_are_read_in_linear_time(source: str) -> None:
 
 
 def test_deep_and_crossed_elements() -> None:
-    deep = "<div title=x>" * (MOST_DEPTH - 2) + '<a backend_node_id="1">x</a>'
-    assert shown(deep, "1").count("<div x>") == MOST_DEPTH - 2
+    deep = "<div title=x>" * (MAX_DEPTH - 2) + '<a backend_node_id="1">x</a>'
+    assert shown(deep, "1").count("<div x>") == MAX_DEPTH - 2
     assert shown("<b><i>" * 200 + "</b>" * 100_000 + '<a backend_node_id="1">x</a>', "1") == "<a id=1> x </a>"
     with raises(SampleInvalid, match="too large"):
-        parse_page("<div>" * (MOST_DEPTH + 1))
+        parse_page("<div>" * (MAX_DEPTH + 1))
     for nothing in ("", "  \n"):
         with raises(SampleInvalid, match="no size"):
             parse_page(nothing)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from evolvent.errors import ConfigError, InvalidAction, SessionGone, UnsafeFile, VersionMismatch, WorldError
-from evolvent.grade.web_actions import Rules, WebAction, score_step
+from evolvent.grade.web_actions import ScoringRules, WebAction, score_step
 from evolvent.trajectory import Step, Task, Trajectory
 from evolvent.worlds.base import SPLITS
 from evolvent.worlds.check import check_env
@@ -23,7 +23,7 @@ from evolvent.worlds.crafting import words_of
 from evolvent.worlds.grammar import Parsed
 from evolvent.worlds.panel import Sizes
 from evolvent.worlds.web_replay.generated import generate_row, generate_rows, write_rows
-from evolvent.worlds.web_replay.records import read_ranks, read_task
+from evolvent.worlds.web_replay.records import parse_task, read_ranks
 from evolvent.worlds.web_replay.world import WebGrammar, WebReplayWorld
 
 WORLD = WebReplayWorld()
@@ -101,7 +101,7 @@ def test_the_fixture_has_fifty_pages() -> None:
     assert not [target for target in targets if target.unscorable]
     assert {target.operation for target in targets} == {"CLICK", "TYPE", "SELECT"}
     # what happens in the data happens here: misses, exact successes that are impossible, two right elements, brackets
-    assert 0 < sum(target.missed for target in targets) <= sum(target.hidden for target in targets) < 15
+    assert 0 < sum(target.is_missed for target in targets) <= sum(target.is_hidden for target in targets) < 15
     assert any(len(target.positives) > 1 for target in targets)
     assert any("]" in target.value for target in targets)
 
@@ -126,16 +126,16 @@ def test_generated_rows_are_in_the_official_format() -> None:
 def test_written_rows_are_read_as_they_were_made(tmp_path: Path) -> None:
     ranks = write_rows(tmp_path, pages=50, seed=0)
     world = WebReplayWorld(tmp_path, ranks)
-    made = {WORLD.recorded(task).id: task for task in TASKS}
+    made = {WORLD.get_record(task).id: task for task in TASKS}
     read = [task for split in SPLITS for task in world.tasks(split, "seen")]
     assert len(read) == len(made)
     assert {task.split for task in read} == {"train", "test"}
     for task in read:
-        other = made[world.recorded(task).id]
-        assert world.recorded(task) == WORLD.recorded(other)
+        other = made[world.get_record(task).id]
+        assert world.get_record(task) == WORLD.get_record(other)
         assert world.targets(task) == WORLD.targets(other)
         assert world.make(task).reset()[0] == WORLD.make(other).reset()[0]
-        assert (world.name, task.kind) == ("mind2web", world.recorded(task).website)
+        assert (world.name, task.kind) == ("mind2web", world.get_record(task).website)
 
 
 def test_a_task_by_hand(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_histories(tmp_path: Path, history: Any, told: str | None) -> None:
 
 def test_values_may_hold_back_quotes(tmp_path: Path) -> None:
     steps = [action(f"u{at}", [12], [11], op="TYPE", value=value) for at, value in enumerate(("a`b", "x `y` z", "`q`"))]
-    world = world_of(tmp_path, [row("t", *steps)], rules=Rules(step_success="exact"))
+    world = world_of(tmp_path, [row("t", *steps)], rules=ScoringRules(step_success="exact"))
     _, rewards, score = played(world, only(world), list(world.expert(only(world))))
     assert rewards == [1.0, 1.0, 1.0] and score.success is True
 
@@ -185,15 +185,15 @@ def test_values_may_hold_back_quotes(tmp_path: Path) -> None:
 def test_exact_success_may_be_impossible(tmp_path: Path) -> None:
     """The first right element, 12, is ranked behind the first three, the second is not; of all five both are."""
     for top_k, impossible in ((3, True), (5, False)):
-        world = world_of(tmp_path, [TWO], RANKS, top_k=top_k, rules=Rules("exact"))
+        world = world_of(tmp_path, [TWO], RANKS, top_k=top_k, rules=ScoringRules("exact"))
         target = world.targets(only(world))[0]
-        assert (target.missed, target.hidden) == (False, impossible)
+        assert (target.is_missed, target.is_hidden) == (False, impossible)
         score = score_step(WebAction("CLICK", "12"), target, world.rules)
         assert (score.success, score.impossible) == (float(not impossible), impossible)
     world = world_of(tmp_path, [TWO], RANKS, top_k=1)
-    assert world.targets(only(world))[0].missed
+    assert world.targets(only(world))[0].is_missed
     assert played(world, only(world), ["CLICK [12]", "TYPE [23] [a [b] c]"])[1] == [0.0, 1.0]
-    skipping = world_of(tmp_path, [TWO], RANKS, top_k=1, rules=Rules(miss="skip"))
+    skipping = world_of(tmp_path, [TWO], RANKS, top_k=1, rules=ScoringRules(miss="skip"))
     score = played(skipping, only(skipping), ["CLICK [12]", "TYPE [23] [a [b] c]"])[2]
     assert (score.success, score.raw, score.unit) == (False, 1.0, 1.0)
 
@@ -206,7 +206,11 @@ def test_only_what_is_on_the_page_is_shown(tmp_path: Path) -> None:
         ranks = {"t_u1": {one: int(one != first) * 3 for one in ("11", "12", "99")}}
         world = world_of(tmp_path, [found], ranks, top_k=1)
         (target,) = world.targets(only(world))
-        assert (target.shown, target.missed, target.unscorable) == ({"12"} - ({"12"} if missed else set()), missed, "")
+        assert (target.shown_ids, target.is_missed, target.unscorable) == (
+            {"12"} - ({"12"} if missed else set()),
+            missed,
+            "",
+        )
 
 
 def parquet_file(path: Path, ranks: dict[str, dict[str, int]]) -> Path:
@@ -223,8 +227,8 @@ def test_ranks_come_as_json_or_parquet(tmp_path: Path) -> None:
     plain.write_text(json.dumps(RANKS), encoding="utf-8")
     nested.write_text(json.dumps({"ranks": RANKS, "scores": {}}), encoding="utf-8")
     for path in (plain, nested, parquet_file(tmp_path / "ranks.parquet", RANKS)):
-        assert read_ranks(path, first=99).of == RANKS
-        assert read_ranks(path, first=1).of == {"t_u1": {"11": 0}, "t_u2": {"23": 0}}
+        assert read_ranks(path, max_rank=99).by_step == RANKS
+        assert read_ranks(path, max_rank=1).by_step == {"t_u1": {"11": 0}, "t_u2": {"23": 0}}
 
 
 @pytest.mark.parametrize(
@@ -235,7 +239,7 @@ def test_other_files_are_no_ranks(tmp_path: Path, text: str) -> None:
     path = tmp_path / "ranks.json"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(ConfigError, match="cannot be read as ranks"):
-        read_ranks(path, first=5)
+        read_ranks(path, max_rank=5)
 
 
 def test_pickled_ranks_are_never_opened(tmp_path: Path) -> None:
@@ -245,7 +249,7 @@ def test_pickled_ranks_are_never_opened(tmp_path: Path) -> None:
         world_of(tmp_path, [TWO])
         WebReplayWorld(tmp_path, path)
     with pytest.raises(ConfigError, match="cannot be read"):
-        read_ranks(tmp_path / "none.parquet", first=5)
+        read_ranks(tmp_path / "none.parquet", max_rank=5)
 
 
 def test_without_ranks_every_candidate_is_shown(tmp_path: Path) -> None:
@@ -256,7 +260,7 @@ def test_without_ranks_every_candidate_is_shown(tmp_path: Path) -> None:
     for rank, one in enumerate([*own["actions"][0]["neg_candidates"], *own["actions"][0]["pos_candidates"]]):
         one["rank"] = rank
     world = world_of(tmp_path, [own], top_k=4)
-    assert world.targets(only(world))[0].shown == {"11", "12", "13", "14"}
+    assert world.targets(only(world))[0].shown_ids == {"11", "12", "13", "14"}
 
 
 def broken(part: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
@@ -295,7 +299,7 @@ def test_what_cannot_be_scored_is_counted(tmp_path: Path, rows: dict[str, Any]) 
 def test_rows_that_are_no_tasks_are_left_out_and_told(tmp_path: Path) -> None:
     rows = [TWO, 3, {}, row("none"), row("t", action("u", [1], [])), row("", action("u", [1], [])), row("u", "x")]
     world = world_of(tmp_path, rows)
-    assert [world.recorded(task).id for task in world.tasks("test", "seen")] == ["t", "u"]
+    assert [world.get_record(task).id for task in world.tasks("test", "seen")] == ["t", "u"]
     assert [problem.where for problem in world.invalid] == [f"test_task_0.json, row {at}" for at in (1, 2, 3, 4, 5)]
     (tmp_path / "test_task_0.json").write_text(json.dumps(rows[1:4]), encoding="utf-8")
     with pytest.raises(ConfigError, match="row 0"):
@@ -351,12 +355,12 @@ def test_experts_environments_and_words() -> None:
     known = set(WORLD.vocabulary() or ())
     for task in TASKS:
         targets = WORLD.targets(task)
-        plan = WORLD.explained(task)
+        plan = WORLD.explain(task)
         assert [step.action for step in plan] == list(WORLD.expert(task))
         assert all(step.thought for step in plan)
         seen, rewards, score = played(WORLD, task, [step.action for step in plan])
-        assert rewards == [float(not target.missed) for target in targets]
-        assert score.success == (not any(target.missed for target in targets))
+        assert rewards == [float(not target.is_missed) for target in targets]
+        assert score.success == (not any(target.is_missed for target in targets))
         for text in (*seen, *(f"{step.thought} {step.action}" for step in plan)):
             assert known.issuperset(words_of(text))
     for task in TASKS[:3]:
@@ -381,17 +385,17 @@ def test_evaluation_of_trajectories() -> None:
     whole = [Trajectory(task.id, task, tuple(Step("", text) for text in WORLD.expert(task))) for task in TASKS]
     found = WORLD.evaluate(whole)
     targets = [target for task in TASKS for target in WORLD.targets(task)]
-    missed = sum(target.missed for target in targets)
+    missed = sum(target.is_missed for target in targets)
     assert (found.steps, found.missed, found.scored) == (50, missed, 50)
     assert found.micro.success == pytest.approx(1 - missed / 50)
-    skipped = WORLD.evaluate(whole, rules=Rules(miss="skip"))
+    skipped = WORLD.evaluate(whole, rules=ScoringRules(miss="skip"))
     assert (skipped.micro.success, skipped.macro.success, skipped.scored) == (1.0, 1.0, 50 - missed)
     assert skipped.task_success == found.task_success
-    exact = WORLD.evaluate(whole, rules=Rules("exact"))
-    assert exact.impossible == sum(target.hidden for target in targets) >= missed
+    exact = WORLD.evaluate(whole, rules=ScoringRules("exact"))
+    assert exact.impossible == sum(target.is_hidden for target in targets) >= missed
     short = [Trajectory(one.id, one.task, one.steps[:1]) for one in whole]
     assert WORLD.evaluate(short).micro.success == pytest.approx(
-        sum(not WORLD.targets(task)[0].missed for task in TASKS) / 50
+        sum(not WORLD.targets(task)[0].is_missed for task in TASKS) / 50
     )
 
 
@@ -432,4 +436,4 @@ def test_options_are_checked() -> None:
 
 def test_a_row_keeps_its_hash_whatever_its_order() -> None:
     turned = dict(reversed(list(TWO.items())))
-    assert read_task(turned) == read_task(TWO)
+    assert parse_task(turned) == parse_task(TWO)

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from evolvent.cli.registry import EVERY, worlds
+from evolvent.cli.registry import ALL_WORLDS, load_worlds
 from evolvent.errors import ConfigError, WorldError
 from evolvent.trajectory import Task
 from evolvent.worlds.base import Forkable
@@ -24,15 +24,15 @@ WORLD = Worded(BASE, WORDINGS["lookup"])
 
 def test_a_goal_in_other_words():
     wording = Wording(r"reach (?P<goal>\d+)", ("get to {goal}",), ("{goal} it is",), ("go for {goal}",))
-    assert wording.say("now reach 24 . ok", opening="please ", form="get to {goal}") == "now please get to 24 . ok"
+    assert wording.reword("now reach 24 . ok", opening="please ", form="get to {goal}") == "now please get to 24 . ok"
     with pytest.raises(WorldError, match="sentence"):
-        wording.say("nothing here", opening="", form="get to {goal}")
+        wording.reword("nothing here", opening="", form="get to {goal}")
 
 
 def test_slots_are_text_and_never_patterns():
     r"""What a world says may hold braces and backslashes: they stay as they are."""
     wording = Wording(r"^find (?P<what>.+)$", ("tell me {what}",), ("say {what}",), ("name {what}",))
-    assert wording.say(r"find {what} \1 {x}", opening="", form="tell me {what}") == r"tell me {what} \1 {x}"
+    assert wording.reword(r"find {what} \1 {x}", opening="", form="tell me {what}") == r"tell me {what} \1 {x}"
 
 
 def test_wrong_wordings_are_refused():
@@ -45,18 +45,18 @@ def test_wrong_wordings_are_refused():
 
 
 def test_every_embedded_world_has_a_wording():
-    assert set(EVERY) | {"kitchen", "backoffice"} == set(WORDINGS)
+    assert set(ALL_WORLDS) | {"kitchen", "backoffice"} == set(WORDINGS)
 
 
 @pytest.mark.parametrize("name", WORDINGS)
 def test_experts_still_win_and_every_word_is_known(name):
-    (base,) = worlds([name]).values()
+    (base,) = load_worlds([name]).values()
     world = Worded(base, WORDINGS[name])
     known = set(world.vocabulary() or ())
     for tier in world.tiers:
         for split in ("train", "dev", "test"):
             for task in world.tasks(split, tier)[:4]:
-                env, plain = world.make(task), base.make(world.untold(task))
+                env, plain = world.make(task), base.make(world.original_task(task))
                 said, original = env.reset()[0], plain.reset()[0]
                 assert said != original
                 if base.vocabulary() is not None:
@@ -70,7 +70,9 @@ def test_the_question_of_sql_is_told_in_other_words_and_its_hint_stays():
     world = Worded(base, WORDINGS["sql"])
     hinted = 0
     for task in (task for tier in world.tiers for task in world.tasks("test", tier)):
-        said, plain = (str(env.reset()[0]).split("\n") for env in (world.make(task), base.make(world.untold(task))))
+        said, plain = (
+            str(env.reset()[0]).split("\n") for env in (world.make(task), base.make(world.original_task(task)))
+        )
         assert said[:2] == plain[:2]
         assert said[3:] == plain[3:]  # the hint, where there is one
         assert said[2] == f"{task.spec['opening']}Answer this: {plain[2]}"
@@ -84,8 +86,8 @@ def test_forms_are_held_out_and_tasks_keep_their_split():
         for tier in WORLD.tiers:
             for task in WORLD.tasks(split, tier):
                 forms.add(task.spec["form"])
-                assert WORLD.untold(task) in BASE.tasks(split, tier)
-                assert (task.kind, task.tier, task.split) == (WORLD.untold(task).kind, tier, split)
+                assert WORLD.original_task(task) in BASE.tasks(split, tier)
+                assert (task.kind, task.tier, task.split) == (WORLD.original_task(task).kind, tier, split)
     assert len(used["train"]) == 4
     assert not used["train"] & used["test"] and not used["train"] & used["dev"] and not used["dev"] & used["test"]
 
@@ -95,7 +97,7 @@ def test_each_training_task_is_told_in_different_words():
     assert len(tasks) == 3 * len(BASE.tasks("train", "seen")) == len(set(tasks))
     told = {}
     for task in tasks:
-        told.setdefault(WORLD.untold(task).id, set()).add(task.spec["form"])
+        told.setdefault(WORLD.original_task(task).id, set()).add(task.spec["form"])
     assert {len(forms) for forms in told.values()} == {3}
     assert {task.spec["opening"] for task in tasks} == set(OPENINGS)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from evolvent.errors import ConfigError
 from evolvent.worlds import guessing
-from evolvent.worlds.guessing import Solver, remaining
+from evolvent.worlds.guessing import Solver, sum_squared_group_sizes
 from evolvent.worlds.wordlists import RULES, WordList, code_of, marks_of, read_words
 
 DEFAULT = read_words()
@@ -141,7 +141,7 @@ def test_lists_that_cannot_be_read(tmp_path):
 )
 def test_remaining_counts_groups(codes):
     expected = [sum(size**2 for size in Counter(row).values()) for row in codes]
-    assert remaining(np.array(codes, dtype=np.uint8)).tolist() == expected
+    assert sum_squared_group_sizes(np.array(codes, dtype=np.uint8)).tolist() == expected
 
 
 @settings(max_examples=60, deadline=None)

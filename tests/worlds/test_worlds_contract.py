@@ -267,7 +267,7 @@ def test_names_are_checked(world: World) -> None:
 
 
 def test_static_facts(world: World) -> None:
-    assert not world.blocking
+    assert not world.run_in_thread
     assert world.horizon > 0
     assert world.tiers[0] == "seen"
     ids = [task.id for tier in world.tiers for split in SPLITS for task in world.tasks(split, tier)]

@@ -20,8 +20,19 @@ import shlex
 import subprocess
 import sys
 import textwrap
-from collections import defaultdict
+from collections import Counter, defaultdict, deque
+from concurrent.futures import Future
+from datetime import datetime
+from decimal import Decimal
+from fractions import Fraction
+from logging import Logger
 from pathlib import Path
+from queue import Queue
+from random import Random
+from socket import socket
+from sqlite3 import Connection
+from subprocess import CompletedProcess, Popen
+from threading import Event, Thread
 from typing import Any
 from urllib.parse import unquote
 
@@ -32,6 +43,18 @@ from tables import Entry, owned, parse_table
 FOLDERS = ("src", "tests", "benchmarks", "examples", "docs")
 Place = tuple[str, Span]
 LINE_WIDTH = 120
+_OUTSIDE_TYPES: tuple[type, ...] = (
+    *(str, bytes, int, float, list, tuple, dict, set, type, Path, Counter, deque, Random, Logger, Thread, Event),
+    *(Queue, Popen, CompletedProcess, Connection, Future, re.Pattern, re.Match, datetime, Fraction, Decimal, ast.AST),
+    *(argparse.ArgumentParser, argparse.Namespace, socket),
+)
+_OUTSIDE_NAMES = {name for outside in _OUTSIDE_TYPES for name in dir(outside)} | {
+    "all",
+    "quick",
+    "empty",
+    "view",
+    "door",
+}
 
 
 class LanguageServer:
@@ -483,10 +506,12 @@ class Renamer:
 
     # ------------------------------------------------------------------ references
 
-    def resolve_references(self, server: LanguageServer) -> None:
-        """Asks the server for the definition of every attribute and keyword that may be renamed."""
+    def resolve_references(self, server: LanguageServer, folders: tuple[str, ...] = FOLDERS) -> None:
+        """Asks the server for the definition of every attribute and keyword that may be renamed, in some folders."""
         words = {old for _, old in self.keywords}
         for path, source in self.sources.items():
+            if not path.startswith(folders):
+                continue
             places: list[tuple[str, Span, ast.AST]] = []
             modules = source.imported_modules()
             for row in source.attributes:
@@ -558,7 +583,7 @@ class Renamer:
             else:
                 new = next(iter(news - {None})) if len(news - {None}) == 1 else None
                 self.log.append(f"{path}:{span.line}: {shown}: definitions disagree, took {new}")
-        elif len(options) == 1:
+        elif len(options) == 1 and not (name in _OUTSIDE_NAMES and shown.endswith(f".{name}")):
             new = next(iter(options))
         else:
             if options:
@@ -700,14 +725,16 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--root", type=Path, default=Path())
     parser.add_argument("--server", default="pyright-langserver --stdio")
     parser.add_argument("--log", type=Path)
+    parser.add_argument("--folders", nargs="*", help="where references are resolved; everywhere when left out")
     parser.add_argument("--dry", action="store_true", help="resolve everything, write nothing but the log")
     options = parser.parse_args(argv)
     entries = [e for path in options.tables for e in parse_table(path.read_text(encoding="utf-8"), str(path))]
     renamer = Renamer(options.root.resolve(), entries)
     renamer.collect()
+    folders = tuple(options.folders or FOLDERS)
     server = LanguageServer(options.server, options.root.resolve())
     try:
-        renamer.resolve_references(server)
+        renamer.resolve_references(server, folders)
     finally:
         server.stop()
     renamer.rename_strings()

@@ -1,1 +1,1 @@
-"""Agents: what turns observations into actions."""
+"""Agents, which turn observations into actions."""

@@ -1,7 +1,7 @@
-"""What an agent is: it begins an episode and gets a mind for it; the mind decides, step by step.
+"""The agent interface: an agent begins an episode and returns a mind for it; the mind decides, step by step.
 
-A mind's `act` is a generator of asks, so that one driver runs thousands of episodes over one engine. Planners, scripts
-and array policies decide without asking anything.
+A mind's `act` is a generator of asks, so that one driver runs thousands of episodes over one engine. Planners,
+scripts and array policies decide without asking anything.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from evolvent.agents.history import Turn
-from evolvent.engine.asks import Answer, Ask, Wait
+from evolvent.engine.asks import Answer, Ask, BlockingCall
 from evolvent.models.dialects import Dialect
 from evolvent.trajectory import Branch, Generation, Step, Task, Trajectory, Value
 from evolvent.worlds.base import Info, World
 
-__all__ = ["Acting", "Agent", "Decision", "Mind", "Resuming", "turn_of"]
+__all__ = ["Acting", "Agent", "Decision", "Mind", "SupportsResume", "recorded_turn"]
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a mind decided in one step.
+    """A mind's decision for one step.
 
     Args:
         action: what is handed to the environment.
@@ -38,7 +38,7 @@ class Decision:
     info: Mapping[str, Any] = field(default_factory=dict)
 
 
-Acting = Generator[Sequence[Ask | Wait], Sequence[Answer], Decision]
+Acting = Generator[Sequence[Ask | BlockingCall], Sequence[Answer], Decision]
 
 
 class Mind(Protocol):
@@ -53,18 +53,19 @@ class Agent(Protocol):
     """Anything that can begin an episode."""
 
     def begin(self, world: World, task: Task, *, seed: int) -> Mind:
-        """A mind for one episode of a task. The same seed, task and policy act alike, whatever else runs."""
+        """Returns a mind for one episode of a task. The same seed, task and policy act alike, whatever else runs."""
         ...
 
 
 @runtime_checkable
-class Resuming(Protocol):
-    """An agent that can also go on from the middle of an episode that was played before."""
+class SupportsResume(Protocol):
+    """An agent that can also continue an episode from its middle."""
 
     def resume(self, world: World, task: Task, *, seed: int, parent: Trajectory, branch: Branch) -> Mind:
-        """A mind that takes the parent's steps before the branch, and its first tokens there, for its own past.
+        """Returns a mind that takes over the parent's steps before the branch, and its first tokens there, as its own
+        past.
 
-        Its first observation is that of the branching step. What is taken over is context: nothing of it was sampled.
+        Its first observation is that of the branching step. The past is context: nothing of it was sampled.
 
         Raises:
             ConfigError: a branch beyond the end of the parent, or of the action that it lies in.
@@ -72,8 +73,8 @@ class Resuming(Protocol):
         ...
 
 
-def turn_of(step: Step, dialect: Dialect, *, render: Callable[[Step], str]) -> Turn:
-    """A recorded step as a conversation has it: the tokens that were sampled, else those of its text.
+def recorded_turn(step: Step, dialect: Dialect, *, render: Callable[[Step], str]) -> Turn:
+    """Converts a recorded step to a turn of a conversation: the sampled tokens, or else those of its text.
 
     Args:
         render: the text that an agent would write for a step without generations.

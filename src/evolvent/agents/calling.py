@@ -1,4 +1,4 @@
-"""Agents that can write nothing but valid calls: what an answer may be, moment by moment of an episode with tools."""
+"""Constraints for agents that can write only valid calls, per step of an episode with tools."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ __all__ = ["Constrainer", "ValidCalls"]
 
 
 class Constrainer(Protocol):
-    """Says what an action may be."""
+    """A function that returns the constraint of the next action."""
 
     def __call__(self, world: World, task: Task, info: Info) -> Constraint | None:
-        """The constraint of the action that comes next, at its beginning; None: it is free."""
+        """Returns the constraint of the next action, at its beginning; None: the action is free."""
         ...
 
 
 @dataclass(frozen=True)
 class ValidCalls:
-    """Calls of the tools that a world offers, in its own form, or `[]`.
+    """Allows calls of the tools that a world offers, in its own form, or `[]`.
 
     The tools are those of `info["tools"]` (OpenAI's rows), else those of the world's `toolbox`. Where
-    `info["language"]` is another one than Python, answers are free: their literals are no JSON.
+    `info["language"]` is not Python, answers are free: their literals are not JSON.
 
     Args:
         constraints: of the policy that acts.
@@ -38,15 +38,15 @@ class ValidCalls:
     constraints: CallConstraints
 
     def __call__(self, world: World, task: Task, info: Info) -> Constraint | None:
-        """See `Constrainer`.
+        """Returns the constraint of the next action; see `Constrainer`.
 
         Raises:
-            ConfigError: a world that does not offer tools or say how calls are written. What `CallConstraints.of`
-                raises.
+            ConfigError: a world that does not offer tools or say how calls are written. The errors of
+                `CallConstraints.for_tools`.
         """
         form: Any = getattr(world, "form", None)
-        box: Any = getattr(world, "toolbox", None)
-        if form not in get_args(CallForm) or (box is None and "tools" not in info):
+        toolbox: Any = getattr(world, "toolbox", None)
+        if form not in get_args(CallForm) or (toolbox is None and "tools" not in info):
             raise ConfigError(
                 f"the world {world.name!r} does not say which calls are valid",
                 expected="tools, and a form of calls",
@@ -55,5 +55,5 @@ class ValidCalls:
         if info.get("language", "python") != "python":
             return None
         rows = info.get("tools")
-        tools = tuple(box(task).tools) if rows is None else tuple(map(Tool.of_openai, rows))
-        return self.constraints.of(tools, form=form)
+        tools = tuple(toolbox(task).tools) if rows is None else tuple(map(Tool.of_openai, rows))
+        return self.constraints.for_tools(tools, form=form)

@@ -1,7 +1,7 @@
-"""The agent that chooses among listed actions by what its policy says of each: TWOSOME's (arXiv 2401.14151).
+"""The agent that chooses among listed actions by its policy's log-probabilities: TWOSOME (arXiv 2401.14151).
 
-`P(a) = softmax_a(sum_j log p(w_j | o, w_<j) / words(a))`. The candidates of a step are branches of one conversation:
-what they share is computed once.
+`P(a) = softmax_a(sum_j log p(w_j | o, w_<j) / words(a))`. The candidates of a step are branches of one
+conversation: their common tokens are computed once.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ __all__ = ["CandidateAgent"]
 
 @dataclass(frozen=True)
 class CandidateAgent:
-    """Chooses among what the world lists as possible.
+    """Chooses among the actions that the world lists as possible.
 
     Args:
         policy: whose log-probabilities decide; its version marks the generations.
         temperature: of the choice; 0: the likeliest.
-        per: what a candidate's log-probability is divided by: its words (as published), its tokens, or nothing.
-        history: what to do when the context is full.
+        per: the divisor of a candidate's log-probability: its words (as published), its tokens, or nothing.
+        history: the policy for full contexts.
     Raises:
         ConfigError: a negative temperature.
     """
@@ -52,39 +52,41 @@ class CandidateAgent:
 
 
 class _CandidateMind(LanguageMind):
-    """One conversation; a step's info notes the candidates' tokens, which was chosen, and what they were divided by."""
+    """One conversation; a step's info records the candidates' tokens, the chosen index, and the divisors."""
 
     def __init__(self, agent: LanguageAgent, world: World, seed: int, chooser: CandidateAgent) -> None:
         super().__init__(agent, world, seed)
         self._chooser, self._rng = chooser, sample_rng(seed, "candidates")
 
     def act(self, observation: Value, info: Info) -> Acting:
-        listed = self._listed(info)
-        tokens = self._tokens(str(observation))
-        longest = max(map(len, listed))
+        candidates = self._list_candidates(info)
+        tokens = self._next_tokens(str(observation))
+        longest = max(map(len, candidates))
         if tokens is not None and self._turns and self._length + len(tokens) + longest > self._context:
-            room, world = self._context - longest, self._world  # the history policy makes room for all of them
-            tokens = self._agent.history(self._dialect, world.instructions, self._turns, str(observation), room)
+            max_tokens, world = self._context - longest, self._world  # the history policy makes room for all of them
+            tokens = self._agent.history(self._dialect, world.instructions, self._turns, str(observation), max_tokens)
             self._node, self._length = None, 0
         if tokens is None or self._length + len(tokens) + longest > self._context:
             return Decision("", ends="horizon", info={"context_full": True})
-        scored = yield tuple([ScoreAsk(self._node, [*tokens, *ids]) for ids in listed])
-        words = [self._size(ids) for ids in listed]
+        candidate_scores = yield tuple([ScoreAsk(self._node, [*tokens, *ids]) for ids in candidates])
+        divisors = [self._divisor(ids) for ids in candidates]
         score = np.asarray(
             [
-                one.logprobs[-len(ids) :].sum(dtype=np.float64) / size
-                for one, ids, size in zip(scored, listed, words, strict=True)
+                candidate_score.logprobs[-len(ids) :].sum(dtype=np.float64) / size
+                for candidate_score, ids, size in zip(candidate_scores, candidates, divisors, strict=True)
             ]
         )
-        chosen, logprob = self._chosen(score)
-        logprobs = np.zeros(len(listed[chosen]), np.float32)
+        index, logprob = self._choose(score)
+        logprobs = np.zeros(len(candidates[index]), np.float32)
         logprobs[0] = logprob  # of the whole choice
-        written = Continuation(scored[chosen].node, np.asarray(listed[chosen], np.int32), logprobs, "choice")
-        decided = self._decided(str(observation), tokens, written)
-        noted = {"candidates": [list(ids) for ids in listed], "chosen": chosen, "words": words}
-        return replace(decided, info={**decided.info, **noted})
+        continuation = Continuation(
+            candidate_scores[index].node, np.asarray(candidates[index], np.int32), logprobs, "choice"
+        )
+        decision = self._decide(str(observation), tokens, continuation)
+        candidate_info = {"candidates": [list(ids) for ids in candidates], "chosen": index, "words": divisors}
+        return replace(decision, info={**decision.info, **candidate_info})
 
-    def _listed(self, info: Info) -> list[tuple[int, ...]]:
+    def _list_candidates(self, info: Info) -> list[tuple[int, ...]]:
         admissible = info.get("admissible")
         if not admissible:
             raise WorldError(
@@ -95,16 +97,16 @@ class _CandidateMind(LanguageMind):
             )
         return list(dict.fromkeys(tuple(self._dialect.action(action)) for action in admissible))
 
-    def _size(self, ids: Sequence[int]) -> int:
+    def _divisor(self, ids: Sequence[int]) -> int:
         if self._chooser.per == "words":
             return max(1, len(self._dialect.text(ids).split()))
         return len(ids) if self._chooser.per == "tokens" else 1
 
-    def _chosen(self, score: np.ndarray[tuple[int], np.dtype[np.float64]]) -> tuple[int, float]:
-        """One candidate, and the log-probability that it had."""
+    def _choose(self, score: np.ndarray[tuple[int], np.dtype[np.float64]]) -> tuple[int, float]:
+        """Samples one candidate and returns its index and log-probability."""
         if self._chooser.temperature == 0:
             return int(score.argmax()), 0.0
         shifted = (score - score.max()) / self._chooser.temperature
         logp = shifted - np.log(np.exp(shifted).sum())
-        chosen = min(int(np.searchsorted(np.exp(logp).cumsum(), self._rng.random(), side="right")), len(score) - 1)
-        return chosen, float(logp[chosen])
+        index = min(int(np.searchsorted(np.exp(logp).cumsum(), self._rng.random(), side="right")), len(score) - 1)
+        return index, float(logp[index])

@@ -1,7 +1,7 @@
-"""What an agent does when its context is full: one named policy, counted where it was used.
+"""History policies for full contexts: each has a name and is recorded where it was used.
 
-A history policy is handed the turns so far and the tokens that must still fit; it returns the tokens of a new root, or
-None to end the episode as truncated. Actions keep the very tokens that were sampled.
+A history policy is handed the turns so far and the maximum number of tokens; it returns the tokens of a new
+root, or None to end the episode as truncated. Actions keep the very tokens that were sampled.
 """
 
 from __future__ import annotations
@@ -30,63 +30,65 @@ class History(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is called in configs and records."""
+        """Returns the policy's name in configs and records."""
         ...
 
     def __call__(
-        self, dialect: Dialect, instructions: str, turns: Sequence[Turn], observation: str, room: int
+        self, dialect: Dialect, instructions: str, turns: Sequence[Turn], observation: str, max_tokens: int
     ) -> list[int] | None:
-        """The tokens of a new root that ends where the next action begins; at most `room`; None to give up."""
+        """Returns at most `max_tokens` tokens of a new root that ends where the next action begins; None to give up."""
         ...
 
 
 @dataclass(frozen=True)
 class Refuse:
-    """End the episode: it is recorded as truncated."""
+    """Ends the episode: it is recorded as truncated."""
 
     name: str = "refuse"
 
     def __call__(
-        self, dialect: Dialect, instructions: str, turns: Sequence[Turn], observation: str, room: int
+        self, dialect: Dialect, instructions: str, turns: Sequence[Turn], observation: str, max_tokens: int
     ) -> list[int] | None:
         return None
 
 
 @dataclass(frozen=True)
 class Window:
-    """Keep the first turn (it holds the task) and as many of the last ones as fit into `share` of the room."""
+    """Keeps the first turn (it holds the task) and as many of the last ones as fit into `share` of the limit."""
 
     share: float = 0.5
     name: str = "window"
 
     def __call__(
-        self, dialect: Dialect, instructions: str, turns: Sequence[Turn], observation: str, room: int
+        self, dialect: Dialect, instructions: str, turns: Sequence[Turn], observation: str, max_tokens: int
     ) -> list[int] | None:
         if not turns:
             return None
-        said, count = [*(turn.observation for turn in turns), observation], len(turns)
+        observations, count = [*(turn.observation for turn in turns), observation], len(turns)
 
-        def heard(at: int, stopped: bool) -> list[int]:
-            ids = dialect.turn(said[at], stopped=stopped)
-            return [*ids, *turns[at].action] if at < count else ids
+        def encode_turn(index: int, stopped: bool) -> list[int]:
+            ids = dialect.turn(observations[index], stopped=stopped)
+            return [*ids, *turns[index].action] if index < count else ids
 
-        head = [*dialect.open(instructions, said[0]), *turns[0].action]
-        later = [heard(at, turns[at - 1].stopped) for at in range(1, count + 1)]  # each text is made tokens once
-        left = sum(map(len, later))
+        head = [*dialect.open(instructions, observations[0]), *turns[0].action]
+        later = [
+            encode_turn(index, turns[index - 1].stopped) for index in range(1, count + 1)
+        ]  # each text is made tokens once
+        remaining = sum(map(len, later))
         for first in range(1, count + 1):
-            left -= len(later[first - 1])
+            remaining -= len(later[first - 1])
             if first == 1 < count:
                 continue
             same = turns[0].stopped == turns[first - 1].stopped
-            joint = later[first - 1] if same else heard(first, turns[0].stopped)
-            length = len(head) + len(joint) + left
-            if length <= room * self.share or (first == count and length <= room):
-                return [*head, *joint, *chain.from_iterable(later[first:])]
+            first_kept = later[first - 1] if same else encode_turn(first, turns[0].stopped)
+            length = len(head) + len(first_kept) + remaining
+            if length <= max_tokens * self.share or (first == count and length <= max_tokens):
+                return [*head, *first_kept, *chain.from_iterable(later[first:])]
         return None
 
 
 def digest_turns(turns: Sequence[tuple[str, str]]) -> str:
-    """The plainest summary: a line for every action and one for its latest answer, in order.
+    """Lists a line for every action and one for its latest answer, in order: the plainest summary.
 
     It adds no words of its own, so that it can be read with a closed vocabulary too.
     """
@@ -96,16 +98,17 @@ def digest_turns(turns: Sequence[tuple[str, str]]) -> str:
 
 @dataclass(frozen=True)
 class Summarise:
-    """Start again from the first observation and a summary of what was done and seen.
+    """Starts again from the first observation and a summary of past actions and answers.
 
-    `summary` is handed (action, answer) pairs; a model, a rule, or the default that lists each action's latest answer.
+    `summary` is handed (action, answer) pairs; a model, a rule, or the default that lists each action's latest
+    answer.
     """
 
     summary: Callable[[Sequence[tuple[str, str]]], str] = digest_turns
     name: str = "summarise"
 
     def __call__(
-        self, dialect: Dialect, instructions: str, turns: Sequence[Turn], observation: str, room: int
+        self, dialect: Dialect, instructions: str, turns: Sequence[Turn], observation: str, max_tokens: int
     ) -> list[int] | None:
         if not turns:
             return None
@@ -114,7 +117,7 @@ class Summarise:
         first = turns[0].observation
         while pairs:
             ids = dialect.open(instructions, f"{first}\n{self.summary(pairs)}")
-            if len(ids) <= room:
+            if len(ids) <= max_tokens:
                 return ids
             pairs = pairs[1:]
         return None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from evolvent.agents.base import Acting, Decision
 from evolvent.errors import WorldError
 from evolvent.trajectory import Task, Value, sample_rng
-from evolvent.worlds.base import Explaining, Info, World
+from evolvent.worlds.base import Info, SupportsRationales, World
 from evolvent.worlds.grammar import Parsed
 
 __all__ = ["Expert", "Random", "Script"]
@@ -60,16 +60,16 @@ class Expert:
     """
 
     def begin(self, world: World, task: Task, *, seed: int) -> _ScriptMind:
-        explained = world.explained(task) if isinstance(world, Explaining) else None
-        actions = world.expert(task) if explained is None else ()
+        rationale_actions = world.explain(task) if isinstance(world, SupportsRationales) else None
+        actions = world.expert(task) if rationale_actions is None else ()
         if actions is None:
             raise WorldError(f"world {world.name!r} has no expert for this task", value=task.id)
-        return _ScriptMind([*map(Parsed, actions)] if explained is None else explained)
+        return _ScriptMind([*map(Parsed, actions)] if rationale_actions is None else rationale_actions)
 
 
 @dataclass(frozen=True)
 class Random:
-    """Draws uniformly from the admissible actions: the floor of every table."""
+    """Samples uniformly from the admissible actions: the baseline of every table."""
 
     def begin(self, world: World, task: Task, *, seed: int) -> _RandomMind:
         return _RandomMind(seed)

@@ -1,6 +1,7 @@
-"""Prompts of agents that are shown demonstrations: our own templates, and texts that cannot forge a part of them.
+"""Prompts of agents with demonstrations: our own templates, and texts that cannot imitate a part of them.
 
-Sources of what they say: ReAct (arXiv 2210.03629), Synapse (2306.07863), TRAD (2403.06221). The sentences are ours.
+Sources of the prompts' content: ReAct (arXiv 2210.03629), Synapse (2306.07863), TRAD (2403.06221). The
+sentences are ours.
 """
 
 from __future__ import annotations
@@ -13,26 +14,26 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal
 
-from evolvent.memory.quoting import quoted
+from evolvent.memory.quoting import quote_text
 from evolvent.memory.records import Demonstration, StepRecord
-from evolvent.memory.windows import Aligned, Window, align, window
+from evolvent.memory.windows import AlignedHistory, Window, align_history, cut_window
 
 if TYPE_CHECKING:
     from jinja2 import Template
 
 __all__ = [
-    "WORDS",
-    "Own",
+    "PROMPT_VOCABULARY",
+    "EpisodeSoFar",
     "Prompt",
-    "Shown",
+    "PromptExample",
     "Thinking",
-    "explaining_prompt",
+    "hindsight_prompt",
     "prompts_digest",
     "step_prompt",
 ]
 
 Thinking = Literal["call", "inline"]
-WORDS = (
+PROMPT_VOCABULARY = (
     "Here is an example. Here are examples. Task: ... [Step -0] > think: OK. > act: Now it is your turn.",
     " ".join(map(str, range(100))),
 )
@@ -45,93 +46,100 @@ _OWN_LINE = re.compile(  # whatever may be taken for a line break
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What a model is told once: the text of the system and that of the user."""
+    """One prompt for a model: the system text and the user text."""
 
     system: str
     user: str
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class PromptExample:
     """A demonstration that is put into a prompt.
 
     Args:
-        window: its part. rank: 0 for the best; the highest is dropped first. score: of the hit, 0 where none was made.
-        whole: all of it is meant to be shown, so that its place in the prompt goes by its length.
+        window: its part. rank: 0 for the best; the highest is dropped first. score: of the hit, 0 where none was
+            made.
+        is_whole: the whole demonstration is meant, so that its position in the prompt follows its length.
     """
 
     window: Window
     rank: int
     score: float = 0.0
-    whole: bool = True
+    is_whole: bool = True
 
     @classmethod
-    def all_of(cls, found: Demonstration, rank: int, score: float = 0.0) -> Shown:
-        """The demonstration from its first step to its last."""
-        return cls(window(found, 0, before=None, after=None), rank, score)
+    def all_of(cls, demonstration: Demonstration, rank: int, score: float = 0.0) -> PromptExample:
+        """Returns an example with all steps of the demonstration."""
+        return cls(cut_window(demonstration, 0, before=None, after=None), rank, score)
 
 
 @dataclass(frozen=True, slots=True)
-class Own:
-    """The episode that is being played.
+class EpisodeSoFar:
+    """The current episode.
 
     Args:
         first: its first observation. task: its instruction.
-        steps: what was seen, thought and done so far. observation: what is seen now.
-        pondered: thoughts since then. last: so many of the steps are shown; None: all.
+        steps: past observations, thoughts and actions. observation: the current observation.
+        thoughts: thoughts since then. max_steps: number of steps in the prompt; None: all.
     """
 
     first: str
     task: str
     steps: Sequence[StepRecord]
     observation: str
-    pondered: tuple[str, ...] = ()
-    last: int | None = None
+    thoughts: tuple[str, ...] = ()
+    max_steps: int | None = None
 
 
 def step_prompt(
     instructions: str,
-    shown: Sequence[Shown],
-    own: Own,
+    examples: Sequence[PromptExample],
+    episode: EpisodeSoFar,
     *,
     ask: Literal["think", "act"],
     think: Thinking | None,
     marked: bool,
 ) -> Prompt:
-    """The prompt of one generation of a step.
+    """Builds the prompt of one generation of a step.
 
-    Whole demonstrations stand in the order of their lengths, the longest last; windows in that of the steps that were
-    found (TRAD). Marks number the steps of windows from there.
+    Whole demonstrations stand in the order of their lengths, the longest last; windows in the order of the found
+    steps (TRAD). Marks number the steps of windows from the found step.
 
     Args:
-        think: a thought is a generation of its own, a line of the reply, or there is none.
+        think: a thought is its own generation, a line of the reply, or there is none.
         marked: whether steps of demonstrations are numbered.
     """
-    ordered = sorted(shown, key=_place)
-    kept: Aligned[StepRecord] = align(
-        own.steps, len(own.steps) if own.last is None else own.last, (own.task, own.first)
+    ordered = sorted(examples, key=_sort_key)
+    aligned: AlignedHistory[StepRecord] = align_history(
+        episode.steps,
+        len(episode.steps) if episode.max_steps is None else episode.max_steps,
+        (episode.task, episode.first),
     )
     parts: dict[str, Any] = {
-        "examples": [_example(one.window) for one in ordered],
+        "examples": [_example_fields(example.window) for example in ordered],
         "think": think,
         "thoughts": think is not None,
         "marked": marked,
         "ask": ask,
-        "pondered": [quoted(text) for text in own.pondered],
-        "own": _part(kept.prefix, (own.task, own.first), kept.steps, following=own.observation),
+        "pondered": [quote_text(text) for text in episode.thoughts],
+        "own": _episode_fields(
+            aligned.prefix, (episode.task, episode.first), aligned.steps, following=episode.observation
+        ),
     }
     system = _template("steps_system.jinja").render(instructions=instructions, **parts)
     return Prompt(system.strip(), _template("steps.jinja").render(**parts))
 
 
-def explaining_prompt(instructions: str, found: Demonstration, at: int) -> Prompt:
-    """The prompt that asks for the thought of step `at` of a demonstration, its action given (hindsight)."""
-    part = _part(None, (found.task, found.steps[0].observation), found.steps[: at + 1], following="")
+def hindsight_prompt(instructions: str, demonstration: Demonstration, step: int) -> Prompt:
+    """Builds the prompt that asks for the thought of step `step` of a demonstration, its action given (hindsight)."""
+    part = _episode_fields(
+        None, (demonstration.task, demonstration.steps[0].observation), demonstration.steps[: step + 1], following=""
+    )
     return Prompt(instructions, _template("explain.jinja").render(part))
 
 
 def prompts_digest() -> str:
-    """32 hex digits of all templates: kept with what was played, since another wording is another agent."""
+    """Computes 32 hex digits of all templates, stored with each episode, since another wording is another agent."""
     texts = (files("evolvent.agents").joinpath("templates", name).read_bytes() for name in _TEMPLATES)
     return hashlib.sha256(b"\0".join(texts)).hexdigest()[:32]
 
@@ -150,42 +158,48 @@ def _template(name: str) -> Template:
     ).get_template(name)
 
 
-def _place(shown: Shown) -> tuple[int, str]:
-    return (len(shown.window.steps) if shown.whole else shown.window.at, shown.window.trajectory_id)
+def _sort_key(example: PromptExample) -> tuple[int, str]:
+    return (len(example.window.steps) if example.is_whole else example.window.center, example.window.trajectory_id)
 
 
-def _example(found: Window) -> dict[str, Any]:
-    first = found.prefix[1] if found.prefix else found.steps[0].observation
-    return _part(found.prefix, (found.task, first), found.steps, following=found.following, marks=found.marks)
+def _example_fields(example_window: Window) -> dict[str, Any]:
+    first = example_window.prefix[1] if example_window.prefix else example_window.steps[0].observation
+    return _episode_fields(
+        example_window.prefix,
+        (example_window.task, first),
+        example_window.steps,
+        following=example_window.next_observation,
+        marks=example_window.marks,
+    )
 
 
-def _part(
+def _episode_fields(
     prefix: tuple[str, str] | None,
-    about: tuple[str, str],
+    task_and_first: tuple[str, str],
     steps: Sequence[StepRecord],
     *,
     following: str,
     marks: Sequence[int] = (),
 ) -> dict[str, Any]:
-    """What a template shows of an episode; its task is told where the first observation does not tell it."""
-    task, first = about
+    """Builds the template fields of an episode; its task is included unless the first observation contains it."""
+    task, first = task_and_first
     rows = [
         {
             "mark": mark,
-            "observation": _seen(step.observation),
-            "thought": quoted(step.thought),
-            "action": quoted(step.action),
+            "observation": _escape_observation(step.observation),
+            "thought": quote_text(step.thought),
+            "action": quote_text(step.action),
         }
         for mark, step in zip(marks or range(len(steps)), steps, strict=True)
     ]
     return {
-        "task": "" if task in first else quoted(task),
-        "first": _seen(prefix[1]) if prefix else "",
+        "task": "" if task in first else quote_text(task),
+        "first": _escape_observation(prefix[1]) if prefix else "",
         "steps": rows,
-        "following": _seen(following),
+        "following": _escape_observation(following),
     }
 
 
-def _seen(text: str) -> str:
-    """An observation as it is, but for lines that look like the prompt's own."""
+def _escape_observation(text: str) -> str:
+    """Marks with a backslash the lines of an observation that look like the prompt's own."""
     return _OWN_LINE.sub("\\\\", text)

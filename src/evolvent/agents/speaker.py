@@ -1,7 +1,7 @@
-"""A policy in conversation with a person. Where it is in training, it speaks with the newest weights there are.
+"""A policy in conversation with a person. While the policy is in training, it replies with the newest weights.
 
-A conversation is a value: what was said, and the very tokens of every reply. Between two turns the speaker looks for
-newer weights; what was said before stays as it was, whoever said it.
+A conversation is a value: the texts and the exact tokens of every reply. Between two turns the chat looks for
+newer weights; earlier turns stay as they were, whichever weights wrote them.
 """
 
 from __future__ import annotations
@@ -18,63 +18,72 @@ from evolvent.agents.history import History, Turn, Window
 from evolvent.engine.asks import Ask, Engine, SampleAsk, Sampling, ScoreAsk
 from evolvent.errors import ContextOverflow, EngineError, EvolventError, Incomplete, boundary
 from evolvent.models.dialects import Dialect
-from evolvent.models.snapshots import Snapshot, lease, newest_snapshot, run_state
+from evolvent.models.snapshots import Snapshot, lease, newest_snapshot, read_run_state
 from evolvent.trajectory import sample_seed
 
 if TYPE_CHECKING:
     from evolvent.models.policy import Policy
 
-__all__ = ["Conversation", "Exchange", "Fixed", "Following", "Piece", "Source", "Speaker", "Voice"]
+__all__ = [
+    "Conversation",
+    "Exchange",
+    "FixedSource",
+    "NamedPolicy",
+    "PolicyChat",
+    "PolicySource",
+    "ReplyPiece",
+    "SnapshotSource",
+]
 
-_LOST = "\ufffd"  # how a decoder shows the beginning of a character whose rest comes with the next token
+_REPLACEMENT = "\ufffd"  # how a decoder shows the beginning of a character whose rest comes with the next token
 
 
 @dataclass(frozen=True, eq=False)
-class Voice:
-    """A policy that speaks: its name for people ("step 120"), and its step where it is a snapshot."""
+class NamedPolicy:
+    """A policy with its name for people ("step 120"), and its step where it is a snapshot."""
 
     policy: Policy
     name: str
     step: int | None = None
 
 
-class Source(Protocol):
-    """Where voices come from."""
+class PolicySource(Protocol):
+    """A source of policies for a conversation."""
 
-    def newer(self) -> Voice | None:
-        """A newer voice than the last one that was given out; None: there is none."""
+    def newer(self) -> NamedPolicy | None:
+        """Returns a newer policy than the last returned one; None: there is none."""
         ...
 
     def newest(self) -> str | None:
-        """The name of the newest voice, without loading it; None: nobody can speak yet."""
+        """Returns the name of the newest policy, without loading it; None: there is none yet."""
         ...
 
 
 @dataclass
-class Fixed:
-    """One policy for ever."""
+class FixedSource:
+    """A source with one fixed policy."""
 
-    voice: Voice
-    _given: bool = False
+    named_policy: NamedPolicy
+    _was_returned: bool = False
 
-    def newer(self) -> Voice | None:
-        """The policy, once."""
-        given, self._given = self._given, True
-        return None if given else self.voice
+    def newer(self) -> NamedPolicy | None:
+        """Returns the policy, once."""
+        was_returned, self._was_returned = self._was_returned, True
+        return None if was_returned else self.named_policy
 
     def newest(self) -> str | None:
-        """Its name."""
-        return self.voice.name
+        """Returns the policy's name."""
+        return self.named_policy.name
 
 
 @dataclass
-class Following:
-    """The newest snapshot of a run; when the run has ended with a model, that.
+class SnapshotSource:
+    """The newest snapshot of a run; when the run has ended with a model, that model.
 
     Args:
         run: the folder of the run.
-        device: where the model runs.
-        context: most tokens of a conversation; None: what the model takes.
+        device: the device of the model.
+        context: maximum number of tokens of a conversation; None: the model's own.
     """
 
     run: Path
@@ -82,35 +91,35 @@ class Following:
     context: int | None = 4096
     _last: Snapshot | Path | None = None
 
-    def newer(self) -> Voice | None:
-        """The newest voice, unless it was given out already.
+    def newer(self) -> NamedPolicy | None:
+        """Returns the newest policy, unless it was returned already.
 
         Raises:
-            CheckpointError, SafetyError, EngineError: one that cannot be loaded. It is not tried again.
+            CheckpointError, SafetyError, EngineError: a policy that cannot be loaded. It is not tried again.
         """
-        found = self._found()
-        if found is None or found == self._last:
+        newest = self._find_newest()
+        if newest is None or newest == self._last:
             return None
-        self._last = found
-        if isinstance(found, Path):
-            return Voice(self._loaded(found), "final model")
+        self._last = newest
+        if isinstance(newest, Path):
+            return NamedPolicy(self._load(newest), "final model")
         with lease(self.run) as snapshot:
             self._last = snapshot
-            return Voice(self._loaded(snapshot.path), f"step {snapshot.step}", snapshot.step)
+            return NamedPolicy(self._load(snapshot.path), f"step {snapshot.step}", snapshot.step)
 
     def newest(self) -> str | None:
-        """The name of what is newest."""
-        found = self._found()
-        return f"step {found.step}" if isinstance(found, Snapshot) else None if found is None else "final model"
+        """Returns the name of the newest policy."""
+        newest = self._find_newest()
+        return f"step {newest.step}" if isinstance(newest, Snapshot) else None if newest is None else "final model"
 
-    def _found(self) -> Snapshot | Path | None:
+    def _find_newest(self) -> Snapshot | Path | None:
         final = self.run / "model"
-        there = any((final / name).is_file() for name in ("config.json", "adapter_config.json"))
-        if there and run_state(self.run) not in ("running", "interrupted", "failed"):
+        has_model = any((final / name).is_file() for name in ("config.json", "adapter_config.json"))
+        if has_model and read_run_state(self.run) not in ("running", "interrupted", "failed"):
             return final
         return newest_snapshot(self.run)
 
-    def _loaded(self, folder: Path) -> Policy:
+    def _load(self, folder: Path) -> Policy:
         from evolvent.models.policy import load_policy
 
         with boundary(Incomplete, "a policy that cannot be loaded", folder=folder):
@@ -120,7 +129,7 @@ class Following:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ReplyPiece:
     """A piece of a reply, one token or a few, and the log-probability that the model itself gave it."""
 
     text: str
@@ -129,53 +138,54 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """What a person said and what was replied.
+    """A person's message and the reply.
 
     Args:
-        said, reply: the texts.
+        message, reply: the texts.
         pieces: the reply in pieces; their texts joined are the reply.
-        turn: its tokens, for whoever goes on.
-        voice: who replied. notes: what happened before: another voice, or trouble with one.
-        cut: the reply ended at its limit. shortened: the beginning of the conversation did not fit any more.
+        turn: its tokens, for the continuation of the conversation.
+        policy_name: the replying policy. notes: events before the reply: a newer policy, or an error while loading
+            it.
+        is_cut: the reply ended at its limit. is_shortened: the beginning of the conversation no longer fit.
         seconds: how long it took.
     """
 
-    said: str
+    message: str
     reply: str
-    pieces: tuple[Piece, ...]
+    pieces: tuple[ReplyPiece, ...]
     turn: Turn
-    voice: str
+    policy_name: str
     notes: tuple[str, ...]
-    cut: bool
-    shortened: bool
+    is_cut: bool
+    is_shortened: bool
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Instructions, and what was said since."""
+    """Instructions, and the exchanges since."""
 
     system: str = ""
     exchanges: tuple[Exchange, ...] = ()
 
     def after(self, exchange: Exchange) -> Conversation:
-        """The conversation with one more exchange."""
+        """Returns the conversation with one more exchange."""
         return replace(self, exchanges=(*self.exchanges, exchange))
 
 
-class Speaker:
-    """Replies. One thread at a time may use it.
+class PolicyChat:
+    """Replies to a person. One thread at a time may use it.
 
     Args:
-        source: who speaks.
-        sampling, max_tokens: how, and how long at most.
+        source: the source of policies.
+        sampling, max_tokens: the distribution and the length limit of a reply.
         seed: of all replies; the same conversation with the same weights has the same reply.
-        history: what is done when a conversation is longer than the context.
+        history: the policy for conversations that are longer than the context.
     """
 
     def __init__(
         self,
-        source: Source,
+        source: PolicySource,
         *,
         sampling: Sampling | None = None,
         max_tokens: int = 256,
@@ -185,23 +195,23 @@ class Speaker:
         self._source, self._sampling, self._longest = source, sampling or Sampling(), max_tokens
         self._seed, self._history = seed, history or Window(share=1.0)
         self._engine: Engine | None = None
-        self.voice: Voice | None = None
+        self.voice: NamedPolicy | None = None
 
     def newest(self) -> str | None:
-        """The name of the newest voice there is, which speaks from the next reply on."""
+        """Returns the name of the newest policy, which replies from the next turn on."""
         return self._source.newest()
 
     def refresh(self) -> tuple[str, ...]:
-        """Take a newer voice where there is one; returns what a person should know of it: nothing if all is as it was.
+        """Takes a newer policy where there is one, and returns notes for the person; no notes if nothing changed.
 
         Raises:
-            Incomplete: nobody can speak yet. CheckpointError and others: the first voice cannot be loaded. Trouble with
-                a later one is a note: the one before goes on.
+            Incomplete: there is no policy yet. CheckpointError and others: the first policy cannot be loaded. An error
+                with a later policy is a note: the previous policy stays.
         """
         try:
             newer = self._source.newer()
             if newer is not None:
-                self._take(newer)
+                self._use_policy(newer)
                 return (f"{newer.name} speaks",)
         except EvolventError as error:
             if self.voice is None:
@@ -211,21 +221,21 @@ class Speaker:
             raise Incomplete("there is no policy to talk to yet", hint="a training publishes snapshots while it runs")
         return ()
 
-    def say(self, conversation: Conversation, text: str, *, stop: Callable[[], bool] = lambda: False) -> Exchange:
-        """The reply to a text, by the newest voice; the conversation is left as it is.
+    def reply(self, conversation: Conversation, text: str, *, stop: Callable[[], bool] = lambda: False) -> Exchange:
+        """Returns the exchange of a text and the newest policy's reply; the conversation is left unchanged.
 
         Args:
-            stop: asked after every token; True gives the reply up.
+            stop: called after every token; True cancels the reply.
         Raises:
             VocabularyMismatch: a word that the policy does not know. ContextOverflow: a text that does not fit.
-            EngineError: the model's output is not finite, or the reply was given up. Incomplete: see `refresh`.
+            EngineError: the model's output is not finite, or the reply was cancelled. Incomplete: see `refresh`.
         """
         text = text.encode("utf-8", "replace").decode()  # a terminal may hand out half characters
         began, notes = monotonic(), self.refresh()
         if self.voice is None or self._engine is None:
             raise EngineError("a speaker without a voice", value=notes)
         policy = self.voice.policy
-        ids, shortened = self._tokens(policy.dialect, conversation, text)
+        ids, shortened = self._prompt_tokens(policy.dialect, conversation, text)
         seed = sample_seed(self._seed, len(conversation.exchanges), text)
         ask = SampleAsk(
             None,
@@ -235,15 +245,15 @@ class Speaker:
             stop_ids=policy.dialect.stop_ids,
             sampling=self._sampling,
         )
-        (found,) = self._answered(ask, stop)
-        written = tuple(found.ids.tolist())
-        scored = self._answered(ScoreAsk(None, [*ids, *written]), stop).logprobs[len(ids) :]
-        reply = policy.dialect.text(written)
-        cut = found.stop == "length"
+        (continuation,) = self._ask_and_wait(ask, stop)
+        written = tuple(continuation.ids.tolist())
+        logprobs = self._ask_and_wait(ScoreAsk(None, [*ids, *written]), stop).logprobs[len(ids) :]
+        reply_text = policy.dialect.text(written)
+        cut = continuation.stop == "length"
         return Exchange(
             text,
-            reply,
-            _pieces(policy.dialect, written, scored, reply=reply),
+            reply_text,
+            _split_reply(policy.dialect, written, logprobs, reply=reply_text),
             Turn(text, written, not cut),
             self.voice.name,
             notes,
@@ -252,38 +262,38 @@ class Speaker:
             monotonic() - began,
         )
 
-    def _take(self, voice: Voice) -> None:
+    def _use_policy(self, named_policy: NamedPolicy) -> None:
         from evolvent.engine.fitting import engine_for
 
-        before, self._engine = self._engine, None
+        previous, self._engine = self._engine, None
         try:
-            self._engine = engine_for(voice.policy, slots=2, engine=before)
-            self.voice = voice
+            self._engine = engine_for(named_policy.policy, slots=2, engine=previous)
+            self.voice = named_policy
         finally:
             if self._engine is None and self.voice is not None:  # the new one cannot be served: the old one can
                 self._engine = engine_for(self.voice.policy, slots=2)
 
-    def _tokens(self, dialect: Dialect, conversation: Conversation, text: str) -> tuple[list[int], bool]:
-        """All tokens up to where the reply begins, and whether some of what was said had to be left out."""
+    def _prompt_tokens(self, dialect: Dialect, conversation: Conversation, text: str) -> tuple[list[int], bool]:
+        """Returns all tokens up to the beginning of the reply, and whether earlier turns had to be left out."""
         turns = [exchange.turn for exchange in conversation.exchanges]
         ids = dialect.open(conversation.system, turns[0].observation if turns else text)
-        for turn, said in zip(turns, [*(later.observation for later in turns), text][1:], strict=True):
-            ids = [*ids, *turn.action, *dialect.turn(said, stopped=turn.stopped)]
+        for turn, observation in zip(turns, [*(later.observation for later in turns), text][1:], strict=True):
+            ids = [*ids, *turn.action, *dialect.turn(observation, stopped=turn.stopped)]
         context = self._engine.context if self._engine is not None else 0
-        room = context - min(self._longest, context // 4)
-        if len(ids) <= room or (not turns and len(ids) < context):
+        max_length = context - min(self._longest, context // 4)
+        if len(ids) <= max_length or (not turns and len(ids) < context):
             return ids, False
-        shorter = self._history(dialect, conversation.system, turns, text, room) if turns else None
-        if shorter is None:
+        shortened = self._history(dialect, conversation.system, turns, text, max_length) if turns else None
+        if shortened is None:
             raise ContextOverflow(
                 "what was said does not fit the context",
                 value=f"{len(ids)} tokens",
-                expected=f"at most {room} of {context}",
+                expected=f"at most {max_length} of {context}",
                 hint="say less, or begin anew",
             )
-        return shorter, True
+        return shortened, True
 
-    def _answered(self, ask: Ask, stop: Callable[[], bool]) -> Any:
+    def _ask_and_wait(self, ask: Ask, stop: Callable[[], bool]) -> Any:
         engine = self._engine
         if engine is None:
             raise EngineError("a speaker without an engine", value=ask)
@@ -301,14 +311,22 @@ class Speaker:
             engine.cancel([ticket])
 
 
-def _pieces(dialect: Dialect, ids: tuple[int, ...], logprobs: np.ndarray[Any, Any], *, reply: str) -> tuple[Piece, ...]:
-    """The reply cut where its tokens end; tokens that make a character only together are one piece."""
+def _split_reply(
+    dialect: Dialect, ids: tuple[int, ...], logprobs: np.ndarray[Any, Any], *, reply: str
+) -> tuple[ReplyPiece, ...]:
+    """Splits the reply where its tokens end; tokens that only together make a character are one piece."""
     pieces, before, begin = [], 0, 0
     for end in range(1, len(ids) + 1):
-        known, whole = dialect.text(ids[before:begin]), dialect.text(ids[before:end])
-        if len(whole) > len(known) and whole.startswith(known) and not whole.endswith(_LOST):
-            pieces.append(Piece(whole[len(known) :], float(np.sum(logprobs[begin:end], dtype=np.float64))))
+        known_text, full_text = dialect.text(ids[before:begin]), dialect.text(ids[before:end])
+        if (
+            len(full_text) > len(known_text)
+            and full_text.startswith(known_text)
+            and not full_text.endswith(_REPLACEMENT)
+        ):
+            pieces.append(
+                ReplyPiece(full_text[len(known_text) :], float(np.sum(logprobs[begin:end], dtype=np.float64)))
+            )
             before, begin = begin, end
     if "".join(piece.text for piece in pieces) != reply:
-        return (Piece(reply, float(np.sum(logprobs, dtype=np.float64))),)
+        return (ReplyPiece(reply, float(np.sum(logprobs, dtype=np.float64))),)
     return tuple(pieces)

@@ -1,7 +1,7 @@
-"""Who writes the answer to a prompt: a policy of ours over an engine, a model behind an endpoint, or a script.
+"""Writers, which answer a prompt: a policy of ours over an engine, a model behind an endpoint, or a script.
 
-Every prompt is a text of its own, so every generation is a new root; what prompts have in common is found again in the
-engine's trie.
+Every prompt is a separate text, so every generation is a new root; the common tokens of prompts are found again
+in the engine's trie.
 """
 
 from __future__ import annotations
@@ -15,35 +15,35 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from evolvent.agents.prompts import Prompt
-from evolvent.engine.asks import GREEDY, Answer, Ask, SampleAsk, Sampling, Wait
+from evolvent.engine.asks import GREEDY, Answer, Ask, BlockingCall, SampleAsk, Sampling
 from evolvent.engine.endpoint import Endpoint
 from evolvent.errors import ConfigError, ContextOverflow
 from evolvent.messages import Message
 from evolvent.models.policy import Policy
 from evolvent.trajectory import Generation
 
-__all__ = ["Asked", "Pen", "Scripted", "Writer", "Writing", "Written", "writer_for"]
+__all__ = ["EpisodeWriter", "ScriptedWriter", "WriteRequest", "Writer", "WriterReply", "Writing", "writer_for"]
 
 _STRIDE, _MASK = 0x9E3779B97F4A7C15, (1 << 63) - 1  # seeds of turns as the language agent draws them
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """One request.
+class WriteRequest:
+    """One request to a writer.
 
     Args:
-        prompt: what is read. stop: texts that end the answer. max_tokens: its longest.
-        tight: a shorter answer is taken where the prompt leaves less room than that.
+        prompt: the text to read. stop: texts that end the answer. max_tokens: its maximum length.
+        allow_shorter: a shorter answer is accepted where the prompt leaves less space than that.
     """
 
     prompt: Prompt
     stop: tuple[str, ...]
     max_tokens: int
-    tight: bool = False
+    allow_shorter: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WriterReply:
     """One answer: its text, its tokens where they are known, and marks for the step's record."""
 
     text: str
@@ -51,28 +51,28 @@ class Written:
     marks: Mapping[str, Any] = field(default_factory=dict)
 
 
-Writing = Generator[Sequence[Ask | Wait], Sequence[Answer], Written]
+Writing = Generator[Sequence[Ask | BlockingCall], Sequence[Answer], WriterReply]
 
 
-class Pen(Protocol):
+class EpisodeWriter(Protocol):
     """A writer in one episode."""
 
-    def write(self, asked: Asked) -> Writing:
-        """The answer. Raises ContextOverflow where the prompt leaves no room for one."""
+    def write(self, request: WriteRequest) -> Writing:
+        """Returns the answer. Raises ContextOverflow where the prompt leaves no space for an answer."""
         ...
 
 
 @runtime_checkable
 class Writer(Protocol):
-    """Anything that answers prompts."""
+    """A model that answers prompts."""
 
-    def begin(self, seed: int) -> Pen:
-        """A pen for one episode; the same seed writes alike."""
+    def begin(self, seed: int) -> EpisodeWriter:
+        """Returns a writer for one episode; the same seed writes alike."""
         ...
 
 
 def writer_for(policy: Policy | Endpoint | Writer, sampling: Sampling = GREEDY) -> Writer:
-    """The writer of a policy or an endpoint; a writer is handed back.
+    """Returns the writer of a policy or an endpoint; a writer is returned unchanged.
 
     Raises:
         ConfigError: none of these.
@@ -87,8 +87,8 @@ def writer_for(policy: Policy | Endpoint | Writer, sampling: Sampling = GREEDY) 
 
 
 @dataclass(frozen=True)
-class Scripted:
-    """A function answers: for tests, rules, and models that are none of ours.
+class ScriptedWriter:
+    """A function answers: for tests, rules, and external models.
 
     Args:
         answer: prompt to text. It must not remember episodes; many are played at once.
@@ -96,16 +96,16 @@ class Scripted:
 
     answer: Callable[[Prompt], str]
 
-    def begin(self, seed: int) -> _ScriptedPen:
-        return _ScriptedPen(self.answer)
+    def begin(self, seed: int) -> _ScriptedEpisodeWriter:
+        return _ScriptedEpisodeWriter(self.answer)
 
 
 @dataclass(frozen=True)
-class _ScriptedPen:
+class _ScriptedEpisodeWriter:
     answer: Callable[[Prompt], str]
 
-    def write(self, asked: Asked) -> Writing:
-        return Written(self.answer(asked.prompt))
+    def write(self, request: WriteRequest) -> Writing:
+        return WriterReply(self.answer(request.prompt))
         yield ()  # a generator that never asks
 
 
@@ -114,48 +114,48 @@ class _PolicyWriter:
     policy: Policy
     sampling: Sampling
 
-    def begin(self, seed: int) -> _PolicyPen:
-        return _PolicyPen(self, seed)
+    def begin(self, seed: int) -> _PolicyEpisodeWriter:
+        return _PolicyEpisodeWriter(self, seed)
 
 
-class _PolicyPen:
+class _PolicyEpisodeWriter:
     def __init__(self, writer: _PolicyWriter, seed: int) -> None:
         self._policy, self._sampling, self._seed, self._count = writer.policy, writer.sampling, seed, 0
 
-    def write(self, asked: Asked) -> Writing:
+    def write(self, request: WriteRequest) -> Writing:
         policy, dialect = self._policy, self._policy.dialect
-        tokens = dialect.open(asked.prompt.system, asked.prompt.user)
-        room = policy.context - len(tokens)
-        if room < (1 if asked.tight else asked.max_tokens):
+        tokens = dialect.open(request.prompt.system, request.prompt.user)
+        space = policy.context - len(tokens)
+        if space < (1 if request.allow_shorter else request.max_tokens):
             raise ContextOverflow(
                 "a prompt leaves no room for an answer",
                 value=f"{len(tokens)} tokens",
-                expected=f"at most {policy.context - asked.max_tokens}",
+                expected=f"at most {policy.context - request.max_tokens}",
             )
         seed = (self._seed + self._count * _STRIDE) & _MASK
         self._count += 1
         ask = SampleAsk(
             None,
             tokens,
-            min(asked.max_tokens, room),
+            min(request.max_tokens, space),
             stop_ids=dialect.stop_ids,
-            stop_strings=asked.stop,
+            stop_strings=request.stop,
             sampling=self._sampling,
             seeds=(seed,),
         )
-        ((found,),) = yield (ask,)
-        text = dialect.text(found.ids.tolist())
-        made = _rooted(np.array(tokens, np.int32), found.ids, found.logprobs)
-        return Written(text, Generation(*made, None, (), True, policy.version, found.stop))
+        ((continuation,),) = yield (ask,)
+        text = dialect.text(continuation.ids.tolist())
+        token_arrays = _root_arrays(np.array(tokens, np.int32), continuation.ids, continuation.logprobs)
+        return WriterReply(text, Generation(*token_arrays, None, (), True, policy.version, continuation.stop))
 
 
-def _rooted(read: Any, ids: Any, logprobs: Any) -> tuple[Any, Any, Any]:
-    """Ids, which of them were sampled, and log-probabilities of a generation that is a new root."""
-    sampled = np.arange(len(read) + len(ids)) >= len(read)
+def _root_arrays(read_ids: Any, ids: Any, logprobs: Any) -> tuple[Any, Any, Any]:
+    """Returns ids, the sampled mask, and log-probabilities of a generation that is a new root."""
+    sampled = np.arange(len(read_ids) + len(ids)) >= len(read_ids)
     return (
-        np.concatenate([read, ids]).astype(np.int32),
+        np.concatenate([read_ids, ids]).astype(np.int32),
         sampled,
-        np.concatenate([np.zeros(len(read), np.float32), logprobs]).astype(np.float32),
+        np.concatenate([np.zeros(len(read_ids), np.float32), logprobs]).astype(np.float32),
     )
 
 
@@ -164,32 +164,32 @@ class _EndpointWriter:
     endpoint: Endpoint
     sampling: Sampling
 
-    def begin(self, seed: int) -> _EndpointPen:
-        return _EndpointPen(self, seed)
+    def begin(self, seed: int) -> _EndpointEpisodeWriter:
+        return _EndpointEpisodeWriter(self, seed)
 
 
-class _EndpointPen:
+class _EndpointEpisodeWriter:
     def __init__(self, writer: _EndpointWriter, seed: int) -> None:
         self._endpoint, self._sampling, self._seed, self._count = writer.endpoint, writer.sampling, seed, 0
         self._session = secrets.token_hex(12)  # only a name: two runs of one seed share nothing at the endpoint
 
-    def write(self, asked: Asked) -> Writing:
-        said = [Message("system", asked.prompt.system)] if asked.prompt.system else []
+    def write(self, request: WriteRequest) -> Writing:
+        system_messages = [Message("system", request.prompt.system)] if request.prompt.system else []
         seed = (self._seed + self._count * _STRIDE) & _MASK
         self._count += 1
         call = partial(
             self._endpoint.chat,
-            [*said, Message("user", asked.prompt.user)],
+            [*system_messages, Message("user", request.prompt.user)],
             sampling=self._sampling,
-            max_tokens=asked.max_tokens,
+            max_tokens=request.max_tokens,
             seed=seed,
-            stop=asked.stop,
+            stop=request.stop,
             session=self._session,
         )
-        (reply,) = yield (Wait(call, self._endpoint.patience_s),)
+        (reply,) = yield (BlockingCall(call, self._endpoint.call_timeout_s),)
         tokens = reply.tokens
         if tokens is None:
             marks = {"prompt": reply.prompt_tokens, "completion": reply.completion_tokens}
-            return Written(reply.text, None, marks)
-        made = _rooted(tokens.prompt, tokens.ids, tokens.logprobs)
-        return Written(reply.text, Generation(*made, None, (), True, reply.version, reply.stop))
+            return WriterReply(reply.text, None, marks)
+        token_arrays = _root_arrays(tokens.prompt, tokens.ids, tokens.logprobs)
+        return WriterReply(reply.text, Generation(*token_arrays, None, (), True, reply.version, reply.stop))

@@ -1,1 +1,1 @@
-"""What an agent believes, and when it knows enough: summaries of beliefs, detectors, outcomes; filters and planners."""
+"""Beliefs of agents and their stopping rules: summaries, detectors, outcomes, filters and planners."""

@@ -1,6 +1,7 @@
-"""A belief over answers: the votes of samples, texts that mean the same counted as one.
+"""A belief over answers: the votes of samples, with equivalent texts counted as one answer.
 
-The detectors of `belief/stopping.py` look at its summary, so that a vote ends as soon as it is decided, or nearly so.
+The detectors of `belief/stopping.py` read its summary, so that a vote ends as soon as it is decided, or nearly
+so.
 """
 
 from __future__ import annotations
@@ -14,116 +15,129 @@ from numpy.typing import NDArray
 
 from evolvent.belief.summary import BeliefSummary
 from evolvent.errors import ConfigError
-from evolvent.grade.numbers import number_of
+from evolvent.grade.numbers import parse_number
 
-__all__ = ["AnswerBelief", "Normalise", "Same", "normal_answer", "probability_summary"]
+__all__ = ["AnswerBelief", "Normalize", "Same", "normalize_answer", "probability_summary"]
 
 Same = Callable[[Any, Any], bool]
-Normalise = Callable[[Hashable], Hashable | None]
+Normalize = Callable[[Hashable], Hashable | None]
 
 
-def normal_answer(answer: Hashable) -> Hashable | None:
-    """Texts of one number as that number, exactly ("0.50" and "1/2"); other texts without case and extra spaces.
+def normalize_answer(answer: Hashable) -> Hashable | None:
+    """Returns the exact number of a text ("0.50" and "1/2"); other texts in lowercase without extra spaces.
 
     An empty text is no answer. What is no text stays as it is.
     """
     if not isinstance(answer, str):
         return answer
-    number = number_of(answer)
+    number = parse_number(answer)
     return number if number is not None else " ".join(answer.casefold().split()) or None
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerBelief:
-    """Votes for answers, of at most so many.
+    """Votes for answers, up to a maximum number.
 
-    As in `search.aggregate`: an answer joins the first one that it is equal to or the `same` as; None is a vote cast
-    that nobody could read; of equal counts the answer seen first leads.
+    As in `search.aggregate`: an answer joins the first equal or equivalent one; None is a vote that could not be
+    parsed; of equal counts the answer seen first leads.
 
     Args:
-        most: votes that may be cast in all.
-        votes: (answer as first seen, votes) in the order in which they were first seen. unread: votes without answer.
-        normalise: what makes answers of one meaning equal; `normal_answer` for texts and numbers; None: as they are.
-        same: whether two answers that differ are one all the same, as a grader sees it.
+        max_votes: Maximum number of votes.
+        votes: (answer as first seen, votes) in the order in which they were first seen.
+        unparsable: Votes without an answer.
+        normalize: Function that makes equivalent answers equal; `normalize_answer` for texts and numbers; None: no
+            change.
+        is_same: Function that returns whether two different answers are equivalent, such as a grader.
     Raises:
-        ConfigError: room for no vote, or more votes than there is room for.
+        ConfigError: a maximum below 1, or more votes than the maximum.
     """
 
-    most: int
+    max_votes: int
     votes: tuple[tuple[Hashable, int], ...] = ()
-    unread: int = 0
-    normalise: Normalise | None = None
-    same: Same | None = None
+    unparsable: int = 0
+    normalize: Normalize | None = None
+    is_same: Same | None = None
 
     def __post_init__(self) -> None:
-        if self.most < 1 or not 0 <= self.cast <= self.most or self.unread < 0:
-            raise ConfigError("votes that cannot be", value=self.cast, expected=f"0 to {self.most}, of 1 or more")
+        if self.max_votes < 1 or not 0 <= self.cast <= self.max_votes or self.unparsable < 0:
+            raise ConfigError("votes that cannot be", value=self.cast, expected=f"0 to {self.max_votes}, of 1 or more")
 
     @property
     def cast(self) -> int:
-        """Votes so far."""
-        return self.unread + sum(count for _, count in self.votes)
+        """Returns the number of votes so far."""
+        return self.unparsable + sum(count for _, count in self.votes)
 
     @property
     def leader(self) -> Hashable | None:
-        """The answer of most votes; None: none could be read."""
+        """Returns the answer with the most votes; None where no vote could be parsed."""
         return max(self.votes, key=lambda vote: vote[1], default=(None, 0))[0]
 
     def add(self, answer: Hashable | None, count: int = 1) -> AnswerBelief:
-        """The belief after `count` further votes for an answer.
+        """Adds `count` votes for an answer and returns the new belief.
 
         Raises:
             ConfigError: more votes than there is room for.
         """
-        read = answer if answer is None or self.normalise is None else self.normalise(answer)
-        if read is None:
-            return replace(self, unread=self.unread + count)
-        at = next((at for at, (known, _) in enumerate(self.votes) if known == read or self._same(known, read)), None)
-        if at is None:
-            return replace(self, votes=(*self.votes, (read, count)))
+        normalized = answer if answer is None or self.normalize is None else self.normalize(answer)
+        if normalized is None:
+            return replace(self, unparsable=self.unparsable + count)
+        index = next(
+            (
+                index
+                for index, (voted_answer, _) in enumerate(self.votes)
+                if voted_answer == normalized or self._is_equivalent(voted_answer, normalized)
+            ),
+            None,
+        )
+        if index is None:
+            return replace(self, votes=(*self.votes, (normalized, count)))
         votes = list(self.votes)
-        votes[at] = (votes[at][0], votes[at][1] + count)
+        votes[index] = (votes[index][0], votes[index][1] + count)
         return replace(self, votes=tuple(votes))
 
-    def summary(self) -> BeliefSummary:
-        """What a detector looks at, as a batch of one: B = 1.
+    def summarize(self) -> BeliefSummary:
+        """Computes the summary for detectors, as a batch of one: B = 1.
 
-        The entropy is that of the shares of the answers read; before there is any it is log(most), as if every vote
-        might be for another answer.
+        The entropy is that of the shares of the parsed answers; before the first answer it is log(most), as if every
+        vote could
+        be for another answer.
         """
         counts = np.sort([count for _, count in self.votes])[::-1].astype(np.float64)
-        two = np.concatenate([counts, [0.0, 0.0]])[:2]
-        shares = counts / counts.sum() if len(counts) else np.full(self.most, 1 / self.most)
+        top_two = np.concatenate([counts, [0.0, 0.0]])[:2]
+        shares = counts / counts.sum() if len(counts) else np.full(self.max_votes, 1 / self.max_votes)
         entropy = max(0.0, float(-(shares * np.log(shares)).sum()))  # rounding may bring it below 0
         return BeliefSummary(
             entropy=np.array([entropy]),
-            leader=two[:1],
-            runner_up=two[1:],
+            leader=top_two[:1],
+            runner_up=top_two[1:],
             cast=np.array([float(self.cast)]),
-            left=np.array([float(self.most - self.cast)]),
+            left=np.array([float(self.max_votes - self.cast)]),
         )
 
-    def _same(self, known: Hashable, read: Hashable) -> bool:
-        return self.same is not None and self.same(known, read)
+    def _is_equivalent(self, voted_answer: Hashable, normalized: Hashable) -> bool:
+        return self.is_same is not None and self.is_same(voted_answer, normalized)
 
 
-def probability_summary(chance: NDArray[np.float64]) -> BeliefSummary:
-    """Chances `[B]` that something holds, as votes: one vote in all, of which the leader has the chance.
+def probability_summary(probability: NDArray[np.float64]) -> BeliefSummary:
+    """Converts probabilities `[B]` of a statement to votes: one vote in all, of which the leader has that
+    probability.
 
-    `Agreement(q, least=1)` stops where the chance is q or more; its score is 1 less the chance.
+    `Agreement(q, least=1)` stops where the probability is at least q; its score is 1 minus the probability.
 
+    Args:
+        probability: `[B]`. Probability of each statement.
     Raises:
-        ConfigError: a number that is no chance.
+        ConfigError: a number outside 0 to 1.
     """
-    wrong = ~((chance >= 0) & (chance <= 1))
-    if wrong.any():
-        raise ConfigError("a belief that is no chance", value=float(chance[wrong][0]), expected="0 to 1")
-    both = np.stack([chance, 1 - chance])
-    entropy = -(both * np.log(np.where(both > 0, both, 1.0))).sum(axis=0)
+    is_invalid = ~((probability >= 0) & (probability <= 1))
+    if is_invalid.any():
+        raise ConfigError("a belief that is no chance", value=float(probability[is_invalid][0]), expected="0 to 1")
+    probabilities = np.stack([probability, 1 - probability])
+    entropy = -(probabilities * np.log(np.where(probabilities > 0, probabilities, 1.0))).sum(axis=0)
     return BeliefSummary(
         entropy=np.maximum(entropy, 0.0),
-        leader=both[0],
-        runner_up=both[1],
-        cast=np.ones(len(chance)),
-        left=np.zeros(len(chance)),
+        leader=probabilities[0],
+        runner_up=probabilities[1],
+        cast=np.ones(len(probability)),
+        left=np.zeros(len(probability)),
     )

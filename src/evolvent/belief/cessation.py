@@ -1,11 +1,12 @@
-"""Cessation: the agent itself ends the episode when its belief is sure, and is paid for that.
+"""Cessation: the agent itself ends the episode when its belief is certain, and is rewarded for that.
 
 Source: AGDC, "Autonomous Goal Detection and Cessation in Reinforcement Learning: A Case Study on Source Term
-Estimation" (arXiv 2409.09541). An agent that looks for something it cannot see is told by nobody that it has arrived.
-AGDC looks at the agent's belief: where every standard deviation is below zeta, the agent ends the episode and takes the
-goal's reward. Only `terminated` and `reward` change, so any learner plugs in.
+Estimation" (arXiv 2409.09541). An agent that searches for an invisible target gets no signal of its arrival.
+AGDC monitors the agent's belief: where every standard deviation is below zeta, the agent ends the episode and
+receives the goal's reward. Only `terminated` and `reward` change, so the method works with any learner.
 
-Ceasing is `terminated`, running out of time is `truncated`, never both: only the second may be bootstrapped over.
+Cessation sets `terminated`, the horizon sets `truncated`, never both: only a truncated episode may be
+bootstrapped.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, Generic, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from evolvent.belief.seeking import FEATURES, Lookout, Payment, SourceSearch
+from evolvent.belief.seeking import FEATURES, DetectorHistory, SourceSearch, StopReward
 from evolvent.belief.stopping import Detector
 from evolvent.belief.summary import BeliefSummary
 from evolvent.errors import ConfigError, MissingExtra
@@ -30,17 +31,17 @@ try:
 except ImportError as missing:
     raise MissingExtra("control", "cessation as an environment of Gymnasium") from missing
 
-__all__ = ["Cessation", "PlumeSearchEnv", "action_space", "observation_space", "to_moves"]
+__all__ = ["Cessation", "PlumeSearchEnv", "action_space", "actions_to_moves", "observation_space"]
 
 Observation = NDArray[np.float32]
 ActT = TypeVar("ActT")
 ObsT = TypeVar("ObsT")
-_WIDE = 20.0  # no feature is as large: log spread / L is at least log(1e-6 / L), the others are within -4..6
+_BOUND = 20.0  # no feature is as large: log spread / L is at least log(1e-6 / L), the others are within -4..6
 
 
 def observation_space() -> spaces.Space[Observation]:
-    """Of the features of a belief, [13]."""
-    return spaces.Box(-_WIDE, _WIDE, (FEATURES,), np.float32)
+    """Returns the space of the belief features, [13]."""
+    return spaces.Box(-_BOUND, _BOUND, (FEATURES,), np.float32)
 
 
 def action_space(preset: Preset) -> spaces.Space[Any]:
@@ -53,21 +54,23 @@ def action_space(preset: Preset) -> spaces.Space[Any]:
     return spaces.Discrete(len(MOVES[preset.moves]))
 
 
-def to_moves(preset: Preset, actions: NDArray[Any]) -> NDArray[Any]:
-    """[B] what `PlumeBatch.step` takes, of [B] or [B, 2] actions of the space."""
+def actions_to_moves(preset: Preset, actions: NDArray[Any]) -> NDArray[Any]:
+    """Converts actions [B] or [B, 2] of the space to the input [B] of `PlumeBatch.step`."""
     if preset.moves == "heading":
         return np.arctan2(actions[..., 1].astype(np.float64), actions[..., 0].astype(np.float64))
     return actions
 
 
 class PlumeSearchEnv(gymnasium.Env[Observation, Any]):
-    """One search for a source as an environment of Gymnasium: features of the belief in, moves out.
+    """A search for a source as a Gymnasium environment: belief features are observed, moves are actions.
 
     It pays `cost` a step and never terminates; at the horizon it is truncated. `Cessation` ends it.
 
     Args:
-        world: a plume world. tasks: those that are drawn from at each reset.
-        particles, sweeps: of the belief, see `SourceSearch`. cost: of a step.
+        world: A plume world.
+        tasks: Tasks, of which one is drawn at each reset.
+        particles, sweeps: Settings of the belief, see `SourceSearch`.
+        cost: Reward of a step.
     Raises:
         ConfigError: no task.
     """
@@ -93,40 +96,43 @@ class PlumeSearchEnv(gymnasium.Env[Observation, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """Begin a task drawn with the seed, or the given one: `options={"task": task, "seed": 3}`."""
+        """Starts a task drawn with the seed, or the given one: `options={"task": task, "seed": 3}`."""
         super().reset(seed=seed)
-        given: Mapping[str, Any] = options or {}
-        task = given.get("task") or self._tasks[int(self.np_random.integers(len(self._tasks)))]
-        noise = given["seed"] if "seed" in given else int(self.np_random.integers(2**31))
-        self.search.begin([0], [task], [noise])
+        reset_options: Mapping[str, Any] = options or {}
+        task = reset_options.get("task") or self._tasks[int(self.np_random.integers(len(self._tasks)))]
+        noise_seed = reset_options["seed"] if "seed" in reset_options else int(self.np_random.integers(2**31))
+        self.search.begin([0], [task], [noise_seed])
         return self.search.observe()[0], {"task": task.id}
 
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        """One move; `info["lost"]` where the belief had to be begun anew."""
-        moved = self.search.step(to_moves(self.search.preset, np.asarray(action)[None]))
-        return self.search.observe()[0], self._cost, False, bool(moved.over[0]), {"lost": bool(moved.lost[0])}
+        """Runs one move; `info["lost"]` says whether the belief was reset."""
+        result = self.search.step(actions_to_moves(self.search.preset, np.asarray(action)[None]))
+        return self.search.observe()[0], self._cost, False, bool(result.is_over[0]), {"lost": bool(result.is_lost[0])}
 
     def belief(self) -> BeliefSummary:
-        """What is believed now, [1]."""
+        """Returns the current belief, [1]."""
         return self.search.summary
 
-    def right(self) -> bool:
-        """Whether the estimate is right: for scoring and for `paid_for="truth"`."""
-        return bool(self.search.right()[0])
+    def is_right(self) -> bool:
+        """Returns whether the estimate is right: for scoring and for `paid_for="truth"`."""
+        return bool(self.search.is_right()[0])
 
 
 class Cessation(gymnasium.Wrapper[ObsT, ActT, ObsT, ActT], Generic[ObsT, ActT]):
-    """An environment that ends when the agent is sure. All else is the inner one's.
+    """A wrapper that ends an episode when the agent is certain; everything else is the inner environment's.
 
     Args:
-        env: any environment.
-        belief: what the agent believes now, [1]; called after each step.
-        detector: whether that is sure enough.
-        reward, step_cost: of ceasing, and of every other step. step_cost None: what the inner environment paid.
-        paid_for: "belief": ceasing is paid in any case; "truth": only where `right()` says so, else it costs a step.
-        right: whether the estimate is right now; needed for "truth", else only told in `info["right"]`.
+        env: Any environment.
+        belief: Returns the current belief of the agent, [1]; called after each step.
+        detector: Decides whether the belief is certain enough.
+        reward: Reward of ceasing.
+        step_cost: Reward of every other step; None: that of the inner environment.
+        paid_for: "belief": ceasing always earns the reward; "truth": only with a right estimate, otherwise it costs
+            a step.
+        right: Returns whether the estimate is right; required for "truth", otherwise only reported in
+            `info["right"]`.
     Raises:
-        ConfigError: see `Payment`; "truth" without `right`.
+        ConfigError: see `StopReward`; "truth" without `right`.
     """
 
     def __init__(
@@ -143,29 +149,29 @@ class Cessation(gymnasium.Wrapper[ObsT, ActT, ObsT, ActT], Generic[ObsT, ActT]):
         super().__init__(env)
         if paid_for == "truth" and right is None:
             raise ConfigError("paid for the truth, which nobody tells", value="right=None", expected="a function")
-        self._pay = Payment(reward=reward, cost=-1.0 if step_cost is None else step_cost, paid_for=paid_for)
+        self._pay = StopReward(reward=reward, cost=-1.0 if step_cost is None else step_cost, paid_for=paid_for)
         self._keep_inner = step_cost is None
         self._belief, self._detector, self._right = belief, detector, right
-        self._lookout = Lookout(detector, 1)
+        self._lookout = DetectorHistory(detector, 1)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[ObsT, dict[str, Any]]:
-        """Begin; the detector has looked at nothing yet."""
-        self._lookout = Lookout(self._detector, 1000)
+        """Starts an episode; the detector has made no decision yet."""
+        self._lookout = DetectorHistory(self._detector, 1000)
         return self.env.reset(seed=seed, options=options)
 
     def step(self, action: ActT) -> tuple[ObsT, float, bool, bool, dict[str, Any]]:
-        """The inner step; then a look. `info`: "stop_score", "ceased", and "right" where it is known.
+        """Runs the inner step, then the detector. `info` has "stop_score", "ceased", and "right" where it is known.
 
         An episode that the inner environment terminated, or whose belief was lost in this step, does not cease.
         """
-        seen, inner, terminated, truncated, info = self.env.step(action)
-        decision = self._lookout.look(self._belief())
+        observation, inner_reward, terminated, truncated, info = self.env.step(action)
+        decision = self._lookout.decide(self._belief())
         ceased = bool(decision.stop[0]) and not terminated and not info.get("lost", False)
-        told = {**info, "stop_score": float(decision.score[0]), "ceased": ceased}
+        step_info = {**info, "stop_score": float(decision.score[0]), "ceased": ceased}
         if self._right is not None:
-            told["right"] = self._right()
-        if ceased and (self._pay.paid_for == "belief" or told["right"]):
-            paid = self._pay.reward
+            step_info["right"] = self._right()
+        if ceased and (self._pay.paid_for == "belief" or step_info["right"]):
+            reward = self._pay.reward
         else:  # an inner goal pays for itself
-            paid = float(inner) if terminated or self._keep_inner else self._pay.cost
-        return seen, paid, terminated or ceased, truncated and not ceased, told
+            reward = float(inner_reward) if terminated or self._keep_inner else self._pay.cost
+        return observation, reward, terminated or ceased, truncated and not ceased, step_info

@@ -1,8 +1,8 @@
-"""Policies and planners on the same searches: one sensor, the same unseen sources, the same beliefs, one detector.
+"""Comparison of policies and planners on the same searches: one sensor, sources, beliefs and detector for all.
 
-Whoever chooses the moves, an episode is ended by the detector or by its horizon. An episode is its task and its sample:
-the source, the noise and the particles come from them, so all who are compared meet the same ones. A success is a right
-stop: the episode was ended by the agent, and the estimate was within the preset's tolerance then.
+Whatever chooses the moves, an episode ends by the detector or at its horizon. An episode is its task and its
+sample: source, noise and particles derive from them, so all choosers face the same ones. A success is a right
+stop: the agent ended the episode, and the estimate was within the preset's tolerance then.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evolvent.belief.outcomes import OutcomeTable, outcomes
-from evolvent.belief.planners import PLANNERS, plan
-from evolvent.belief.replay import score_rows
-from evolvent.belief.seeking import Lookout, Moved, Payment, SourceSearch
+from evolvent.belief.outcomes import OutcomeTable, tabulate_outcomes
+from evolvent.belief.planners import PLANNERS, choose_candidate
+from evolvent.belief.replay import scores_to_annotations
+from evolvent.belief.seeking import DetectorHistory, SourceSearch, StepResult, StopReward
 from evolvent.belief.stopping import Detector, StopDecision
-from evolvent.errors import BatchMismatch, ConfigError, ErrorRecord, unknown
-from evolvent.stats import Interval, paired
+from evolvent.errors import BatchMismatch, ConfigError, ErrorRecord, unknown_name_problem
+from evolvent.stats import Interval, paired_interval
 from evolvent.trajectory import (
     Annotation,
     EndedBy,
@@ -36,7 +36,7 @@ from evolvent.trajectory import (
 from evolvent.worlds.plume.presets import MOVES
 from evolvent.worlds.plume.world import PlumeWorld
 
-__all__ = ["SCORER", "Chooser", "Played", "compared", "planner", "play", "summary_row"]
+__all__ = ["SCORER", "Chooser", "ChooserResult", "compare_choosers", "make_chooser", "play_episodes", "summary_row"]
 
 Chooser = Callable[[SourceSearch], NDArray[Any]]
 """Chooses for [B] searches what `PlumeBatch.step` takes, by `observe()`, beliefs and places, not by `right()`."""
@@ -46,16 +46,19 @@ SCORER = "stop"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Played:
-    """What one chooser did.
+class ChooserResult:
+    """The episodes of one chooser.
 
     Args:
-        name: the chooser's. sensor: the sensor's id.
+        name: Name of the chooser.
+        sensor: Id of the sensor.
         trajectories: [N]. `success` says whether the estimate was right at the end, `ended_by` "agent" whether the
-            agent stopped; `meta` has the error and the distance travelled, in metres.
-        scores: the detector's score after each step, as annotations.
+            agent
+            stopped; `meta` has the error and the traveled distance, in meters.
+        scores: The detector's score after each step, as annotations.
         decision_ms: CPU milliseconds of choosing for one episode, without the belief update that all share; the mean
-            over decisions of a whole batch.
+            over
+            decisions of a whole batch.
     """
 
     name: str
@@ -66,41 +69,45 @@ class Played:
 
     @property
     def table(self) -> OutcomeTable:
-        """The outcomes; lost episodes count as unknown."""
-        done = self.trajectories
-        return outcomes(
-            [one.ended_by == "agent" for one in done],
-            [one.success for one in done],
-            [len(one.steps) for one in done],
-            distance=[float(one.meta["travelled_m"]) for one in done],
+        """Returns the outcome table; lost episodes count as unknown."""
+        trajectories = self.trajectories
+        return tabulate_outcomes(
+            [trajectory.ended_by == "agent" for trajectory in trajectories],
+            [trajectory.success for trajectory in trajectories],
+            [len(trajectory.steps) for trajectory in trajectories],
+            distance=[float(trajectory.meta["travelled_m"]) for trajectory in trajectories],
         )
 
 
-def planner(name: str, *, nz: int = 25) -> Chooser:
-    """A planner of `PLANNERS` as a chooser; ConfigError for another name, or nz below 1."""
+def make_chooser(name: str, *, nz: int = 25) -> Chooser:
+    """Builds a chooser from a planner of `PLANNERS`; raises ConfigError for another name, or nz below 1."""
     if name not in PLANNERS:
-        raise ConfigError([unknown("planner", name, PLANNERS)])
+        raise ConfigError([unknown_name_problem("planner", name, PLANNERS)])
     if nz < 1:
         raise ConfigError("a planner without readings to think of", value=nz, expected="nz of at least 1")
 
     def choose(search: SourceSearch) -> NDArray[Any]:
-        places, inside = search.batch.candidates()
-        found = plan(name, search.cloud, places, sensor=search.batch.sensor, allowed=inside, nz=nz).cpu().numpy()
-        return found * (np.pi / 4) if search.preset.moves == "heading" else found
+        positions, is_allowed = search.batch.candidates()
+        moves = (
+            choose_candidate(name, search.cloud, positions, sensor=search.batch.sensor, allowed=is_allowed, nz=nz)
+            .cpu()
+            .numpy()
+        )
+        return moves * (np.pi / 4) if search.preset.moves == "heading" else moves
 
     return choose
 
 
 @dataclass(slots=True)
-class _Open:
-    """An episode that is being played."""
+class _ActiveEpisode:
+    """An episode in progress."""
 
     start: Start
     steps: list[Step] = field(default_factory=list)
-    looks: list[StopDecision] = field(default_factory=list)
+    decisions: list[StopDecision] = field(default_factory=list)
 
 
-def play(
+def play_episodes(
     choose: Chooser,
     world: PlumeWorld,
     starts: Sequence[Start],
@@ -108,102 +115,128 @@ def play(
     name: str,
     detector: Detector,
     particles: int | None = None,
-    at_once: int = 64,
+    batch_size: int = 64,
     fused: bool = False,
-) -> Played:
-    """Play episodes, as many at once as asked for; how many changes nothing.
+) -> ChooserResult:
+    """Plays episodes in batches; the batch size does not change them.
 
-    A belief that allows a reading in no way ends its episode by an error: no reward, no stop, no truth. What is
-    recorded as rewards is AGDC's default pay, for planners too.
+    A belief that does not allow a reading ends its episode with an error: no reward, no stop, no truth. Recorded
+    rewards
+    are AGDC's default, for planners too.
 
     Args:
-        starts: [N] tasks and samples, no two equal. name: the chooser's, in the records. detector: ends the episodes.
-        particles: of a belief (None: the preset's). fused: see `particles.prior`.
+        choose: Chooses the moves.
+        world: The plume world.
+        starts: [N] tasks and samples, all different.
+        name: Name of the chooser in the records.
+        detector: Ends the episodes.
+        particles: Particles of a belief (None: the preset's).
+        at_once: Number of simultaneous episodes.
+        fused: See `particles.prior`.
     Raises:
-        BatchMismatch: no start, or two that are equal.
+        BatchMismatch: no start, or two equal ones.
     """
     if not starts or len({(start.task.id, start.sample) for start in starts}) != len(starts):
         raise BatchMismatch("episodes to play", value=len(starts), expected="one or more, no two of them equal")
-    search = SourceSearch(world.batch(min(at_once, len(starts))), particles=particles, fused=fused)
-    table = _Table(name, search, Lookout(detector, world.horizon))
-    table.seat(range(search.size), queue := iter(starts))
-    spent = []
+    search = SourceSearch(world.batch(min(batch_size, len(starts))), particles=particles, fused=fused)
+    active_table = _EpisodeTable(name, search, DetectorHistory(detector, world.horizon))
+    active_table.start_episodes(range(search.size), queue := iter(starts))
+    decision_times_ms = []
     while search.batch.running.any():
-        began = time.process_time()
+        start_time = time.process_time()
         actions = choose(search)
-        spent.append((time.process_time() - began) * 1e3 / search.size)
-        if free := table.step(actions):
-            table.seat(free, queue)
+        decision_times_ms.append((time.process_time() - start_time) * 1e3 / search.size)
+        if free_rows := active_table.step(actions):
+            active_table.start_episodes(free_rows, queue)
     order = {(start.task.id, start.sample): i for i, start in enumerate(starts)}
-    done = sorted(table.done, key=lambda one: order[one.task.id, one.sample])
-    scores = [row for one in done for row in table.scores[one.id]]
-    ms = paired(spent, [0.0] * len(spent), rng=sample_rng("decision time", name)).within(0.0, np.inf)
-    return Played(name=name, sensor=search.batch.sensor.id, trajectories=done, scores=scores, decision_ms=ms)
+    finished = sorted(active_table.done, key=lambda trajectory: order[trajectory.task.id, trajectory.sample])
+    scores = [row for trajectory in finished for row in active_table.scores[trajectory.id]]
+    decision_interval = paired_interval(
+        decision_times_ms, [0.0] * len(decision_times_ms), rng=sample_rng("decision time", name)
+    ).clip(0.0, np.inf)
+    return ChooserResult(
+        name=name, sensor=search.batch.sensor.id, trajectories=finished, scores=scores, decision_ms=decision_interval
+    )
 
 
-class _Table:
-    """The episodes that are being played, one in each row of a search, and those that are over."""
+class _EpisodeTable:
+    """The active episodes, one in each row of a search, and the finished ones."""
 
-    def __init__(self, name: str, search: SourceSearch, lookout: Lookout) -> None:
-        self._name, self._search, self._lookout, self._pay = name, search, lookout, Payment()
-        self._open: list[_Open] = []
+    def __init__(self, name: str, search: SourceSearch, lookout: DetectorHistory) -> None:
+        self._name, self._search, self._lookout, self._pay = name, search, lookout, StopReward()
+        self._open: list[_ActiveEpisode] = []
         self.done: list[Trajectory] = []
         self.scores: dict[str, list[Annotation]] = {}
 
-    def seat(self, rows: Sequence[int], queue: Iterator[Start]) -> None:
-        """Begin the next episodes in free rows, as long as there are some."""
-        taken = list(zip(rows, queue, strict=False))
-        if not taken:
+    def start_episodes(self, rows: Sequence[int], queue: Iterator[Start]) -> None:
+        """Starts the next episodes in free rows, while any are left."""
+        assigned = list(zip(rows, queue, strict=False))
+        if not assigned:
             return
-        self._search.begin([row for row, _ in taken], [one.task for _, one in taken], [one.sample for _, one in taken])
-        self._open = self._open or [_Open(start) for _, start in taken]
-        begun = np.zeros(self._search.size, np.bool_)
-        for row, start in taken:
-            self._open[row], begun[row] = _Open(start), True
-        self._lookout.forget(begun)
+        self._search.begin(
+            [row for row, _ in assigned],
+            [next_start.task for _, next_start in assigned],
+            [next_start.sample for _, next_start in assigned],
+        )
+        self._open = self._open or [_ActiveEpisode(start) for _, start in assigned]
+        is_new = np.zeros(self._search.size, np.bool_)
+        for row, start in assigned:
+            self._open[row], is_new[row] = _ActiveEpisode(start), True
+        self._lookout.forget(is_new)
 
     def step(self, actions: NDArray[Any]) -> list[int]:
-        """One step of all that run; returns the rows that are free now."""
+        """Runs one step of all active episodes; returns the rows that are free now."""
         search, batch = self._search, self._search.batch
-        seen = np.concatenate([batch.position, batch.reading[:, None]], -1)
-        moved = search.step(actions)
-        decision, right = self._lookout.look(search.summary), search.right()
-        ceased = decision.stop & moved.moved & ~moved.lost
-        rewards = self._pay.of(ceased, right)
-        for row in np.flatnonzero(moved.moved).tolist():
-            one, paid = self._open[row], None if moved.lost[row] else float(rewards[row])
-            one.steps.append(Step(seen[row], self._named(actions[row]), paid, info=self._believed(row)))
-            one.looks.append(StopDecision(decision.stop[[row]], decision.score[[row]], decision.reason))
-        free: list[int] = np.flatnonzero(ceased | moved.over | (moved.lost & moved.moved)).tolist()
-        batch.end(free)
-        for row in free:
-            self._close(row, moved, ceased=bool(ceased[row]), right=bool(right[row]))
-        return free
+        observations = np.concatenate([batch.position, batch.reading[:, None]], -1)
+        step_result = search.step(actions)
+        decision, right = self._lookout.decide(search.summary), search.is_right()
+        ceased = decision.stop & step_result.was_running & ~step_result.is_lost
+        rewards = self._pay.compute(ceased, right)
+        for row in np.flatnonzero(step_result.was_running).tolist():
+            episode, reward = self._open[row], None if step_result.is_lost[row] else float(rewards[row])
+            episode.steps.append(
+                Step(observations[row], self._format_action(actions[row]), reward, info=self._belief_info(row))
+            )
+            episode.decisions.append(StopDecision(decision.stop[[row]], decision.score[[row]], decision.reason))
+        free_rows: list[int] = np.flatnonzero(
+            ceased | step_result.is_over | (step_result.is_lost & step_result.was_running)
+        ).tolist()
+        batch.end(free_rows)
+        for row in free_rows:
+            self._close(row, step_result, ceased=bool(ceased[row]), right=bool(right[row]))
+        return free_rows
 
-    def _named(self, action: Any) -> str | NDArray[Any]:
+    def _format_action(self, action: Any) -> str | NDArray[Any]:
         moves = self._search.preset.moves
         return np.array([float(action)]) if moves == "heading" else MOVES[moves][int(action)]
 
-    def _believed(self, row: int) -> dict[str, Any]:
-        """What was believed after the step."""
-        seen = self._search.summary
-        if seen.mean is None or seen.spread is None:
+    def _belief_info(self, row: int) -> dict[str, Any]:
+        """Returns the belief after the step as step info."""
+        belief_summary = self._search.summary
+        if belief_summary.mean is None or belief_summary.spread is None:
             return {}
-        return {"mean": [float(value) for value in seen.mean[row, :2]], "spread_m": float(seen.spread[row])}
+        return {
+            "mean": [float(value) for value in belief_summary.mean[row, :2]],
+            "spread_m": float(belief_summary.spread[row]),
+        }
 
-    def _close(self, row: int, moved: Moved, *, ceased: bool, right: bool) -> None:
-        one, batch, lost = self._open[row], self._search.batch, bool(moved.lost[row])
-        ended: EndedBy = "error" if lost else "agent" if ceased else "horizon"
-        paid = sum(step.reward for step in one.steps if step.reward is not None)
-        error = ErrorRecord("BeliefCollapsed", "no particle allows the reading", len(one.steps) - 1) if lost else None
-        done = Trajectory(
-            trajectory_name(one.start, self._name),
-            one.start.task,
-            tuple(one.steps),
+    def _close(self, row: int, step_result: StepResult, *, ceased: bool, right: bool) -> None:
+        episode, batch, is_lost = self._open[row], self._search.batch, bool(step_result.is_lost[row])
+        ended_by: EndedBy = "error" if is_lost else "agent" if ceased else "horizon"
+        total_reward = sum(step.reward for step in episode.steps if step.reward is not None)
+        error = (
+            ErrorRecord("BeliefCollapsed", "no particle allows the reading", len(episode.steps) - 1)
+            if is_lost
+            else None
+        )
+        trajectory = Trajectory(
+            trajectory_name(episode.start, self._name),
+            episode.start.task,
+            tuple(episode.steps),
             np.array([*batch.position[row], batch.reading[row]]),
-            ended,
-            Score() if lost else Score(paid, float(right), right),
-            one.start.sample,
+            ended_by,
+            Score() if is_lost else Score(total_reward, float(right), right),
+            episode.start.sample,
             error=error,
             meta={
                 "error_m": float(self._search.errors()[row]),
@@ -211,19 +244,22 @@ class _Table:
                 "sensor": batch.sensor.id,
             },
         )
-        self.done.append(done)
-        self.scores[done.id] = score_rows(done.id, SCORER, one.looks)
+        self.done.append(trajectory)
+        self.scores[trajectory.id] = scores_to_annotations(trajectory.id, SCORER, episode.decisions)
 
 
-def summary_row(played: Played) -> dict[str, Any]:
-    """A row of the report as JSON values; rates and means are [mean, low, high], 95 % intervals."""
-    table = played.table
-    told: dict[str, Any] = {**table.as_dict(), "name": played.name, "sensor": played.sensor}
-    told["success"], told["false_cessation"] = _triple(table.rate("right_stop")), _triple(table.rate("false_stop"))
-    return {**told, "decision_ms": _triple(played.decision_ms)}
+def summary_row(result: ChooserResult) -> dict[str, Any]:
+    """Returns a row of the report as JSON values; rates and means are [mean, low, high], 95 % intervals."""
+    table = result.table
+    row: dict[str, Any] = {**table.as_dict(), "name": result.name, "sensor": result.sensor}
+    row["success"], row["false_cessation"] = (
+        _interval_to_row(table.rate("right_stop")),
+        _interval_to_row(table.rate("false_stop")),
+    )
+    return {**row, "decision_ms": _interval_to_row(result.decision_ms)}
 
 
-def compared(
+def compare_choosers(
     choosers: dict[str, Chooser],
     world: PlumeWorld,
     tasks: Sequence[Task],
@@ -231,10 +267,10 @@ def compared(
     detector: Detector,
     episodes: int = 512,
     particles: int | None = None,
-    at_once: int = 64,
+    batch_size: int = 64,
     fused: bool = False,
-) -> list[Played]:
-    """All choosers on the same episodes: the tasks in turn, each time with other noise (the next sample).
+) -> list[ChooserResult]:
+    """Plays all choosers on the same episodes: the tasks in turn, each time with other noise (the next sample).
 
     Raises:
         ConfigError: no chooser or no task.
@@ -243,12 +279,14 @@ def compared(
         raise ConfigError("nothing to compare", value=(len(choosers), len(tasks)), expected="choosers and tasks")
     starts = [Start(tasks[i % len(tasks)], i // len(tasks)) for i in range(episodes)]
     return [
-        play(choose, world, starts, name=name, detector=detector, particles=particles, at_once=at_once, fused=fused)
+        play_episodes(
+            choose, world, starts, name=name, detector=detector, particles=particles, batch_size=batch_size, fused=fused
+        )
         for name, choose in choosers.items()
     ]
 
 
-def _triple(interval: Interval | None) -> list[float | None] | None:
+def _interval_to_row(interval: Interval | None) -> list[float | None] | None:
     if interval is None:
         return None
     return [value if np.isfinite(value) else None for value in (interval.mean, interval.low, interval.high)]

@@ -1,9 +1,9 @@
-"""The filter's arithmetic as fused loops for processors, compiled by numba (extra `belief`).
+"""Arithmetic of the filter as fused loops for CPUs, compiled by numba (extra `belief`).
 
-One operation after the other, as torch does it, reads and writes every array a dozen times; a fused loop keeps a
-particle in registers. exp and log are polynomials (Cephes, single precision), and the normal distribution function is
-Abramowitz and Stegun 7.1.26, so that compilers can make vectors of them: relative errors stay near 1e-6, far below
-those of any particle cloud. `likelihood` and `moves` have the same equations in torch; tests hold the two together.
+Separate operations, as in torch, read and write every array a dozen times; a fused loop keeps a particle in
+registers. exp and log are polynomials (Cephes, single precision), and the normal distribution function is
+Abramowitz and Stegun 7.1.26, so that compilers can vectorize them: relative errors stay near 1e-6, far below
+those of any particle cloud. `likelihood` and `moves` have the same equations in torch; tests compare the two.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["FAMILIES", "swept", "weighed"]
+__all__ = ["FAMILIES", "reweigh_fused", "sweep_fused"]
 
 FAMILIES = ("uniform", "normal", "gamma")  # in the order of their codes
 
@@ -36,7 +36,7 @@ L3, L4, L5 = f32(-1.2420140846e-1), f32(1.4249322787e-1), f32(-1.6668057665e-1)
 L6, L7, L8 = f32(2.0000714765e-1), f32(-2.4999993993e-1), f32(3.3333331174e-1)
 P0, P1, P2, P3 = f32(0.3275911), f32(0.254829592), f32(-0.284496736), f32(1.421413741)
 P4, P5 = f32(-1.453152027), f32(1.061405429)
-LARGEST, LEAST, TINY, ROOT_HALF = f32(88.0), f32(-87.0), f32(1e-37), f32(0.70710678118654752)
+EXP_MAX, EXP_MIN, TINY, ROOT_HALF = f32(88.0), f32(-87.0), f32(1e-37), f32(0.70710678118654752)
 S1, S2, S3, S4, S5 = (f32((-1) ** i / math.factorial(2 * i + 1)) for i in range(1, 6))
 C1, C2, C3, C4, C5, C6 = (f32((-1) ** i / math.factorial(2 * i)) for i in range(1, 7))
 ONE_BY_PI, PI_HIGH, PI_LOW = f32(1 / math.pi), f32(3.140625), f32(math.pi - 3.140625)
@@ -45,20 +45,20 @@ LOG_ROOT, FOUR_PI = f32(0.5 * math.log(2 * math.pi)), f32(4 * math.pi)
 
 
 def _compile(function: F) -> F:
-    """Compiled, with sums in any order and infinities kept."""
-    found: F = numba.njit(fastmath={"contract", "reassoc", "afn", "arcp", "nsz"}, error_model="numpy")(function)
-    return found
+    """Compiles a function, with sums in any order and infinities preserved."""
+    compiled: F = numba.njit(fastmath={"contract", "reassoc", "afn", "arcp", "nsz"}, error_model="numpy")(function)
+    return compiled
 
 
 def _compile_ordered(function: F) -> F:
-    """Compiled for numbers without NaN, among which alone a maximum can be a vector's."""
-    found: F = numba.njit(fastmath={"nnan", "nsz"})(function)
-    return found
+    """Compiles a function for numbers without NaN, which a vectorized maximum requires."""
+    compiled: F = numba.njit(fastmath={"nnan", "nsz"})(function)
+    return compiled
 
 
 @_compile
 def _exp(x: Any) -> Any:
-    x = min(max(x, LEAST), LARGEST)
+    x = min(max(x, EXP_MIN), EXP_MAX)
     n = np.floor(x * LOG2E + HALF)
     r = x - n * LN2_HIGH - n * LN2_LOW
     p = ((((E0 * r + E1) * r + E2) * r + E3) * r + E4) * r + E5
@@ -80,8 +80,8 @@ def _log(x: Any) -> Any:
 
 
 @_compile
-def _turned(angle: Any) -> Any:
-    """(cos, sin) by their series about the nearest multiple of pi, for angles of some turns."""
+def _cos_sin(angle: Any) -> Any:
+    """Computes (cos, sin) by their series around the nearest multiple of pi, for angles of a few turns."""
     n = np.floor(angle * ONE_BY_PI + HALF)
     r = angle - n * PI_HIGH - n * PI_LOW
     s = r * r
@@ -93,47 +93,47 @@ def _turned(angle: Any) -> Any:
 
 
 @_compile
-def _clean(away: Any, known: Any) -> Any:
-    (dx, dy, dz), (strength, along_x, along_y, decay) = away, known
+def _concentration(displacement: Any, source_terms: Any) -> Any:
+    (dx, dy, dz), (strength, along_x, along_y, decay) = displacement, source_terms
     d = max(np.sqrt(dx * dx + dy * dy + dz * dz), NEAREST)
     return strength / d * _exp(-(dx * along_x + dy * along_y + d * decay))
 
 
 @_compile
-def _missed(clean: Any, numbers: Any) -> Any:
-    """Pd Phi((threshold - C) / width) + 1 - Pd."""
-    threshold, detect, width = numbers
-    v = (threshold - clean) / width * ROOT_HALF
+def _miss_probability(mean_reading: Any, sensor_values: Any) -> Any:
+    """Computes Pd Phi((threshold - C) / width) + 1 - Pd."""
+    threshold, detect, width = sensor_values
+    v = (threshold - mean_reading) / width * ROOT_HALF
     a = abs(v)
     t = ONE / (ONE + P0 * a)
-    tail = HALF * ((((P5 * t + P4) * t + P3) * t + P2) * t + P1) * t * _exp(-a * a)
-    return detect * (tail if v < ZERO else ONE - tail) + (ONE - detect)
+    upper_tail = HALF * ((((P5 * t + P4) * t + P3) * t + P2) * t + P1) * t * _exp(-a * a)
+    return detect * (upper_tail if v < ZERO else ONE - upper_tail) + (ONE - detect)
 
 
 @_compile
-def _found(clean: Any, z: Any, numbers: Any) -> Any:
-    """log Normal(z; C, fraction C + sigma), without the constant."""
-    sigma, fraction = numbers
-    spread = fraction * clean + sigma
-    error = (z - clean) / spread
+def _log_detection(mean_reading: Any, z: Any, sensor_values: Any) -> Any:
+    """Computes log Normal(z; C, fraction C + sigma), without the constant."""
+    sigma, fraction = sensor_values
+    spread = fraction * mean_reading + sigma
+    error = (z - mean_reading) / spread
     return -HALF * error * error - _log(spread)
 
 
 @_compile
-def _add_reading(known: Any, place: Any, work: Any) -> None:
+def _add_reading(source_terms: Any, position_reading: Any, work: Any) -> None:
     """Adds the log-likelihood of one reading to the totals of m particles."""
     m, row, total = work
-    threshold, detect, sigma, fraction, missed, growing, log_detect = row
-    x, y, z, s, ax, ay, k = known
-    px, py, pz, read = place
-    if read > threshold:
+    threshold, detect, sigma, fraction, miss_width, miss_growth, log_detect = row
+    x, y, z, s, ax, ay, k = source_terms
+    px, py, pz, observed = position_reading
+    if observed > threshold:
         for i in range(m):
-            c = _clean((px - x[i], py - y[i], pz - z[i]), (s[i], ax[i], ay[i], k[i]))
-            total[i] += _found(c, read, (sigma, fraction)) + (log_detect - LOG_ROOT)
+            c = _concentration((px - x[i], py - y[i], pz - z[i]), (s[i], ax[i], ay[i], k[i]))
+            total[i] += _log_detection(c, observed, (sigma, fraction)) + (log_detect - LOG_ROOT)
     else:
         for i in range(m):
-            c = _clean((px - x[i], py - y[i], pz - z[i]), (s[i], ax[i], ay[i], k[i]))
-            total[i] += _log(_missed(c, (threshold, detect, growing * c + missed)))
+            c = _concentration((px - x[i], py - y[i], pz - z[i]), (s[i], ax[i], ay[i], k[i]))
+            total[i] += _log(_miss_probability(c, (threshold, detect, miss_growth * c + miss_width)))
 
 
 @_compile_ordered
@@ -145,8 +145,8 @@ def _largest(values: Any) -> Any:
 
 
 @_compile
-def _normalise(joint: Any, top: Any) -> Any:
-    """(evidence, effective sample size) of log weights [N], which are normalised in place."""
+def _normalize(joint: Any, top: Any) -> Any:
+    """Normalizes log weights [N] in place, and returns (evidence, effective sample size)."""
     if not top > f32(-np.inf):
         return f32(-np.inf), ONE
     total, squares = ZERO, ZERO
@@ -161,80 +161,98 @@ def _normalise(joint: Any, top: Any) -> Any:
 
 
 @_compile
-def weighed(belief: tuple[Floats, Floats, Floats], place: Floats, row: Floats) -> tuple[Floats, Floats, Floats]:
-    """Bayes' rule; see `likelihood.reweigh`. All arrays are float32 and contiguous.
+def reweigh_fused(
+    belief: tuple[Floats, Floats, Floats], readings: Floats, row: Floats
+) -> tuple[Floats, Floats, Floats]:
+    """Updates weights by Bayes' rule; see `likelihood.reweigh`. All arrays are float32 and contiguous.
 
     Args:
-        belief: log weights [B, N], theta [8, B, N], what is derived of it [4, B, N].
-        place: [B, 4]. row: [7] of `likelihood.sensor_row`.
+        belief: Log weights [B, N], theta [8, B, N], derived terms [4, B, N].
+        place: [B, 4]. Sensor positions and readings.
+        row: [7]. See `likelihood.sensor_row`.
     """
     log_w, theta, derived = belief
-    out, evidence, ess = log_w.copy(), np.empty(len(log_w), f32), np.empty(len(log_w), f32)
+    new_log_w, evidence, ess = log_w.copy(), np.empty(len(log_w), f32), np.empty(len(log_w), f32)
     numbers = (row[0], row[1], row[2], row[3], row[4], row[5], row[6])
     for b in range(len(log_w)):
-        at = (place[b, 0], place[b, 1], place[b, 2], place[b, 3])
-        known = (theta[0, b], theta[1, b], theta[2, b], derived[0, b], derived[1, b], derived[2, b], derived[3, b])
-        _add_reading(known, at, (len(out[b]), numbers, out[b]))
-        evidence[b], ess[b] = _normalise(out[b], _largest(out[b]))
-    return out, evidence, ess
+        position_reading = (readings[b, 0], readings[b, 1], readings[b, 2], readings[b, 3])
+        source_terms = (
+            theta[0, b],
+            theta[1, b],
+            theta[2, b],
+            derived[0, b],
+            derived[1, b],
+            derived[2, b],
+            derived[3, b],
+        )
+        _add_reading(source_terms, position_reading, (len(new_log_w[b]), numbers, new_log_w[b]))
+        evidence[b], ess[b] = _normalize(new_log_w[b], _largest(new_log_w[b]))
+    return new_log_w, evidence, ess
 
 
 @_compile
-def _add_missed(known: Any, past: Any, work: Any) -> None:
+def _add_misses(source_terms: Any, past: Any, work: Any) -> None:
     """Adds the log-likelihood of all non-detections to the totals of m particles."""
     m, row, total, product = work
-    threshold, detect, _, _, missed, growing, _ = row
-    x, y, z, s, ax, ay, k = known
-    held_back = 0
+    threshold, detect, _, _, miss_width, miss_growth, _ = row
+    x, y, z, s, ax, ay, k = source_terms
+    num_pending = 0
     product[:m] = ONE
     for t in range(len(past)):
         if past[t, 3] > threshold:
             continue
         px, py, pz = past[t, 0], past[t, 1], past[t, 2]
         for i in range(m):
-            c = _clean((px - x[i], py - y[i], pz - z[i]), (s[i], ax[i], ay[i], k[i]))
-            product[i] *= _missed(c, (threshold, detect, growing * c + missed))
-        held_back += 1
-        if held_back == _PRODUCT or detect > f32(0.9):
+            c = _concentration((px - x[i], py - y[i], pz - z[i]), (s[i], ax[i], ay[i], k[i]))
+            product[i] *= _miss_probability(c, (threshold, detect, miss_growth * c + miss_width))
+        num_pending += 1
+        if num_pending == _PRODUCT or detect > f32(0.9):
             for i in range(m):
                 total[i] += _log(product[i])
                 product[i] = ONE
-            held_back = 0
+            num_pending = 0
     for i in range(m):
         total[i] += _log(product[i])
 
 
 @_compile
-def _reach(held: Any, past: Any, work: Any) -> Any:
-    """How many of m particles reach what they have to, by all readings, detections first; they are moved to the front.
+def _select_accepted(proposals: Any, past: Any, work: Any) -> Any:
+    """Selects the proposals of m that reach their thresholds over all readings, moves them to the front and counts
+    them.
 
-    Others are let go as soon as they have lost: the log-likelihood of a non-detection is at most 0.
+    Detections come first. Others are dropped as soon as they fail: the log-likelihood of a non-detection is at most 0.
     """
-    m, row, least, kept, total, product = work
+    m, row, thresholds, particle_indices, total, product = work
     total[:m] = ZERO
-    known = (held[0], held[1], held[2], held[3], held[4], held[5], held[6])
+    source_terms = (proposals[0], proposals[1], proposals[2], proposals[3], proposals[4], proposals[5], proposals[6])
     for t in range(len(past)):
         if past[t, 3] > row[0]:
-            _add_reading(known, (past[t, 0], past[t, 1], past[t, 2], past[t, 3]), (m, row, total))
-    left = 0
+            _add_reading(source_terms, (past[t, 0], past[t, 1], past[t, 2], past[t, 3]), (m, row, total))
+    num_left = 0
     for i in range(m):
-        if total[i] > least[i]:
+        if total[i] > thresholds[i]:
             for j in range(7):
-                held[j, left] = held[j, i]
-            kept[left], total[left], least[left] = kept[i], total[i], least[i]
-            left += 1
-    _add_missed(known, past, (left, row, total, product))
-    m, left = left, 0
+                proposals[j, num_left] = proposals[j, i]
+            particle_indices[num_left], total[num_left], thresholds[num_left] = (
+                particle_indices[i],
+                total[i],
+                thresholds[i],
+            )
+            num_left += 1
+    _add_misses(source_terms, past, (num_left, row, total, product))
+    m, num_left = num_left, 0
     for i in range(m):
-        if total[i] > least[i]:
-            kept[left], total[left] = kept[i], total[i]
-            left += 1
-    return left
+        if total[i] > thresholds[i]:
+            particle_indices[num_left], total[num_left] = particle_indices[i], total[i]
+            num_left += 1
+    return num_left
 
 
 @_compile
-def _density(theta: Any, families: Any, work: Any) -> None:
-    """The log prior density of m particles [8, m] up to a constant, -inf outside the support; see `cloud.log_prior`."""
+def _add_log_prior(theta: Any, families: Any, work: Any) -> None:
+    """Computes the log prior density of m particles [8, m] up to a constant, -inf outside the support; see
+    `cloud.log_prior`.
+    """
     m, parameters, out = work
     out[:m] = ZERO
     for j in range(8):
@@ -260,66 +278,80 @@ def _density(theta: Any, families: Any, work: Any) -> None:
 
 @_compile
 def _propose(theta: Any, root: Any, work: Any) -> None:
-    """theta + root eps of m particles."""
+    """Computes proposals theta + root eps of m particles."""
     m, normal, out = work
     for j in range(8):
         for i in range(m):
             out[j, i] = theta[j, i]
-        for other in range(8):
-            factor, column = root[j, other], normal[other]
+        for k in range(8):
+            factor, column = root[j, k], normal[k]
             for i in range(m):
                 out[j, i] += factor * column[i]
 
 
 @_compile
-def _hold(moved: Any, least: Any, work: Any) -> Any:
-    """The terms of those of m particles that have anything to reach, at the front of `held`; how many they are."""
-    m, held, kept = work
-    left = 0
+def _gather_possible(proposed_theta: Any, thresholds: Any, work: Any) -> Any:
+    """Stores the terms of the proposals with a finite threshold at the front of `proposals`, and returns their
+    number.
+    """
+    m, proposals, particle_indices = work
+    num_left = 0
     for i in range(m):
-        if least[i] < f32(np.inf):
+        if thresholds[i] < f32(np.inf):
             for j in range(8):
-                held[j, left] = moved[j, i]
-            kept[left], least[left] = i, least[i]
-            left += 1
-    for i in range(left):
-        rate, speed, turn, diffusivity, lifetime = held[3, i], held[4, i], held[5, i], held[6, i], held[7, i]
+                proposals[j, num_left] = proposed_theta[j, i]
+            particle_indices[num_left], thresholds[num_left] = i, thresholds[i]
+            num_left += 1
+    for i in range(num_left):
+        rate, speed, turn, diffusivity, lifetime = (
+            proposals[3, i],
+            proposals[4, i],
+            proposals[5, i],
+            proposals[6, i],
+            proposals[7, i],
+        )
         half = speed / (TWO * diffusivity)
-        held[3, i] = rate / (FOUR_PI * diffusivity)
-        cosine, sine = _turned(turn)
-        held[4, i], held[5, i] = half * cosine, half * sine
-        held[6, i] = np.sqrt((ONE + speed * half * lifetime * HALF) / (diffusivity * lifetime))
-    return left
+        proposals[3, i] = rate / (FOUR_PI * diffusivity)
+        cosine, sine = _cos_sin(turn)
+        proposals[4, i], proposals[5, i] = half * cosine, half * sine
+        proposals[6, i] = np.sqrt((ONE + speed * half * lifetime * HALF) / (diffusivity * lifetime))
+    return num_left
 
 
 @_compile
-def swept(particles: tuple[Floats, Floats], noise: tuple[Floats, Floats, Floats], posterior: Any) -> None:
-    """One Metropolis move of R beliefs' particles for the posterior, in place; see `moves`.
+def sweep_fused(particles: tuple[Floats, Floats], noise: tuple[Floats, Floats, Floats], posterior: Any) -> None:
+    """Runs one Metropolis move of the particles of R beliefs for the posterior, in place; see `moves`.
 
     Args:
         particles: theta [8, R, N] and log-likelihoods [R, N].
-        noise: roots [R, 8, 8], normals [R, 8, N], log uniforms [R, N].
+        noise: Roots [R, 8, 8], normals [R, 8, N], log uniforms [R, N].
         posterior: past [R, T, 4], counts [R], sensor row [7], families [8] (0 uniform, 1 normal, 2 gamma), parameters
             [R, 8, 2].
     """
-    (theta, log_like), (root, normal, chance) = particles, noise
+    (theta, log_like), (root, normal, log_uniform) = particles, noise
     past, counts, row, families, parameters = posterior
     numbers = (row[0], row[1], row[2], row[3], row[4], row[5], row[6])
-    moved, held, kept = np.empty((8, _BLOCK), f32), np.empty((8, _BLOCK), f32), np.empty(_BLOCK, np.int64)
-    old, least = np.empty(_BLOCK, f32), np.empty(_BLOCK, f32)
+    proposed_theta, proposals, particle_indices = (
+        np.empty((8, _BLOCK), f32),
+        np.empty((8, _BLOCK), f32),
+        np.empty(_BLOCK, np.int64),
+    )
+    log_prior, thresholds = np.empty(_BLOCK, f32), np.empty(_BLOCK, f32)
     total, product = np.empty(_BLOCK, f32), np.empty(_BLOCK, f32)
     for r in range(len(log_like)):
         for start in range(0, log_like.shape[1], _BLOCK):
             stop = min(start + _BLOCK, log_like.shape[1])
-            m, here = stop - start, theta[:, r, start:stop]
-            _propose(here, root[r], (m, normal[r, :, start:stop], moved))
-            _density(here, families, (m, parameters[r], old))
-            _density(moved, families, (m, parameters[r], least))
+            m, block_theta = stop - start, theta[:, r, start:stop]
+            _propose(block_theta, root[r], (m, normal[r, :, start:stop], proposed_theta))
+            _add_log_prior(block_theta, families, (m, parameters[r], log_prior))
+            _add_log_prior(proposed_theta, families, (m, parameters[r], thresholds))
             for i in range(m):
-                least[i] = chance[r, start + i] + log_like[r, start + i] + old[i] - least[i]
-            left = _hold(moved, least, (m, held, kept))
-            left = _reach(held, past[r, : counts[r]], (left, numbers, least, kept, total, product))
-            for i in range(left):
-                log_like[r, start + kept[i]] = total[i]
+                thresholds[i] = log_uniform[r, start + i] + log_like[r, start + i] + log_prior[i] - thresholds[i]
+            num_left = _gather_possible(proposed_theta, thresholds, (m, proposals, particle_indices))
+            num_left = _select_accepted(
+                proposals, past[r, : counts[r]], (num_left, numbers, thresholds, particle_indices, total, product)
+            )
+            for i in range(num_left):
+                log_like[r, start + particle_indices[i]] = total[i]
                 for j in range(8):
-                    here[j, kept[i]] = moved[j, kept[i]]
+                    block_theta[j, particle_indices[i]] = proposed_theta[j, particle_indices[i]]

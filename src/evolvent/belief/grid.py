@@ -1,7 +1,9 @@
-"""The grid belief: every cell is a hypothesis, Bayes' rule in double precision, nothing is drawn and nothing moves.
+"""The grid belief: every cell is a hypothesis, updated by Bayes' rule in double precision without sampling or
+moves.
 
-It has the interface of `particles` and is exact up to the size of its cells, so it is what the filter is tested
-against. Its likelihood is written a second time, straight from the formulas, and shares no code with the filter's.
+It has the interface of `particles` and is exact up to the size of its cells, so the filter is tested against
+it. Its likelihood is a second implementation straight from the formulas, which shares no code with the
+filter's.
 """
 
 from __future__ import annotations
@@ -15,59 +17,66 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from evolvent.belief.cloud import Cloud, checked, cloud_of, summary
+from evolvent.belief.cloud import Cloud, check_readings, make_cloud, summarize_cloud
 from evolvent.belief.particles import IMPOSSIBLE, BeliefCollapsed
-from evolvent.errors import ConfigError, Problem, unknown
+from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.worlds.plume.model import NAMES, Sensor, concentration
 from evolvent.worlds.plume.prior import Marginal, PlumePrior
 
-__all__ = ["prior", "summary", "update"]
+__all__ = ["make_grid", "summarize_cloud", "update"]
 
-LARGEST = 5_000_000  # cells of one belief
+MAX_CELLS = 5_000_000  # cells of one belief
 
 
-def prior(
+def make_grid(
     priors: Sequence[PlumePrior], cells: Mapping[str, int], *, seeds: Sequence[int] | None = None, device: str = "cpu"
 ) -> Cloud:
-    """A grid over the unknowns that are not known exactly.
+    """Builds a grid over the unknowns that are not known exactly.
 
     Args:
-        priors: B of them, of the same families.
-        cells: how many cells each unknown has, by name; one that is known needs none. Uniform ones are cut evenly,
-            normal ones within four standard deviations, gamma ones up to six above the mean.
-        seeds: [B] for planners that draw (None: 0, 1, ...).
+        priors: B priors of the same families.
+        cells: Number of cells of each unknown, by name; a known one needs none. Uniform ones are split evenly, normal
+            ones
+            within four standard deviations, gamma ones up to six above the mean.
+        seeds: [B]. Seeds for planners that draw (None: 0, 1, ...).
+        device: Device of the arrays.
     Raises:
-        ConfigError: a name that is none, an unknown without cells, or more than five million cells.
+        ConfigError: an unknown name, an unknown without cells, or more than five million cells.
     """
-    problems = [unknown("unknown", name, NAMES) for name in cells if name not in NAMES]
+    problems = [unknown_name_problem("unknown", name, NAMES) for name in cells if name not in NAMES]
     problems += [Problem(name, f"{count} cells", "give at least 1") for name, count in cells.items() if count < 1]
     for i, name in enumerate(NAMES):
-        known = {_is_known(each.marginals[i]) for each in priors}
-        if len(known) > 1:
+        known_flags = {_is_known(plume_prior.marginals[i]) for plume_prior in priors}
+        if len(known_flags) > 1:
             problems.append(Problem(name, "is known to some priors only", "give a grid to those that know the same"))
-        elif False in known and name not in cells:
+        elif False in known_flags and name not in cells:
             problems.append(Problem(name, "has no cells", "say how many, or give a prior that knows it"))
-    if math.prod(cells.values()) > LARGEST:
-        problems.append(Problem("cells", f"{math.prod(cells.values())} of them", f"give at most {LARGEST}"))
+    if math.prod(cells.values()) > MAX_CELLS:
+        problems.append(Problem("cells", f"{math.prod(cells.values())} of them", f"give at most {MAX_CELLS}"))
     if problems:
         raise ConfigError(problems)
     theta, log_w = [], []
-    for each in priors:
-        axes = [_axis(name, marginal, cells.get(name, 1)) for name, marginal in zip(NAMES, each.marginals, strict=True)]
+    for plume_prior in priors:
+        axes = [
+            _make_axis(name, marginal, cells.get(name, 1))
+            for name, marginal in zip(NAMES, plume_prior.marginals, strict=True)
+        ]
         theta.append(np.array(list(itertools.product(*(centres for centres, _ in axes)))).T)
-        mass = np.array([sum(parts) for parts in itertools.product(*(weights for _, weights in axes))])
-        log_w.append(mass - _log_sum(mass))
+        log_mass = np.array(
+            [sum(cell_log_masses) for cell_log_masses in itertools.product(*(weights for _, weights in axes))]
+        )
+        log_w.append(log_mass - _log_sum(log_mass))
     points = torch.as_tensor(np.stack(theta, 1), dtype=torch.float64, device=device)
     weights = torch.as_tensor(np.stack(log_w), dtype=torch.float64, device=device)
-    return cloud_of(priors, points, weights, seeds=range(len(priors)) if seeds is None else seeds)
+    return make_cloud(priors, points, weights, seeds=range(len(priors)) if seeds is None else seeds)
 
 
 def _is_known(marginal: Marginal) -> bool:
     return marginal.family == "uniform" and marginal.a == marginal.b
 
 
-def _axis(name: str, marginal: Marginal, count: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """(centres [count], log masses [count] up to a constant) of one unknown."""
+def _make_axis(name: str, marginal: Marginal, count: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Computes (centers [count], log masses [count] up to a constant) of one unknown."""
     if _is_known(marginal):
         return np.array([marginal.a]), np.zeros(1)
     low, high = marginal.a, marginal.b
@@ -86,30 +95,34 @@ def _axis(name: str, marginal: Marginal, count: int) -> tuple[NDArray[np.float64
 
 
 def _log_sum(values: NDArray[np.float64]) -> float:
-    most = float(values.max())
-    return most + math.log(float(np.exp(values - most).sum()))
+    max_value = float(values.max())
+    return max_value + math.log(float(np.exp(values - max_value).sum()))
 
 
 def update(cloud: Cloud, position: object, z: object, *, sensor: Sensor) -> Cloud:
-    """The beliefs after one more reading each; as `particles.update`, without resampling.
+    """Updates the beliefs by one reading each, as `particles.update` does, without resampling.
 
     Raises:
         WorldError: a reading or a place that cannot be. BeliefCollapsed: no cell allows a reading.
     """
-    place = checked(cloud, position, z)
-    clean = concentration(place[:, None, :3], cloud.theta.permute(1, 2, 0), xp=torch)
-    read = place[:, 3:].expand_as(clean)
-    spread = sensor.sigma_fraction * clean + sensor.sigma
-    own = sensor.likelihood == "consistent"
-    missed = spread if own else torch.full_like(clean, sensor.threshold)
-    below = sensor.detect * torch.special.ndtr((sensor.threshold - clean) / missed) + 1 - sensor.detect
-    found = -0.5 * ((read - clean) / spread) ** 2 - torch.log(spread) - 0.5 * math.log(2 * math.pi)
-    found = found + (math.log(sensor.detect) if own else 0.0)
-    joint = cloud.log_w + torch.where(read <= sensor.threshold, torch.log(below), found)
+    position_reading = check_readings(cloud, position, z)
+    mean_reading = concentration(position_reading[:, None, :3], cloud.theta.permute(1, 2, 0), xp=torch)
+    observed = position_reading[:, 3:].expand_as(mean_reading)
+    spread = sensor.sigma_fraction * mean_reading + sensor.sigma
+    is_consistent = sensor.likelihood == "consistent"
+    miss_width = spread if is_consistent else torch.full_like(mean_reading, sensor.threshold)
+    miss_probability = (
+        sensor.detect * torch.special.ndtr((sensor.threshold - mean_reading) / miss_width) + 1 - sensor.detect
+    )
+    detection_log_density = (
+        -0.5 * ((observed - mean_reading) / spread) ** 2 - torch.log(spread) - 0.5 * math.log(2 * math.pi)
+    )
+    detection_log_density = detection_log_density + (math.log(sensor.detect) if is_consistent else 0.0)
+    joint = cloud.log_w + torch.where(observed <= sensor.threshold, torch.log(miss_probability), detection_log_density)
     evidence = torch.logsumexp(joint, -1)
-    lost = np.flatnonzero((~(evidence > IMPOSSIBLE)).cpu().numpy())
-    if lost.size:
-        raise BeliefCollapsed(cloud, lost, z=place[lost, 3].tolist())
+    collapsed_rows = np.flatnonzero((~(evidence > IMPOSSIBLE)).cpu().numpy())
+    if collapsed_rows.size:
+        raise BeliefCollapsed(cloud, collapsed_rows, z=position_reading[collapsed_rows, 3].tolist())
     log_w = joint - evidence.unsqueeze(-1)
     return replace(
         cloud,

@@ -1,4 +1,4 @@
-"""Learners of stable-baselines3, as they are: made, their networks written as safetensors and read back.
+"""Learners of stable-baselines3: construction, and networks written and read as safetensors.
 
 `model.save` of stable-baselines3 writes a pickle, which can run anything when it is read; a state dict cannot.
 """
@@ -15,27 +15,33 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from evolvent.errors import ConfigError, CorruptRecord, MissingExtra, ShapeMismatch, unknown
+from evolvent.errors import ConfigError, CorruptRecord, MissingExtra, ShapeMismatch, unknown_name_problem
 from evolvent.files import write_atomic
 
 if TYPE_CHECKING:
     from stable_baselines3.common.base_class import BaseAlgorithm
     from stable_baselines3.common.vec_env import VecEnv
 
-__all__ = ["LEARNERS", "generators_kept", "learner", "read_networks", "write_networks"]
+__all__ = ["LEARNERS", "make_learner", "preserve_generators", "read_networks", "write_networks"]
 
-_REPLAYED = {"buffer_size": 100_000, "learning_starts": 5_000, "batch_size": 256, "train_freq": 1, "gradient_steps": 4}
+_OFF_POLICY = {
+    "buffer_size": 100_000,
+    "learning_starts": 5_000,
+    "batch_size": 256,
+    "train_freq": 1,
+    "gradient_steps": 4,
+}
 LEARNERS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "dqn": {
-            **_REPLAYED,
+            **_OFF_POLICY,
             "target_update_interval": 4_000,
             "exploration_fraction": 0.3,
             "exploration_final_eps": 0.05,
         },
         "ppo": {"n_steps": 64, "n_epochs": 8, "ent_coef": 0.005},
-        "ddpg": {**_REPLAYED, "noise": 0.3},
-        "sac": _REPLAYED,
+        "ddpg": {**_OFF_POLICY, "noise": 0.3},
+        "sac": _OFF_POLICY,
     }
 )
 """What each learner is given beside learning rate, discount, width and seed; PPO's batch is an eighth of a rollout.
@@ -45,31 +51,36 @@ stable-baselines3's DDPG does not explore.
 """
 
 
-def learner(
+def make_learner(
     algorithm: str, env: VecEnv, *, lr: float, gamma: float, width: int, seed: int, **settings: Any
 ) -> BaseAlgorithm:
-    """A learner with two hidden layers.
+    """Builds a learner with two hidden layers.
 
     Args:
-        lr: at first; it falls to 0 in a straight line, for the last networks are those that are kept.
-        algorithm: a name in `LEARNERS`. settings: in place of those in `LEARNERS`.
+        algorithm: A name in `LEARNERS`.
+        env: The vectorized environment.
+        lr: Initial learning rate; it falls linearly to 0, since the last networks are kept.
+        gamma: Discount.
+        width: Width of the hidden layers.
+        seed: Seed of the learner.
+        settings: Replace those of `LEARNERS`.
     Raises:
         MissingExtra: stable-baselines3 is not installed. ConfigError: an unknown algorithm.
     """
     if algorithm not in LEARNERS:
-        raise ConfigError([unknown("algorithm", algorithm, LEARNERS)])
+        raise ConfigError([unknown_name_problem("algorithm", algorithm, LEARNERS)])
     try:
         import stable_baselines3
         from stable_baselines3.common import noise
     except ImportError as missing:
         raise MissingExtra("control", "learning with stable-baselines3") from missing
-    own = {**LEARNERS[algorithm], **settings}
-    if (sigma := own.pop("noise", 0.0)) > 0:
+    learner_settings = {**LEARNERS[algorithm], **settings}
+    if (sigma := learner_settings.pop("noise", 0.0)) > 0:
         shape = env.action_space.shape or (1,)
-        own["action_noise"] = noise.NormalActionNoise(np.zeros(shape), np.full(shape, sigma))
+        learner_settings["action_noise"] = noise.NormalActionNoise(np.zeros(shape), np.full(shape, sigma))
     if algorithm == "ppo":  # parts of one size, whatever is played at once
-        own.setdefault("batch_size", max(2, own["n_steps"] * env.num_envs // 8))
-    made: BaseAlgorithm = getattr(stable_baselines3, algorithm.upper())(
+        learner_settings.setdefault("batch_size", max(2, learner_settings["n_steps"] * env.num_envs // 8))
+    algorithm_model: BaseAlgorithm = getattr(stable_baselines3, algorithm.upper())(
         "MlpPolicy",
         env,
         learning_rate=lambda left: lr * left,
@@ -77,13 +88,13 @@ def learner(
         seed=seed,
         device="cpu",
         policy_kwargs={"net_arch": [width, width]},
-        **own,
+        **learner_settings,
     )
-    return made
+    return algorithm_model
 
 
 def write_networks(model: BaseAlgorithm, path: Path) -> None:
-    """Write the networks of a learner's policy, targets included, as one safetensors file."""
+    """Writes the networks of a learner's policy, targets included, as one safetensors file."""
     from safetensors.torch import save
 
     tensors = {name: value.detach().contiguous().clone() for name, value in model.policy.state_dict().items()}
@@ -91,7 +102,7 @@ def write_networks(model: BaseAlgorithm, path: Path) -> None:
 
 
 def read_networks(model: BaseAlgorithm, path: Path) -> None:
-    """Put the networks of a file into a learner's policy, which stays as it was where they do not fit.
+    """Loads the networks of a file into a learner's policy, which stays unchanged where they do not fit.
 
     Raises:
         ShapeMismatch: networks of another shape or algorithm. CorruptRecord: no safetensors file.
@@ -103,24 +114,24 @@ def read_networks(model: BaseAlgorithm, path: Path) -> None:
         tensors = load(path.read_bytes())
     except SafetensorError as error:
         raise CorruptRecord(f"{path}: networks that cannot be read: {error}", offset=0) from error
-    own = model.policy.state_dict()
-    wrong = sorted(
+    current = model.policy.state_dict()
+    mismatched = sorted(
         name
-        for name in {*tensors, *own}
-        if name not in tensors or name not in own or tensors[name].shape != own[name].shape
+        for name in {*tensors, *current}
+        if name not in tensors or name not in current or tensors[name].shape != current[name].shape
     )
-    if wrong:
-        raise ShapeMismatch("networks of another shape", value=wrong, expected="those of the settings beside them")
+    if mismatched:
+        raise ShapeMismatch("networks of another shape", value=mismatched, expected="those of the settings beside them")
     model.policy.load_state_dict(tensors)
 
 
 @contextmanager
-def generators_kept() -> Iterator[None]:
-    """The global generators, which stable-baselines3 seeds and draws from, are as they were afterwards."""
-    before, drawn, own = random.getstate(), np.random.get_state(), torch.get_rng_state()
+def preserve_generators() -> Iterator[None]:
+    """Restores the global generators, which stable-baselines3 seeds and uses, at the end of the context."""
+    python_state, numpy_state, torch_state = random.getstate(), np.random.get_state(), torch.get_rng_state()
     try:
         yield
     finally:
-        random.setstate(before)
-        np.random.set_state(drawn)
-        torch.set_rng_state(own)
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)
+        torch.set_rng_state(torch_state)

@@ -1,16 +1,17 @@
-"""Resampling and moving particles: what keeps a cloud of particles spread over what is still possible.
+"""Resampling and moves that keep the particles of a cloud spread over the posterior.
 
 Source: `mcmcPF.m` of AutoSTE; resample-move is Gilks and Berzuini, J. R. Stat. Soc. B 63 (2001). Particles are
 resampled systematically and each is moved: theta' = theta + h S eps, with S S^T the weighted covariance before
 resampling and h = A N^(-1/(n+4)), A = (4/(n+2))^(1/(n+4)), n = 8.
 
 *Exact* moves are accepted by Metropolis' rule for the posterior, that is prior and all readings so far, so a
-posterior that learns nothing stays where it is. S S^T is the whole covariance: blocks would be refused twice as often.
-*Published* moves take the covariance in the blocks (x, y, z), (Q), (u, phi), (D, tau), redraw particles that no source
-can have up to three times, and accept with the ratio of the newest likelihoods alone, times exp(-e^T Sigma^-1 e / 2).
+posterior without new information does not change. S S^T is the whole covariance: blocks would be rejected twice
+as often. *Published* moves take the covariance in the blocks (x, y, z), (Q), (u, phi), (D, tau), redraw
+impossible particles up to three times, and accept with the ratio of the newest likelihoods alone, times
+exp(-e^T Sigma^-1 e / 2).
 
-On a processor exact moves go belief by belief, and a proposal that has lost already is not looked at further: the
-likelihood of a non-detection is at most 1, so what detections and prior refuse, all readings refuse.
+On a CPU exact moves run belief by belief, and a rejected proposal is not evaluated further: the likelihood of a
+non-detection is at most 1, so a proposal that detections and prior reject is rejected by all readings.
 """
 
 from __future__ import annotations
@@ -23,29 +24,29 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from evolvent.belief.cloud import Cloud, log_prior, streams, weighted_moments
+from evolvent.belief.cloud import Cloud, log_prior, make_generators, weighted_moments
 from evolvent.belief.likelihood import joint_log_likelihood, log_likelihood, past_log_likelihood, sensor_row
-from evolvent.worlds.plume.model import Sensor, Terms, dilution, terms
+from evolvent.worlds.plume.model import Sensor, Terms, compute_terms, dilution
 
-__all__ = ["bandwidth", "factor", "rejuvenated", "systematic"]
+__all__ = ["bandwidth", "factor_covariance", "rejuvenate", "resample_systematic"]
 
 BLOCKS = ((0, 3), (3, 4), (4, 6), (6, 8))
-WHOLE = ((0, 8),)
+WHOLE_COVARIANCE = ((0, 8),)
 _STREAM = 1  # the purpose of the random stream
 
 
 def bandwidth(n: int, dims: int = 8) -> float:
-    """h, the width of a move for N particles in so many dimensions: the rule for a Gaussian kernel estimate."""
+    """Computes h, the width of a move for N particles in `dims` dimensions: the rule for a Gaussian kernel estimate."""
     return float((4 / (dims + 2)) ** (1 / (dims + 4)) * n ** (-1 / (dims + 4)))
 
 
-def systematic(log_w: Tensor, u: Tensor, count: int | None = None) -> Tensor:
-    """Systematic resampling: each is drawn floor or ceil of `count` w times.
+def resample_systematic(log_w: Tensor, u: Tensor, count: int | None = None) -> Tensor:
+    """Draws indices by systematic resampling: each index is drawn floor or ceil of `count` w times.
 
     Args:
-        log_w: [B, N] normalised log weights.
-        u: [B] one draw of U(0, 1) for each.
-        count: how many to draw (None: N).
+        log_w: [B, N]. Normalized log weights.
+        u: [B]. One draw of U(0, 1) for each belief.
+        count: Number of indices (None: N).
     Returns:
         [B, count] int64 indices, ascending.
     """
@@ -60,66 +61,70 @@ def systematic(log_w: Tensor, u: Tensor, count: int | None = None) -> Tensor:
     return flat.reshape(b, n) - torch.arange(0, b * size, size, device=log_w.device).unsqueeze(-1)
 
 
-def factor(covariance: Tensor, blocks: tuple[tuple[int, int], ...] = BLOCKS) -> Tensor:
-    """[R, 8, 8] S with S S^T = the blocks of a covariance [R, 8, 8]; negative eigenvalues are taken for 0.
+def factor_covariance(covariance: Tensor, blocks: tuple[tuple[int, int], ...] = BLOCKS) -> Tensor:
+    """Computes S with S S^T = the blocks of a covariance [R, 8, 8]; negative eigenvalues count as 0.
 
     Unknowns without variance (known ones) get rows of exact zeros.
     """
-    found = torch.zeros_like(covariance)
+    factors = torch.zeros_like(covariance)
     for low, high in blocks:
         block = covariance[:, low:high, low:high]
         values, vectors = torch.linalg.eigh(block)
-        found[:, low:high, low:high] = vectors * torch.sqrt(values.clamp_min(0.0)).unsqueeze(1)
-    known = torch.diagonal(covariance, dim1=1, dim2=2) <= 0
-    return found.masked_fill(known.unsqueeze(-1), 0.0)
+        factors[:, low:high, low:high] = vectors * torch.sqrt(values.clamp_min(0.0)).unsqueeze(1)
+    is_known = torch.diagonal(covariance, dim1=1, dim2=2) <= 0
+    return factors.masked_fill(is_known.unsqueeze(-1), 0.0)
 
 
-def rejuvenated(cloud: Cloud, rows: NDArray[np.int64], *, sensor: Sensor, exact: bool, sweeps: int) -> Cloud:
-    """Some beliefs resampled and moved, in place: the old cloud is used up.
+def rejuvenate(cloud: Cloud, rows: NDArray[np.int64], *, sensor: Sensor, exact: bool, sweeps: int) -> Cloud:
+    """Moves the resampled particles of some beliefs in place; the old cloud becomes invalid.
 
     Args:
-        rows: [R] which of the B.
-        exact: see the module.
-        sweeps: how often each particle may move; published ones move once.
+        cloud: The beliefs.
+        rows: [R]. Indices of the beliefs.
+        sensor: The sensor.
+        exact: Whether moves are exact, see the module.
+        sweeps: Number of moves of each particle; published moves run once.
     """
-    (_, n), at = cloud.size, torch.as_tensor(rows, device=cloud.log_w.device)
-    log_w, theta = cloud.log_w[at], cloud.theta[:, at]
-    log_like = (cloud.base + cloud.gain.unsqueeze(-1))[at] + log_w
-    generators = streams(cloud.seeds[rows], cloud.counts[rows], _STREAM)
+    (_, n), row_indices = cloud.size, torch.as_tensor(rows, device=cloud.log_w.device)
+    log_w, theta = cloud.log_w[row_indices], cloud.theta[:, row_indices]
+    log_like = (cloud.base + cloud.gain.unsqueeze(-1))[row_indices] + log_w
+    generators = make_generators(cloud.seeds[rows], cloud.counts[rows], _STREAM)
     covariance = weighted_moments(log_w.double(), theta.double())[2]
-    root = (bandwidth(n) * factor(covariance, WHOLE if exact else BLOCKS)).to(theta.dtype)
-    first = torch.stack([torch.rand(1, generator=one) for one in generators]).to(theta)
-    drawn = systematic(log_w, first[:, 0])
-    theta = theta.gather(2, drawn.expand(len(theta), -1, -1))
-    log_like = log_like.gather(1, drawn)
+    root = (bandwidth(n) * factor_covariance(covariance, WHOLE_COVARIANCE if exact else BLOCKS)).to(theta.dtype)
+    uniforms = torch.stack([torch.rand(1, generator=generator) for generator in generators]).to(theta)
+    ancestors = resample_systematic(log_w, uniforms[:, 0])
+    theta = theta.gather(2, ancestors.expand(len(theta), -1, -1))
+    log_like = log_like.gather(1, ancestors)
     if exact:
-        sweep = _fused_exact if cloud.fused else _exact
-        theta, log_like = sweep(cloud, at, theta, log_like, root=root, sensor=sensor, generators=generators * sweeps)
+        run_sweeps = _move_exact_fused if cloud.fused else _move_exact
+        theta, log_like = run_sweeps(
+            cloud, row_indices, theta, log_like, root=root, sensor=sensor, generators=generators * sweeps
+        )
     else:
-        theta = _published(cloud, at, theta, root=root, sensor=sensor, generators=generators)
-    cloud.theta.index_copy_(1, at, theta)
-    cloud.derived.index_copy_(1, at, torch.stack(list(terms(*theta, xp=torch)[3:])))
-    cloud.base.index_copy_(0, at, log_like + math.log(n))
-    cloud.gain.index_fill_(0, at, 0.0)
-    cloud.log_w.index_fill_(0, at, -math.log(n))
+        theta = _move_published(cloud, row_indices, theta, root=root, sensor=sensor, generators=generators)
+    cloud.theta.index_copy_(1, row_indices, theta)
+    cloud.derived.index_copy_(1, row_indices, torch.stack(list(compute_terms(*theta, xp=torch)[3:])))
+    cloud.base.index_copy_(0, row_indices, log_like + math.log(n))
+    cloud.gain.index_fill_(0, row_indices, 0.0)
+    cloud.log_w.index_fill_(0, row_indices, -math.log(n))
     return cloud if exact else replace(cloud, exact=False)
 
 
-def _noise(generators: list[torch.Generator], n: int, *, like: Tensor) -> tuple[Tensor, Tensor]:
-    """(normals [R, 8, N], log uniforms [R, N]), each row from a stream of its own."""
-    normal = torch.stack([torch.randn(8, n, generator=one) for one in generators])
-    uniform = torch.stack([torch.rand(n, generator=one) for one in generators])
-    return normal.to(like), torch.log(uniform.to(like))
+def _draw_noise(generators: list[torch.Generator], n: int, *, reference: Tensor) -> tuple[Tensor, Tensor]:
+    """Draws (normals [R, 8, N], log uniforms [R, N]), each row from its own stream."""
+    normal = torch.stack([torch.randn(8, n, generator=generator) for generator in generators])
+    uniform = torch.stack([torch.rand(n, generator=generator) for generator in generators])
+    return normal.to(reference), torch.log(uniform.to(reference))
 
 
-def _moved(theta: Tensor, root: Tensor, normal: Tensor) -> Tensor:
-    """[8, R, N] theta + root eps."""
+def _propose(theta: Tensor, root: Tensor, normal: Tensor) -> Tensor:
+    """Computes the proposals theta + root eps, [8, R, N]."""
     return theta + torch.bmm(root, normal).permute(1, 0, 2)
 
 
-def _exact(
+def _move_exact(
     cloud: Cloud,
-    at: Tensor,
+    row_indices: Tensor,
     theta: Tensor,
     log_like: Tensor,
     *,
@@ -127,35 +132,47 @@ def _exact(
     sensor: Sensor,
     generators: list[torch.Generator],
 ) -> tuple[Tensor, Tensor]:
-    """Particles [8, R, N] and their log-likelihoods [R, N] after Metropolis moves: as many as R generators fit in."""
-    (_, r, n), parameters = theta.shape, cloud.parameters[at]
-    counts = cloud.counts[at.cpu().numpy()]
-    past = cloud.past[at, : int(counts.max())]
+    """Returns particles [8, R, N] and log-likelihoods [R, N] after Metropolis moves, one for each R generators."""
+    (_, r, n), parameters = theta.shape, cloud.parameters[row_indices]
+    counts = cloud.counts[row_indices.cpu().numpy()]
+    past = cloud.past[row_indices, : int(counts.max())]
     density = log_prior(cloud.families, parameters, theta)
     for i in range(0, len(generators), r):
-        normal, chance = _noise(generators[i : i + r], n, like=theta)
-        moved = _moved(theta, root, normal)
-        new = log_prior(cloud.families, parameters, moved)
-        least = chance + log_like + density - new  # the log-likelihood that a proposal has to reach; inf outside
-        moved_like = _where_needed(moved, past, counts, least=least, sensor=sensor)
-        taken = moved_like > least
-        theta, log_like = torch.where(taken, moved, theta), torch.where(taken, moved_like, log_like)
-        density = torch.where(taken, new, density)
+        normal, log_uniform = _draw_noise(generators[i : i + r], n, reference=theta)
+        proposals = _propose(theta, root, normal)
+        proposal_density = log_prior(cloud.families, parameters, proposals)
+        thresholds = (
+            log_uniform + log_like + density - proposal_density
+        )  # the log-likelihood that a proposal has to reach; inf outside
+        proposal_log_like = _log_like_above(proposals, past, counts, thresholds=thresholds, sensor=sensor)
+        is_accepted = proposal_log_like > thresholds
+        theta, log_like = (
+            torch.where(is_accepted, proposals, theta),
+            torch.where(is_accepted, proposal_log_like, log_like),
+        )
+        density = torch.where(is_accepted, proposal_density, density)
     return theta, log_like
 
 
-def _where_needed(moved: Tensor, past: Tensor, counts: NDArray[np.int64], *, least: Tensor, sensor: Sensor) -> Tensor:
-    """[R, N] the log-likelihood of past readings under particles [8, R, N], exact where it is above `least` [R, N]."""
-    if moved.device.type == "cpu":
-        found = [_reaching(moved[:, r], past[r, : counts[r]], least[r], sensor=sensor) for r in range(len(past))]
-        return torch.stack(found)
-    there = torch.as_tensor(counts, device=moved.device)
-    return past_log_likelihood(terms(*moved, xp=torch), past, there, sensor=sensor)
+def _log_like_above(
+    proposals: Tensor, past: Tensor, counts: NDArray[np.int64], *, thresholds: Tensor, sensor: Sensor
+) -> Tensor:
+    """Computes the log-likelihood [R, N] of past readings under particles [8, R, N], exact where it exceeds
+    `thresholds`.
+    """
+    if proposals.device.type == "cpu":
+        log_likes = [
+            _log_like_of_belief(proposals[:, r], past[r, : counts[r]], thresholds[r], sensor=sensor)
+            for r in range(len(past))
+        ]
+        return torch.stack(log_likes)
+    num_readings = torch.as_tensor(counts, device=proposals.device)
+    return past_log_likelihood(compute_terms(*proposals, xp=torch), past, num_readings, sensor=sensor)
 
 
-def _fused_exact(
+def _move_exact_fused(
     cloud: Cloud,
-    at: Tensor,
+    row_indices: Tensor,
     theta: Tensor,
     log_like: Tensor,
     *,
@@ -163,56 +180,61 @@ def _fused_exact(
     sensor: Sensor,
     generators: list[torch.Generator],
 ) -> tuple[Tensor, Tensor]:
-    """`_exact` in fused loops, with the same random numbers."""
-    from evolvent.belief.fused import FAMILIES, swept  # numba is optional
+    """Runs `_exact` in fused loops, with the same random numbers."""
+    from evolvent.belief.fused import FAMILIES, sweep_fused  # numba is optional
 
-    (_, r, n), counts = theta.shape, cloud.counts[at.numpy()]
+    (_, r, n), counts = theta.shape, cloud.counts[row_indices.numpy()]
     particles = theta.contiguous().numpy(), log_like.contiguous().numpy()
     families = np.array([FAMILIES.index(family) for family in cloud.families])
-    past, row = cloud.past[at, : int(counts.max())].numpy(), sensor_row(sensor, theta).numpy()
-    posterior = past, counts, row, families, cloud.parameters[at].numpy()
+    past, row = cloud.past[row_indices, : int(counts.max())].numpy(), sensor_row(sensor, theta).numpy()
+    posterior = past, counts, row, families, cloud.parameters[row_indices].numpy()
     for i in range(0, len(generators), r):
-        normal, chance = _noise(generators[i : i + r], n, like=theta)
-        swept(particles, (root.contiguous().numpy(), normal.numpy(), chance.numpy()), posterior)
+        normal, log_uniform = _draw_noise(generators[i : i + r], n, reference=theta)
+        sweep_fused(particles, (root.contiguous().numpy(), normal.numpy(), log_uniform.numpy()), posterior)
     return torch.from_numpy(particles[0]), torch.from_numpy(particles[1])
 
 
-def _reaching(theta: Tensor, past: Tensor, least: Tensor, *, sensor: Sensor) -> Tensor:
-    """[N] the log-likelihood of readings [T, 4] under particles [8, N], where it is above `least` [N]; else -inf."""
-    found = torch.full_like(least, -math.inf)
-    hit = past[:, 3] > sensor.threshold
-    alive = torch.nonzero(least < math.inf).squeeze(-1)
-    known = terms(*theta[:, alive], xp=torch)
-    some = joint_log_likelihood(known, past[hit], sensor=sensor, hit=True)
-    still = torch.nonzero(some > least[alive]).squeeze(-1)
-    known = Terms(*(term[still] for term in known))
-    found[alive[still]] = some[still] + joint_log_likelihood(known, past[~hit], sensor=sensor, hit=False)
-    return found
+def _log_like_of_belief(theta: Tensor, past: Tensor, thresholds: Tensor, *, sensor: Sensor) -> Tensor:
+    """Computes the log-likelihood [N] of readings [T, 4] under particles [8, N] where it exceeds `thresholds`;
+    otherwise -inf.
+    """
+    log_like = torch.full_like(thresholds, -math.inf)
+    is_detection = past[:, 3] > sensor.threshold
+    alive = torch.nonzero(thresholds < math.inf).squeeze(-1)
+    source_terms = compute_terms(*theta[:, alive], xp=torch)
+    detection_log_like = joint_log_likelihood(source_terms, past[is_detection], sensor=sensor, is_detection=True)
+    remaining = torch.nonzero(detection_log_like > thresholds[alive]).squeeze(-1)
+    source_terms = Terms(*(term[remaining] for term in source_terms))
+    log_like[alive[remaining]] = detection_log_like[remaining] + joint_log_likelihood(
+        source_terms, past[~is_detection], sensor=sensor, is_detection=False
+    )
+    return log_like
 
 
-def _published(
-    cloud: Cloud, at: Tensor, theta: Tensor, *, root: Tensor, sensor: Sensor, generators: list[torch.Generator]
+def _move_published(
+    cloud: Cloud, row_indices: Tensor, theta: Tensor, *, root: Tensor, sensor: Sensor, generators: list[torch.Generator]
 ) -> Tensor:
-    """Particles [8, R, N] after one move with the acceptance as written."""
+    """Returns particles [8, R, N] after one move with the published acceptance rule."""
     n = theta.shape[-1]
-    normal, chance = _noise(generators, n, like=theta)
-    moved = _moved(theta, root, normal)
+    normal, log_uniform = _draw_noise(generators, n, reference=theta)
+    proposals = _propose(theta, root, normal)
     for _ in range(3):
-        broken = _broken(moved)
-        if not bool(broken.any()):
+        is_impossible = _is_impossible(proposals)
+        if not bool(is_impossible.any()):
             break
-        normal = torch.where(broken.unsqueeze(1), _noise(generators, n, like=theta)[0], normal)
-        moved = _moved(theta, root, normal)
-    last = torch.as_tensor(cloud.counts - 1, device=at.device)[at]
-    px, py, pz, z = cloud.past[at, last].T.unsqueeze(-1).unbind()
+        normal = torch.where(is_impossible.unsqueeze(1), _draw_noise(generators, n, reference=theta)[0], normal)
+        proposals = _propose(theta, root, normal)
+    last = torch.as_tensor(cloud.counts - 1, device=row_indices.device)[row_indices]
+    px, py, pz, z = cloud.past[row_indices, last].T.unsqueeze(-1).unbind()
     before, after = (
-        log_likelihood(dilution(terms(*each, xp=torch), (px, py, pz), xp=torch), z, sensor) for each in (theta, moved)
+        log_likelihood(dilution(compute_terms(*particles, xp=torch), (px, py, pz), xp=torch), z, sensor)
+        for particles in (theta, proposals)
     )
     moving = ((root * root).sum(1) > 0).unsqueeze(-1)
     ratio = after - before - 0.5 * torch.where(moving, normal * normal, 0.0).sum(1)
-    return torch.where((chance < ratio) & ~_broken(moved), moved, theta)
+    return torch.where((log_uniform < ratio) & ~_is_impossible(proposals), proposals, theta)
 
 
-def _broken(theta: Tensor) -> Tensor:
-    """[R, N] particles that no source can be: Q or u below 0, D or tau not above 0."""
+def _is_impossible(theta: Tensor) -> Tensor:
+    """Returns which particles [R, N] no source can be: Q or u below 0, D or tau not above 0."""
     return (theta[3] < 0) | (theta[4] < 0) | (theta[6] <= 0) | (theta[7] <= 0)

@@ -1,4 +1,4 @@
-"""Detectors by name and numbers, as commands and configurations write them."""
+"""Parsing of detectors from names and numbers, as in commands and configurations."""
 
 from __future__ import annotations
 
@@ -14,39 +14,41 @@ from evolvent.belief.stopping import (
     StdBelow,
     TraceBelow,
 )
-from evolvent.errors import ConfigError, Problem, unknown
+from evolvent.errors import ConfigError, Problem, unknown_name_problem
 
-__all__ = ["DETECTORS", "read_detector"]
+__all__ = ["DETECTORS", "parse_detector"]
 
 DETECTORS = ("decided", "agreement:SHARE", "scattered:SHARE", "entropy:NATS", "std:ZETA", "trace:ZETA")
 """What `read_detector` reads."""
 
 
-def read_detector(text: str, *, where: str = "stop") -> Detector:
-    """A detector from its name and numbers: "decided", "agreement:.7", "agreement:.7:least=5:patience=2", "std:1".
+def parse_detector(text: str, *, setting: str = "stop") -> Detector:
+    """Parses a detector from its name and numbers: "decided", "agreement:.7", "agreement:.7:least=5:patience=2",
+    "std:1".
 
     Several with " or " between them are `AnyOf`: "decided or scattered:.2".
 
     Args:
-        where: what a mistake is said to be of.
+        text: The text.
+        where: Name of the setting in error messages.
     Raises:
         ConfigError: an unknown name or number; numbers out of range.
     """
-    if len(several := text.split(" or ")) > 1:
-        return AnyOf(*(read_detector(each, where=where) for each in several))
-    name, colon, rest = text.strip().partition(":")
+    if len(parts := text.split(" or ")) > 1:
+        return AnyOf(*(parse_detector(part, setting=setting) for part in parts))
+    name, colon, arguments = text.strip().partition(":")
     if name not in _KINDS:
-        raise ConfigError([unknown("detector", name, _KINDS, where=where)])
-    kind, fewest, most, counts = _KINDS[name]
-    words = [word.strip() for word in rest.split(":")] if colon else []
-    pairs = [word.split("=") for word in words if "=" in word]
+        raise ConfigError([unknown_name_problem("detector", name, _KINDS, location=setting)])
+    kind, min_numbers, max_numbers, allowed_counts = _KINDS[name]
+    argument_texts = [argument.strip() for argument in arguments.split(":")] if colon else []
+    pairs = [argument.split("=") for argument in argument_texts if "=" in argument]
     try:
-        numbers = [float(word) for word in words if "=" not in word]
+        numbers = [float(argument) for argument in argument_texts if "=" not in argument]
         named = {key.strip(): int(value) for key, value in pairs}
     except ValueError as error:
-        raise ConfigError([Problem(where, f"{text!r} has something that is no number", _SHAPES)]) from error
-    if not fewest <= len(numbers) <= most or not set(named) <= counts or len(named) < len(pairs):
-        raise ConfigError([Problem(where, f"{text!r} is no detector", _SHAPES)])
+        raise ConfigError([Problem(setting, f"{text!r} has something that is no number", _SHAPES)]) from error
+    if not min_numbers <= len(numbers) <= max_numbers or not set(named) <= allowed_counts or len(named) < len(pairs):
+        raise ConfigError([Problem(setting, f"{text!r} is no detector", _SHAPES)])
     return kind(*numbers, **named)
 
 

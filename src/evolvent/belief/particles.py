@@ -1,12 +1,13 @@
 """The particle filter: Bayes' rule, and where weights degenerate, systematic resampling and random-walk moves.
 
-Source: `mcmcPF.m` of AutoSTE. There is no process noise: a source stays what it is. When the effective sample size
-falls below N / 2, particles are resampled and moved (`moves`): `move="exact"` three times by Metropolis' rule
-for all readings so far; `move="published"` keeps the single move of the programme with its acceptance as written.
+Source: `mcmcPF.m` of AutoSTE. There is no process noise: a source does not change. When the effective sample
+size falls below N / 2, particles are resampled and moved (`moves`): `move="exact"` three times by Metropolis'
+rule for all readings so far; `move="published"` keeps the single move of the published program with its
+acceptance rule.
 
-Measured on 96 episodes of plume/25 with N = 1000, going to the mean and stopping at a spread of 1 m: the 90 % region
-held the source in 45 % of the stops with published moves (false stops 19 %), in 65 % with one exact move (7 %), in 88 %
-with three (2 %).
+Measured on 96 episodes of plume/25 with N = 1000, going to the mean and stopping at a spread of 1 m: the 90 %
+region held the source in 45 % of the stops with published moves (false stops 19 %), in 65 % with one exact move
+(7 %), in 88 % with three (2 %).
 """
 
 from __future__ import annotations
@@ -20,9 +21,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from evolvent.belief.cloud import Cloud, checked, features, map_rows, prior, put, streams, summary
+from evolvent.belief.cloud import (
+    Cloud,
+    check_readings,
+    compute_features,
+    draw_prior,
+    make_generators,
+    replace_rows,
+    select_rows,
+    summarize_cloud,
+)
 from evolvent.belief.likelihood import past_log_likelihood, reweigh, sensor_row
-from evolvent.belief.moves import bandwidth, factor, rejuvenated, systematic
+from evolvent.belief.moves import bandwidth, factor_covariance, rejuvenate, resample_systematic
 from evolvent.errors import ConfigError, WorldError
 from evolvent.worlds.plume.model import Sensor
 from evolvent.worlds.plume.prior import Marginal, PlumePrior
@@ -31,12 +41,12 @@ __all__ = [
     "IMPOSSIBLE",
     "BeliefCollapsed",
     "bandwidth",
-    "factor",
-    "features",
-    "prior",
-    "put",
-    "summary",
-    "systematic",
+    "compute_features",
+    "draw_prior",
+    "factor_covariance",
+    "replace_rows",
+    "resample_systematic",
+    "summarize_cloud",
     "update",
 ]
 
@@ -46,7 +56,9 @@ _RENEW = 2  # the purpose of a random stream
 
 
 class BeliefCollapsed(WorldError):
-    """No hypothesis of a belief allows the reading. `last` is the cloud before it, `rows` are the beliefs."""
+    """Raised where no hypothesis of a belief allows the reading. `last` is the previous cloud, `rows` are the
+    beliefs.
+    """
 
     def __init__(self, last: Cloud, rows: NDArray[np.int64], *, z: list[float]) -> None:
         self.last, self.rows = last, rows
@@ -69,19 +81,23 @@ def update(
     collapse: Literal["raise", "renew"] = "raise",
     reuse: bool = False,
 ) -> Cloud:
-    """The beliefs after one more reading each: weights, then, where they have degenerated, resampling and a move.
+    """Updates the beliefs by one reading each: weights first, then resampling and a move where weights have
+    degenerated.
 
     Args:
-        position: [B, 3] where the sensor stands, metres; numpy or torch.
-        z: [B] what it reads, grams per cubic metre.
-        move: see the module; "none": neither resampling nor a move, as for a grid.
-        sweeps: how many exact moves a particle makes after resampling, at least 1.
-        collapse: what to do where no particle allows a reading: raise, or draw new particles from the prior and weigh
-            them by all readings so far, without this one if they do not allow it either (counted in `collapses`).
-        reuse: the old cloud may be used up, which saves copying it.
+        cloud: The beliefs.
+        position: [B, 3]. Position of the sensor, meters; numpy or torch.
+        z: [B]. Readings, grams per cubic meter.
+        sensor: The sensor.
+        move: See the module; "none": neither resampling nor a move, as for a grid.
+        sweeps: Number of exact moves of a particle after resampling, at least 1.
+        collapse: Action where no particle allows a reading: "raise", or "renew": draw new particles from the prior
+            and weigh them by all readings so far, without this one if they do not allow it either (counted in
+            `collapses`).
+        reuse: Whether the arrays of the old cloud may be overwritten, which saves a copy.
     Raises:
-        WorldError: a reading or a place that cannot be; the cloud is as it was.
-        BeliefCollapsed: no particle allows a reading; the cloud is as it was.
+        WorldError: an impossible reading or position; the cloud is unchanged.
+        BeliefCollapsed: no particle allows a reading; the cloud is unchanged.
         ConfigError: an unknown move or rule, or exact moves after published ones.
     """
     if move not in ("exact", "published", "none") or collapse not in ("raise", "renew"):
@@ -90,36 +106,44 @@ def update(
         raise ConfigError("moves without a move", value=sweeps, expected="sweeps of at least 1", hint="move='none'")
     if move == "exact" and not cloud.exact:
         raise ConfigError("exact moves after published ones", value=move, hint="keep one kind of move in an episode")
-    place = checked(cloud, position, z)
-    log_w, evidence, ess = _weighed(cloud, place, sensor=sensor)
-    lost = np.flatnonzero((~(evidence > IMPOSSIBLE)).cpu().numpy())
-    if lost.size and collapse == "raise":
-        raise BeliefCollapsed(cloud, lost, z=place[lost, 3].tolist())
-    found = cloud if reuse else _copied(cloud)
-    found = replace(_noted(found, place), log_w=log_w, gain=found.gain + evidence, ess=ess, evidence=evidence)
-    if lost.size:
-        found = put(found, lost, _renewed(map_rows(found, lost), sensor=sensor))
+    position_reading = check_readings(cloud, position, z)
+    log_w, evidence, ess = _reweigh(cloud, position_reading, sensor=sensor)
+    collapsed_rows = np.flatnonzero((~(evidence > IMPOSSIBLE)).cpu().numpy())
+    if collapsed_rows.size and collapse == "raise":
+        raise BeliefCollapsed(cloud, collapsed_rows, z=position_reading[collapsed_rows, 3].tolist())
+    updated = cloud if reuse else _copy_cloud(cloud)
+    updated = replace(
+        _append_reading(updated, position_reading),
+        log_w=log_w,
+        gain=updated.gain + evidence,
+        ess=ess,
+        evidence=evidence,
+    )
+    if collapsed_rows.size:
+        updated = replace_rows(updated, collapsed_rows, _redraw(select_rows(updated, collapsed_rows), sensor=sensor))
     if move == "none":
-        return found
-    poor = np.flatnonzero((found.ess < found.size[1] / 2).cpu().numpy())
-    if not poor.size:
-        return found
-    return rejuvenated(found, poor, sensor=sensor, exact=move == "exact", sweeps=sweeps)
+        return updated
+    degenerate_rows = np.flatnonzero((updated.ess < updated.size[1] / 2).cpu().numpy())
+    if not degenerate_rows.size:
+        return updated
+    return rejuvenate(updated, degenerate_rows, sensor=sensor, exact=move == "exact", sweeps=sweeps)
 
 
-def _weighed(cloud: Cloud, place: Tensor, *, sensor: Sensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Bayes' rule, by torch or by fused loops."""
+def _reweigh(cloud: Cloud, position_reading: Tensor, *, sensor: Sensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Computes Bayes' rule, by torch or by fused loops."""
     if not cloud.fused:
-        return reweigh(cloud.log_w, cloud.terms, place, sensor=sensor)
+        return reweigh(cloud.log_w, cloud.terms, position_reading, sensor=sensor)
     from evolvent.belief import fused  # numba is optional
 
     belief = cloud.log_w.numpy(), cloud.theta.numpy(), cloud.derived.numpy()
-    log_w, evidence, ess = fused.weighed(belief, place.numpy(), sensor_row(sensor, place).numpy())
+    log_w, evidence, ess = fused.reweigh_fused(
+        belief, position_reading.numpy(), sensor_row(sensor, position_reading).numpy()
+    )
     return torch.from_numpy(log_w), torch.from_numpy(evidence), torch.from_numpy(ess)
 
 
-def _copied(cloud: Cloud) -> Cloud:
-    """A cloud whose arrays can be written to, the weights aside, which are replaced anyway."""
+def _copy_cloud(cloud: Cloud) -> Cloud:
+    """Copies a cloud so that its arrays can be written, except the weights, which are replaced anyway."""
     return replace(
         cloud,
         theta=cloud.theta.clone(),
@@ -134,34 +158,35 @@ def _copied(cloud: Cloud) -> Cloud:
     )
 
 
-def _noted(cloud: Cloud, place: Tensor) -> Cloud:
-    """With the reading among the past ones."""
-    longest = int(cloud.counts.max(initial=0)) + 1
+def _append_reading(cloud: Cloud, position_reading: Tensor) -> Cloud:
+    """Appends the reading to the past ones."""
+    capacity_needed = int(cloud.counts.max(initial=0)) + 1
     past = cloud.past
-    if longest > past.shape[1]:
+    if capacity_needed > past.shape[1]:
         past = torch.cat([past, torch.zeros_like(past)], 1)
     rows = torch.arange(past.shape[0], device=past.device)
-    past[rows, torch.as_tensor(cloud.counts, device=past.device)] = place
+    past[rows, torch.as_tensor(cloud.counts, device=past.device)] = position_reading
     return replace(cloud, past=past, counts=cloud.counts + 1)
 
 
-def _renewed(cloud: Cloud, *, sensor: Sensor) -> Cloud:
-    """New particles from the prior for beliefs whose last reading was impossible, weighed by all readings.
+def _redraw(cloud: Cloud, *, sensor: Sensor) -> Cloud:
+    """Draws new particles from the prior for beliefs whose last reading was impossible, and weighs them by all
+    readings.
 
     A reading that none of the new particles allows either is forgotten.
     """
     b, n = cloud.size
-    seeds = [one.initial_seed() for one in streams(cloud.seeds, cloud.counts, _RENEW)]
+    seeds = [generator.initial_seed() for generator in make_generators(cloud.seeds, cloud.counts, _RENEW)]
     priors = [_prior_of(cloud, row) for row in range(b)]
-    fresh = prior(priors, n, seeds=seeds, device=str(cloud.log_w.device), fused=cloud.fused)
+    redrawn = draw_prior(priors, n, seeds=seeds, device=str(cloud.log_w.device), fused=cloud.fused)
     counts, rows = torch.as_tensor(cloud.counts, device=cloud.past.device), torch.arange(b, device=cloud.past.device)
-    last = past_log_likelihood(fresh.terms, cloud.past[rows, counts - 1].unsqueeze(1), counts, sensor=sensor)
-    counts = torch.where(last.amax(-1) > IMPOSSIBLE, counts, counts - 1)
-    log_like = past_log_likelihood(fresh.terms, cloud.past, counts, sensor=sensor)
+    last_log_like = past_log_likelihood(redrawn.terms, cloud.past[rows, counts - 1].unsqueeze(1), counts, sensor=sensor)
+    counts = torch.where(last_log_like.amax(-1) > IMPOSSIBLE, counts, counts - 1)
+    log_like = past_log_likelihood(redrawn.terms, cloud.past, counts, sensor=sensor)
     evidence = torch.logsumexp(log_like, -1)
     log_w = log_like - evidence.unsqueeze(-1)
     return replace(
-        fresh,
+        redrawn,
         log_w=log_w,
         gain=evidence - math.log(n),
         base=torch.full_like(log_w, math.log(n)),

@@ -1,8 +1,8 @@
 """Episodes of the plume with a belief each: the process that planners, learners and evaluations step through.
 
-What an agent may know is the place of its sensor, its readings, the sensor and the task's prior; the source is looked
-at where an outcome is scored, and nowhere else. A step is: move, sense there, update the belief, look at it. (AutoSTE
-senses first and moves afterwards, so what it looks at does not know the newest place yet.)
+An agent may know the position of its sensor, its readings, the sensor and the task's prior; only the scoring of
+outcomes reads the source. A step is: move, sense, update the belief, run the detector. (AutoSTE senses first
+and moves afterwards, so its detector does not know the newest position yet.)
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from evolvent.belief.cloud import Cloud, features, map_rows, prior, put, summary
+from evolvent.belief.cloud import Cloud, compute_features, draw_prior, replace_rows, select_rows, summarize_cloud
 from evolvent.belief.particles import update
 from evolvent.belief.stopping import Detector, StopDecision
 from evolvent.belief.summary import BeliefSummary
@@ -22,7 +22,7 @@ from evolvent.errors import ConfigError, Problem, SessionGone
 from evolvent.trajectory import Task, sample_seed
 from evolvent.worlds.plume.batch import PlumeBatch
 
-__all__ = ["FEATURES", "Lookout", "Moved", "Payment", "SourceSearch"]
+__all__ = ["FEATURES", "DetectorHistory", "SourceSearch", "StepResult", "StopReward"]
 
 FEATURES = 13
 """How many numbers `SourceSearch.observe` tells of an episode."""
@@ -32,27 +32,28 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
-    """What a step did to B episodes.
+class StepResult:
+    """The result of a step of B episodes.
 
     Args:
-        moved: [B] which of them were running.
-        over: [B] which of them this step has brought to the horizon.
-        lost: [B] whose belief allowed the reading in no way, and was begun anew from the prior.
+        moved: [B]. Whether each was running.
+        over: [B]. Whether this step reached the horizon.
+        lost: [B]. Whether the belief did not allow the reading and was reset from the prior.
     """
 
-    moved: Flags
-    over: Flags
-    lost: Flags
+    was_running: Flags
+    is_over: Flags
+    is_lost: Flags
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Payment:
-    """What a step earns: its cost, and the reward where the agent ended the episode itself.
+class StopReward:
+    """The reward of a step: its cost, or the reward where the agent ended the episode.
 
     Args:
-        reward: of ceasing, instead of the cost of that step. cost: of any other step, 0 or less.
-        paid_for: "belief": ceasing is paid whatever is true, as published; "truth": only with a right estimate.
+        reward: Reward of ceasing, instead of the cost of that step.
+        cost: Reward of any other step, 0 or less.
+        paid_for: "belief": ceasing always earns the reward, as published; "truth": only with a right estimate.
     Raises:
         ConfigError: numbers that are not finite, a cost above 0, an unknown rule.
     """
@@ -70,41 +71,44 @@ class Payment:
         if problems:
             raise ConfigError(problems)
 
-    def of(self, ceased: Flags, right: Flags) -> Floats:
-        """[B] rewards of a step that ended episodes with right or wrong estimates."""
-        paid: Flags = ceased if self.paid_for == "belief" else ceased & right
-        return np.where(paid, self.reward, self.cost)
+    def compute(self, ceased: Flags, right: Flags) -> Floats:
+        """Computes the rewards [B] of a step that ended episodes with right or wrong estimates."""
+        earns_reward: Flags = ceased if self.paid_for == "belief" else ceased & right
+        return np.where(earns_reward, self.reward, self.cost)
 
 
-class Lookout:
-    """A detector that looks at B beliefs again and again, with the history of each episode.
+class DetectorHistory:
+    """A detector that is run on B beliefs repeatedly, with the history of each episode.
 
     Args:
-        detector: says whether beliefs are sure enough. looks: how many decisions are remembered.
+        detector: Decides whether beliefs are certain enough.
+        looks: Number of remembered decisions.
     """
 
     def __init__(self, detector: Detector, looks: int) -> None:
         self._detector, self._looks = detector, looks
         self._history: list[StopDecision] = []
 
-    def look(self, seen: BeliefSummary) -> StopDecision:
-        """One look at all beliefs."""
-        decision = self._detector(seen, self._history)
+    def decide(self, belief_summary: BeliefSummary) -> StopDecision:
+        """Runs the detector once on all beliefs."""
+        decision = self._detector(belief_summary, self._history)
         self._history = [*self._history, decision][-self._looks :]
         return decision
 
     def forget(self, rows: Flags) -> None:
-        """Episodes [B] that begin anew: nothing was said of them yet."""
+        """Clears the history of rows [B] whose episodes start again."""
         if rows.any():
-            self._history = [decision.cleared(rows) for decision in self._history]
+            self._history = [decision.clear_rows(rows) for decision in self._history]
 
 
 class SourceSearch:
-    """B episodes and what is believed in each.
+    """B episodes and their beliefs.
 
     Args:
-        batch: the episodes. particles: of a belief (None: the preset's).
-        sweeps: exact moves of a particle after resampling. fused: see `particles.prior`.
+        batch: The episodes.
+        particles: Particles of a belief (None: the preset's).
+        sweeps: Exact moves of a particle after resampling.
+        fused: See `particles.prior`.
     Raises:
         ConfigError: fewer than one particle.
     """
@@ -122,25 +126,25 @@ class SourceSearch:
 
     @property
     def size(self) -> int:
-        """B."""
+        """Returns the number of episodes, B."""
         return self.batch.size
 
     @property
     def cloud(self) -> Cloud:
-        """The beliefs; the next step uses its arrays up. SessionGone: before the first `begin`."""
+        """Returns the beliefs; the next step overwrites their arrays. Raises SessionGone before the first `begin`."""
         if self._cloud is None:
             raise SessionGone("beliefs before any episode", value=self.size, expected="begin() first")
         return self._cloud
 
     @property
     def summary(self) -> BeliefSummary:
-        """Of all B beliefs; those of ended episodes are as they were at the end."""
+        """Returns the summary of all B beliefs; those of ended episodes are as they were at the end."""
         if self._summary is None:
-            self._summary = summary(self.cloud)
+            self._summary = summarize_cloud(self.cloud)
         return self._summary
 
     def begin(self, rows: Sequence[int], tasks: Sequence[Task], seeds: Sequence[int]) -> None:
-        """Begin episodes in some rows, the first time in all; a belief depends on its task and seed alone.
+        """Starts episodes in some rows, the first time in all; a belief depends on its task and seed alone.
 
         Raises:
             ConfigError: the first time not all rows, a task of another preset. BatchMismatch: lengths differ.
@@ -148,66 +152,72 @@ class SourceSearch:
         if self._cloud is None and sorted(rows) != list(range(self.size)):
             raise ConfigError("some episodes begin where none has", value=list(rows), expected=f"all {self.size} rows")
         self.batch.begin(rows, tasks, seeds)
-        at = np.asarray(rows, dtype=np.int64)
-        known = [one for row in rows if (one := self.batch.priors[row]) is not None]
-        own = [sample_seed("belief", task.id, seed) for task, seed in zip(tasks, seeds, strict=True)]
-        fresh = self._updated(prior(known, self.particles, seeds=own, fused=self._fused), at)
+        row_indices = np.asarray(rows, dtype=np.int64)
+        priors = [plume_prior for row in rows if (plume_prior := self.batch.priors[row]) is not None]
+        belief_seeds = [sample_seed("belief", task.id, seed) for task, seed in zip(tasks, seeds, strict=True)]
+        new_beliefs = self._update_beliefs(
+            draw_prior(priors, self.particles, seeds=belief_seeds, fused=self._fused), row_indices
+        )
         if self._cloud is None:
-            order = np.argsort(at)
-            self._cloud = fresh if (order == np.arange(len(at))).all() else map_rows(fresh, order)
+            order = np.argsort(row_indices)
+            self._cloud = (
+                new_beliefs if (order == np.arange(len(row_indices))).all() else select_rows(new_beliefs, order)
+            )
         else:
-            self._cloud = put(self._cloud, at, fresh)
+            self._cloud = replace_rows(self._cloud, row_indices, new_beliefs)
         self._summary = None
 
-    def step(self, actions: NDArray[np.generic]) -> Moved:
-        """Move, sense and update all running episodes.
+    def step(self, actions: NDArray[np.generic]) -> StepResult:
+        """Moves, senses and updates all running episodes.
 
         Args:
             actions: [B] indices of moves, or headings in radians; those of ended episodes do not matter.
         Raises:
             WorldError: an action that is none; nothing has moved. SessionGone: no episode runs.
         """
-        before = self.cloud.collapses.copy()
-        running = self.batch.running.copy()
-        over = self.batch.step(actions)
-        at = np.flatnonzero(running)
-        if len(at) == self.size:
-            self._cloud = self._updated(self.cloud, at)
+        collapses_before = self.cloud.collapses.copy()
+        was_running = self.batch.running.copy()
+        is_over = self.batch.step(actions)
+        running_rows = np.flatnonzero(was_running)
+        if len(running_rows) == self.size:
+            self._cloud = self._update_beliefs(self.cloud, running_rows)
         else:
-            self._cloud = put(self.cloud, at, self._updated(map_rows(self.cloud, at), at))
+            self._cloud = replace_rows(
+                self.cloud, running_rows, self._update_beliefs(select_rows(self.cloud, running_rows), running_rows)
+            )
         self._summary = None
-        return Moved(running, over, self.cloud.collapses > before)
+        return StepResult(was_running, is_over, self.cloud.collapses > collapses_before)
 
     def observe(self) -> NDArray[np.float32]:
-        """[B, 13] what a policy sees of its episodes; see `features`."""
+        """Computes the policy's observation of its episodes, [B, 13]; see `compute_features`."""
         batch = self.batch
-        return features(
+        return compute_features(
             self.summary,
             batch.position,
             batch.reading,
-            t=batch.steps,
+            steps=batch.steps,
             horizon=batch.horizon,
             length=self.preset.length,
             sensor=batch.sensor,
         )
 
     def errors(self) -> Floats:
-        """[B] metres from the posterior mean to the source: for scoring, never for acting."""
+        """Computes the distance from the posterior mean to the source, [B], meters: for scoring, never for acting."""
         mean = self.summary.mean
         if mean is None:
             raise ConfigError("a belief without a mean", value=None, expected="a cloud's summary")
-        found: Floats = np.hypot(*(mean[:, :2] - self.batch.source[:, :2]).T)
-        return found
+        distances: Floats = np.hypot(*(mean[:, :2] - self.batch.source[:, :2]).T)
+        return distances
 
-    def right(self) -> Flags:
-        """[B] whether the estimate is within the preset's tolerance: for scoring, never for acting."""
+    def is_right(self) -> Flags:
+        """Returns whether each estimate is within the preset's tolerance, [B]: for scoring, never for acting."""
         return self.errors() <= self.preset.tolerance
 
-    def _updated(self, cloud: Cloud, at: NDArray[np.int64]) -> Cloud:
+    def _update_beliefs(self, cloud: Cloud, row_indices: NDArray[np.int64]) -> Cloud:
         return update(
             cloud,
-            self.batch.position[at],
-            self.batch.reading[at],
+            self.batch.position[row_indices],
+            self.batch.reading[row_indices],
             sensor=self.batch.sensor,
             sweeps=self._sweeps,
             collapse="renew",

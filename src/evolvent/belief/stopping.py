@@ -1,11 +1,11 @@
-"""When a belief is sure enough to stop: detectors over summaries, alone and combined.
+"""Detectors over belief summaries, alone and combined, that decide whether a belief is certain enough to stop.
 
-A detector is a pure function of a summary and of what was decided before. Its score says how sure the belief is, lower
-being surer, in the units of its threshold; stored scores can therefore be replayed at other thresholds
-(`belief/replay.py`). The same detectors end an agent's episode, a vote and a search.
+A detector is a pure function of a summary and of earlier decisions. Its score says how certain the belief is,
+lower being more certain, in the units of its threshold; stored scores can therefore be replayed at other
+thresholds (`belief/replay.py`). The same detectors end an agent's episode, a vote and a search.
 
-Sources: AGDC (arXiv 2409.09541) for the standard deviations of a belief; adaptive consistency (arXiv 2305.11860) and
-early-stopping self-consistency (arXiv 2401.10480) for votes that end early.
+Sources: AGDC (arXiv 2409.09541) for the standard deviations of a belief; adaptive consistency (arXiv
+2305.11860) and early-stopping self-consistency (arXiv 2401.10480) for votes that end early.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evolvent.belief.summary import BeliefSummary
-from evolvent.errors import ConfigError, Problem, unknown
+from evolvent.errors import ConfigError, Problem, unknown_name_problem
 
 __all__ = [
     "DIMENSIONS",
@@ -28,13 +28,13 @@ __all__ = [
     "Decided",
     "Detector",
     "EntropyBelow",
-    "Foreseeing",
+    "HasMinimumVotes",
     "Patience",
     "Scattered",
     "StdBelow",
     "StopDecision",
     "TraceBelow",
-    "soonest",
+    "min_further_votes",
 ]
 
 DIMENSIONS = ("x", "y", "z", "rate", "wind_speed", "wind_from", "diffusivity", "lifetime")
@@ -44,13 +44,13 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class StopDecision:
-    """What a detector said of B beliefs at one look.
+    """The decision of a detector on B beliefs at one look.
 
     Args:
-        stop: [B] whether to stop.
-        score: [B] lower is surer; infinite where nothing can be said yet.
-        reason: what it was looked for, in words.
-        parts: the decisions that this one was put together from.
+        stop: [B]. Whether to stop.
+        score: [B]. Lower is more certain; infinite where it is undefined yet.
+        reason: The criterion, in words.
+        parts: Decisions that this one combines.
     """
 
     stop: NDArray[np.bool_]
@@ -58,39 +58,45 @@ class StopDecision:
     reason: str
     parts: tuple[StopDecision, ...] = ()
 
-    def cleared(self, rows: NDArray[np.bool_]) -> StopDecision:
-        """The same, with nothing said of the rows `[B]` whose episode has begun anew: a history that is kept for a
-        batch forgets them."""
-        parts = tuple(part.cleared(rows) for part in self.parts)
+    def clear_rows(self, rows: NDArray[np.bool_]) -> StopDecision:
+        """Returns the decision without rows `[B]` whose episode has started again, for histories that are kept for a
+        batch.
+        """
+        parts = tuple(part.clear_rows(rows) for part in self.parts)
         return StopDecision(self.stop & ~rows, np.where(rows, np.inf, self.score), self.reason, parts)
 
 
 class Detector(Protocol):
-    """Anything that can say whether beliefs are sure enough."""
+    """A function that decides whether beliefs are certain enough."""
 
     def __call__(self, summary: BeliefSummary, history: Sequence[StopDecision]) -> StopDecision:
-        """Look at B beliefs.
+        """Returns the decision on B beliefs.
 
         Args:
-            history: this detector's own decisions on them so far, the first look first.
+            summary: Summary of the beliefs.
+            history: This detector's earlier decisions on them, the oldest first.
         Raises:
-            ConfigError: the summary lacks what the detector looks at.
+            ConfigError: the summary lacks a value that the detector needs.
         """
         ...
 
 
 @runtime_checkable
-class Foreseeing(Protocol):
-    """A detector of votes that knows how many more it takes at least."""
+class HasMinimumVotes(Protocol):
+    """A detector of votes that knows the minimum number of further votes before a stop."""
 
     def soonest(self, summary: BeliefSummary) -> NDArray[np.int64]:
-        """[B] the fewest further votes after which it could stop, 1 or more. None of the looks in between could."""
+        """Returns the fewest further votes [B] after which it could stop, 1 or more; none of the looks in between
+        could stop.
+        """
         ...
 
 
-def soonest(detector: Detector, summary: BeliefSummary) -> NDArray[np.int64]:
-    """[B] votes that can be asked for at once without asking for one too many; 1 where the detector cannot tell."""
-    if isinstance(detector, Foreseeing):
+def min_further_votes(detector: Detector, summary: BeliefSummary) -> NDArray[np.int64]:
+    """Returns the number of votes [B] that can be requested at once without excess; 1 where the detector does not
+    know.
+    """
+    if isinstance(detector, HasMinimumVotes):
         return detector.soonest(summary)
     return np.ones(len(summary), np.int64)
 
@@ -100,44 +106,46 @@ def soonest(detector: Detector, summary: BeliefSummary) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True)
 class StdBelow:
-    """Every standard deviation of the chosen unknowns is below `zeta` (AGDC: std = sqrt(diag Cov) < zeta).
+    """Stops where every standard deviation of the chosen unknowns is below `zeta` (AGDC: std = sqrt(diag Cov) <
+    zeta).
 
     Args:
-        zeta: in the units of the unknowns. dims: their names in `DIMENSIONS`, or their numbers.
+        zeta: Threshold in the units of the unknowns.
+        dims: Names of the unknowns in `DIMENSIONS`, or their indices.
     Raises:
-        ConfigError: zeta not above 0; no dimension, or one that there is not.
+        ConfigError: zeta not above 0; no dimension, or an unknown one.
     """
 
     zeta: float
     dims: tuple[str | int, ...] = ("x", "y")
 
     def __post_init__(self) -> None:
-        problems = _positive("zeta", self.zeta)
+        problems = _check_positive("zeta", self.zeta)
         problems += [] if self.dims else [Problem("dims", "names no dimension", f"some of {', '.join(DIMENSIONS)}")]
-        for each in self.dims:
-            if isinstance(each, str) and each not in DIMENSIONS:
-                problems.append(unknown("dimension", each, DIMENSIONS, where="dims"))
-            elif not isinstance(each, str) and each < 0:
-                problems.append(Problem("dims", f"dimension {each}", "0 or more"))
+        for dimension in self.dims:
+            if isinstance(dimension, str) and dimension not in DIMENSIONS:
+                problems.append(unknown_name_problem("dimension", dimension, DIMENSIONS, location="dims"))
+            elif not isinstance(dimension, str) and dimension < 0:
+                problems.append(Problem("dims", f"dimension {dimension}", "0 or more"))
         if problems:
             raise ConfigError(problems)
 
     def __call__(self, summary: BeliefSummary, history: Sequence[StopDecision]) -> StopDecision:
-        std = _told(summary.std, "std", self)
-        at = [DIMENSIONS.index(each) if isinstance(each, str) else each for each in self.dims]
-        if max(at) >= std.shape[1]:
+        std = _require_field(summary.std, "std", self)
+        columns = [DIMENSIONS.index(dimension) if isinstance(dimension, str) else dimension for dimension in self.dims]
+        if max(columns) >= std.shape[1]:
             raise ConfigError(
                 "a detector looks at an unknown that the belief does not have",
                 value=self.dims,
                 expected=f"dimensions 0 to {std.shape[1] - 1}",
             )
-        score = std[:, at].max(axis=1)
+        score = std[:, columns].max(axis=1)
         return StopDecision(score < self.zeta, score, f"std of {', '.join(map(str, self.dims))} below {self.zeta:g}")
 
 
 @dataclass(frozen=True, slots=True)
 class TraceBelow:
-    """The spread sqrt(trace Cov(x, y)) is below `zeta`, a length.
+    """Stops where the spread sqrt(trace Cov(x, y)) is below `zeta`, a length.
 
     Raises:
         ConfigError: zeta not above 0.
@@ -146,20 +154,20 @@ class TraceBelow:
     zeta: float
 
     def __post_init__(self) -> None:
-        if problems := _positive("zeta", self.zeta):
+        if problems := _check_positive("zeta", self.zeta):
             raise ConfigError(problems)
 
     def __call__(self, summary: BeliefSummary, history: Sequence[StopDecision]) -> StopDecision:
-        score = _told(summary.spread, "spread", self).astype(np.float64)
+        score = _require_field(summary.spread, "spread", self).astype(np.float64)
         return StopDecision(score < self.zeta, score, f"spread below {self.zeta:g}")
 
 
 @dataclass(frozen=True, slots=True)
 class EntropyBelow:
-    """The entropy is below so many nats.
+    """Stops where the entropy is below a number of nats.
 
-    The entropy of weighted particles ends at log N and is not that of a density: compare it at one N only. Of votes it
-    is 0 after the first one; combine it with `Patience`.
+    The entropy of weighted particles is at most log N and is not that of a density: compare it at one N only. Of
+    votes it is 0 after the first one; combine it with `Patience`.
 
     Raises:
         ConfigError: a threshold that is not finite.
@@ -181,31 +189,34 @@ class EntropyBelow:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """The leader is ahead by more votes than may still come: whatever comes, the whole vote has the same answer.
+    """Stops where the leader is ahead by more votes than can still come, so that the complete vote has the same
+    answer.
 
-    The score is the votes that may still come less the lead; it stops where that is below 0.
+    The score is the number of votes that can still come minus the lead; it stops where that is below 0.
     """
 
     def __call__(self, summary: BeliefSummary, history: Sequence[StopDecision]) -> StopDecision:
-        score = _told(summary.left, "left", self) - _lead(summary, self)
+        score = _require_field(summary.left, "left", self) - _lead_of(summary, self)
         return StopDecision(score < 0, score, "the leader cannot be caught")
 
     def soonest(self, summary: BeliefSummary) -> NDArray[np.int64]:
-        """See `Foreseeing`: each further vote for the leader brings it two nearer, one ahead and one fewer to come."""
-        return _votes((_told(summary.left, "left", self) - _lead(summary, self)) // 2 + 1, summary)
+        """Returns the fewest further votes, see `HasMinimumVotes`: each vote for the leader lowers the score by two."""
+        return _clip_votes((_require_field(summary.left, "left", self) - _lead_of(summary, self)) // 2 + 1, summary)
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """At least the share `q` of the votes so far agree. Lossy: the whole vote may come out otherwise.
+    """Stops where at least the share `q` of the votes so far agrees. Lossy: the complete vote may differ.
 
-    The score is 1 less the leader's share of all votes cast, those that could not be read included; infinite before
-    there are `least` votes.
+    The score is 1 minus the leader's share of all votes, unparsable ones included; infinite before there are
+    `least` votes.
 
     Args:
-        q: above 0, at most 1. least: votes that it takes. patience: looks in a row at which it must be so.
+        q: Share of votes, above 0, at most 1.
+        least: Minimum number of votes.
+        patience: Number of consecutive looks with that share.
     Raises:
-        ConfigError: a number out of range; all of them.
+        ConfigError: numbers out of range; lists all of them.
     """
 
     q: float = 0.7
@@ -214,40 +225,46 @@ class Agreement:
 
     def __post_init__(self) -> None:
         problems = [] if 0 < self.q <= 1 else [Problem("q", f"must be above 0 and at most 1, got {self.q}")]
-        problems += _counts(least=self.least, patience=self.patience)
+        problems += _check_counts(least=self.least, patience=self.patience)
         if problems:
             raise ConfigError(problems)
 
     def __call__(self, summary: BeliefSummary, history: Sequence[StopDecision]) -> StopDecision:
-        leader, cast = _told(summary.leader, "leader", self), _told(summary.cast, "cast", self)
+        leader, cast = _require_field(summary.leader, "leader", self), _require_field(summary.cast, "cast", self)
         share = np.divide(leader, cast, out=np.zeros(len(cast)), where=cast > 0)
-        enough = cast >= self.least
+        has_enough_votes = cast >= self.least
         reason = f"{self.q:g} of at least {self.least} votes agree"
-        now = StopDecision(enough & (share >= self.q), np.where(enough, 1 - share, np.inf), reason)
-        return now if self.patience == 1 else _in_a_row(now, history, self.patience)
+        decision = StopDecision(
+            has_enough_votes & (share >= self.q), np.where(has_enough_votes, 1 - share, np.inf), reason
+        )
+        return decision if self.patience == 1 else _require_consecutive(decision, history, self.patience)
 
     def soonest(self, summary: BeliefSummary) -> NDArray[np.int64]:
-        """See `Foreseeing`: if all further votes were for the leader, `leader + k >= q (cast + k)`."""
-        leader, cast = _told(summary.leader, "leader", self), _told(summary.cast, "cast", self)
+        """Returns the fewest further votes, see `HasMinimumVotes`: if all were for the leader, `leader + k >= q
+        (cast + k)`.
+        """
+        leader, cast = _require_field(summary.leader, "leader", self), _require_field(summary.cast, "cast", self)
         missing = self.q * cast - leader
         if self.q == 1:
             more = np.where(missing > 0, np.inf, 0.0)
         else:
             more = np.ceil(missing / (1 - self.q) - 1e-9)  # rounding must not make it late
-        return _votes(np.maximum(more, self.least - cast), summary)
+        return _clip_votes(np.maximum(more, self.least - cast), summary)
 
 
 @dataclass(frozen=True, slots=True)
 class Scattered:
-    """No answer has the share `q` of the votes so far: more of them would hardly agree on anything. Lossy.
+    """Stops where no answer has the share `q` of the votes so far, so that further votes would hardly agree.
+    Lossy.
 
-    It gives up where `Agreement` is never reached; put together with `AnyOf` they end both kinds of votes. The score is
-    the leader's share of all votes cast, infinite before there are `least` votes.
+    It gives up where `Agreement` is never reached; combined with `AnyOf` they end both kinds of votes. The score is
+    the leader's share of all votes, infinite before there are `least` votes.
 
     Args:
-        q: above 0, at most 1. least: votes that it takes.
+        q: Share of votes, above 0, at most 1.
+        least: Minimum number of votes.
     Raises:
-        ConfigError: a number out of range; all of them.
+        ConfigError: numbers out of range; lists all of them.
     """
 
     q: float = 0.2
@@ -255,20 +272,22 @@ class Scattered:
 
     def __post_init__(self) -> None:
         problems = [] if 0 < self.q <= 1 else [Problem("q", f"must be above 0 and at most 1, got {self.q}")]
-        if problems := problems + _counts(least=self.least):
+        if problems := problems + _check_counts(least=self.least):
             raise ConfigError(problems)
 
     def __call__(self, summary: BeliefSummary, history: Sequence[StopDecision]) -> StopDecision:
-        leader, cast = _told(summary.leader, "leader", self), _told(summary.cast, "cast", self)
+        leader, cast = _require_field(summary.leader, "leader", self), _require_field(summary.cast, "cast", self)
         share = np.divide(leader, cast, out=np.ones(len(cast)), where=cast > 0)
         score = np.where(cast >= self.least, share, np.inf)
         return StopDecision(score < self.q, score, f"fewer than {self.q:g} of at least {self.least} votes agree")
 
     def soonest(self, summary: BeliefSummary) -> NDArray[np.int64]:
-        """See `Foreseeing`: if no further vote were for the leader, `leader < q (cast + k)`."""
-        leader, cast = _told(summary.leader, "leader", self), _told(summary.cast, "cast", self)
+        """Returns the fewest further votes, see `HasMinimumVotes`: if none were for the leader, `leader < q (cast +
+        k)`.
+        """
+        leader, cast = _require_field(summary.leader, "leader", self), _require_field(summary.cast, "cast", self)
         more = np.floor(leader / self.q - cast - 1e-9) + 1  # rounding must not make it late
-        return _votes(np.maximum(more, self.least - cast), summary)
+        return _clip_votes(np.maximum(more, self.least - cast), summary)
 
 
 # ---------------------------------------------------------------- combinations
@@ -276,10 +295,10 @@ class Scattered:
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """A detector must have said stop at `looks` looks in a row, the last one included.
+    """Stops where a detector decided to stop at `looks` consecutive looks, the last one included.
 
-    The score is the worst of them, infinite before there are so many. It must see every look: where looks are left out
-    because a detector foresees that they cannot stop (`soonest`), the row is broken in any case.
+    The score is the worst of them, infinite before there are that many. It must see every look: where looks are
+    skipped because the detector cannot stop there (`min_further_votes`), the sequence is broken in any case.
 
     Raises:
         ConfigError: fewer than one look.
@@ -289,20 +308,22 @@ class Patience:
     looks: int
 
     def __post_init__(self) -> None:
-        if problems := _counts(looks=self.looks):
+        if problems := _check_counts(looks=self.looks):
             raise ConfigError(problems)
 
     def __call__(self, summary: BeliefSummary, history: Sequence[StopDecision]) -> StopDecision:
-        now = self.detector(summary, [each.parts[0] for each in history])
-        return _in_a_row(now, history, self.looks)
+        current = self.detector(summary, [decision.parts[0] for decision in history])
+        return _require_consecutive(current, history, self.looks)
 
     def soonest(self, summary: BeliefSummary) -> NDArray[np.int64]:
-        """See `Foreseeing`: that of the detector, for its first stop must be seen."""
-        return soonest(self.detector, summary)
+        """Returns the fewest further votes of the detector, see `HasMinimumVotes`, since its first stop must be
+        seen.
+        """
+        return min_further_votes(self.detector, summary)
 
 
-class _Several:
-    """Detectors that look at the same summaries, each with its own history."""
+class _CombinedDetector:
+    """Detectors on the same summaries, each with its own history."""
 
     __slots__ = ("detectors",)
 
@@ -312,12 +333,20 @@ class _Several:
         self.detectors = detectors
 
     def soonest(self, summary: BeliefSummary) -> NDArray[np.int64]:
-        """See `Foreseeing`: no look is left out that one of them could stop at, or must count."""
-        fewest: NDArray[np.int64] = np.min([soonest(each, summary) for each in self.detectors], axis=0)
+        """Returns the fewest further votes, see `Foreseeing`: no look is skipped at which one of them could stop or
+        must count.
+        """
+        fewest: NDArray[np.int64] = np.min(
+            [min_further_votes(detector, summary) for detector in self.detectors], axis=0
+        )
         return fewest
 
-    def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and isinstance(other, _Several) and self.detectors == other.detectors
+    def __eq__(self, candidate: object) -> bool:
+        return (
+            type(self) is type(candidate)
+            and isinstance(candidate, _CombinedDetector)
+            and self.detectors == candidate.detectors
+        )
 
     def __hash__(self) -> int:
         return hash((type(self).__name__, self.detectors))
@@ -325,20 +354,23 @@ class _Several:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(map(repr, self.detectors))})"
 
-    def _looked(
+    def _combine(
         self,
         summary: BeliefSummary,
         history: Sequence[StopDecision],
         join: Callable[..., NDArray[np.bool_]],
         word: str,
     ) -> StopDecision:
-        parts = tuple(each(summary, [past.parts[at] for past in history]) for at, each in enumerate(self.detectors))
+        parts = tuple(
+            detector(summary, [past.parts[index] for past in history]) for index, detector in enumerate(self.detectors)
+        )
         stop = join([part.stop for part in parts], axis=0)
         return StopDecision(stop, np.where(stop, 0.0, 1.0), f" {word} ".join(part.reason for part in parts), parts)
 
 
-class AnyOf(_Several):
-    """One of several detectors is enough. The score is 0 where it stops and 1 elsewhere; the parts have theirs.
+class AnyOf(_CombinedDetector):
+    """Stops where one of several detectors stops. The score is 0 where it stops and 1 elsewhere; the parts have
+    theirs.
 
     Raises:
         ConfigError: no detector.
@@ -347,11 +379,11 @@ class AnyOf(_Several):
     __slots__ = ()
 
     def __call__(self, summary: BeliefSummary, history: Sequence[StopDecision]) -> StopDecision:
-        return self._looked(summary, history, np.any, "or")
+        return self._combine(summary, history, np.any, "or")
 
 
-class AllOf(_Several):
-    """All of several detectors at the same look. The score is 0 where it stops and 1 elsewhere.
+class AllOf(_CombinedDetector):
+    """Stops where all of several detectors stop at the same look. The score is 0 where it stops and 1 elsewhere.
 
     Raises:
         ConfigError: no detector.
@@ -360,24 +392,24 @@ class AllOf(_Several):
     __slots__ = ()
 
     def __call__(self, summary: BeliefSummary, history: Sequence[StopDecision]) -> StopDecision:
-        return self._looked(summary, history, np.all, "and")
+        return self._combine(summary, history, np.all, "and")
 
 
 # ---------------------------------------------------------------- parts of detectors
 
 
-def _in_a_row(now: StopDecision, history: Sequence[StopDecision], looks: int) -> StopDecision:
-    """The decision that the last `looks` parts agree on; every decision in `history` has its part."""
-    past = [each.parts[0] for each in history[len(history) - min(looks - 1, len(history)) :]]
-    row = [*past, now]
-    reason = now.reason if looks == 1 else f"{now.reason}, {looks} times in a row"
-    if len(row) < looks:
-        return StopDecision(np.zeros_like(now.stop), np.full(len(now.score), np.inf), reason, (now,))
-    score = np.max([each.score for each in row], axis=0)
-    return StopDecision(np.all([each.stop for each in row], axis=0), score, reason, (now,))
+def _require_consecutive(current: StopDecision, history: Sequence[StopDecision], looks: int) -> StopDecision:
+    """Returns the decision on which the last `looks` parts agree; every decision in `history` has its part."""
+    past = [decision.parts[0] for decision in history[len(history) - min(looks - 1, len(history)) :]]
+    consecutive = [*past, current]
+    reason = current.reason if looks == 1 else f"{current.reason}, {looks} times in a row"
+    if len(consecutive) < looks:
+        return StopDecision(np.zeros_like(current.stop), np.full(len(current.score), np.inf), reason, (current,))
+    score = np.max([decision.score for decision in consecutive], axis=0)
+    return StopDecision(np.all([decision.stop for decision in consecutive], axis=0), score, reason, (current,))
 
 
-def _told(array: Floats | None, name: str, detector: Detector) -> Floats:
+def _require_field(array: Floats | None, name: str, detector: Detector) -> Floats:
     if array is None:
         raise ConfigError(
             f"{type(detector).__name__} looks at what this belief does not have",
@@ -388,20 +420,22 @@ def _told(array: Floats | None, name: str, detector: Detector) -> Floats:
     return array
 
 
-def _lead(summary: BeliefSummary, detector: Detector) -> Floats:
-    return _told(summary.leader, "leader", detector) - _told(summary.runner_up, "runner_up", detector)
+def _lead_of(summary: BeliefSummary, detector: Detector) -> Floats:
+    return _require_field(summary.leader, "leader", detector) - _require_field(summary.runner_up, "runner_up", detector)
 
 
-def _votes(more: Floats, summary: BeliefSummary) -> NDArray[np.int64]:
-    """A number of votes as one that can be asked for: at least 1, and where it is known no more than may come."""
-    most = np.full(len(summary), np.inf) if summary.left is None else summary.left
-    within = np.maximum(np.minimum(more, most), 1)
-    return np.where(np.isfinite(within), within, 1).astype(np.int64)
+def _clip_votes(more: Floats, summary: BeliefSummary) -> NDArray[np.int64]:
+    """Limits a number of votes to what can be requested: at least 1, and at most the remaining votes where they are
+    known.
+    """
+    max_votes = np.full(len(summary), np.inf) if summary.left is None else summary.left
+    clipped = np.maximum(np.minimum(more, max_votes), 1)
+    return np.where(np.isfinite(clipped), clipped, 1).astype(np.int64)
 
 
-def _positive(name: str, value: float) -> list[Problem]:
+def _check_positive(name: str, value: float) -> list[Problem]:
     return [] if 0 < value < np.inf else [Problem(name, f"must be finite and above 0, got {value}")]
 
 
-def _counts(**counts: int) -> list[Problem]:
+def _check_counts(**counts: int) -> list[Problem]:
     return [Problem(name, f"must be 1 or more, got {count}") for name, count in counts.items() if count < 1]

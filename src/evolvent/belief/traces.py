@@ -1,6 +1,6 @@
-"""What is kept of one episode of a search: the places, the readings and the beliefs, step by step.
+"""Records of one episode of a search: positions, readings and beliefs, step by step.
 
-Plain arrays, so that pages and files can hold them without what plays episodes (`tracing`).
+Plain arrays, so that pages and files can hold them without the code that plays episodes (`tracing`).
 """
 
 from __future__ import annotations
@@ -18,16 +18,18 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """A moment of an episode, after the belief took in the reading there; lengths are metres.
+    """A moment of an episode, after the belief was updated by the reading there; lengths are meters.
 
     Args:
-        place: (x, y) of the sensor. reading: grams per cubic metre, 0 where nothing was smelt.
-        mean, covariance: [2] and [2, 2] of the source's place. spread: sqrt(trace of the covariance).
-        score: the detector's; None before the first step.
-        particles: [M, 2] places, drawn systematically by their weights, so that each stands for 1/M of the belief.
+        position: (x, y) of the sensor.
+        reading: Grams per cubic meter, 0 where nothing was detected.
+        mean, covariance: [2] and [2, 2]. Moments of the source's position.
+        spread: sqrt(trace of the covariance).
+        score: Score of the detector; None before the first step.
+        particles: [M, 2]. Positions drawn systematically by weight, so that each stands for 1/M of the belief.
     """
 
-    place: tuple[float, float]
+    position: tuple[float, float]
     reading: float
     mean: Floats
     covariance: Floats
@@ -38,14 +40,17 @@ class Look:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """An episode.
+    """An episode of a search.
 
     Args:
-        name: who chose the moves. area: ((x low, x high), (y low, y high)), metres.
-        source: (x, y) of the true source, which is known where it is drawn, never to the agent.
-        looks: [T + 1], the first at the start. ended_by: "agent" (it ceased), "horizon" or "error" (belief lost).
-        right: whether the estimate was within the tolerance at the end.
-        field: [H, W] concentration at the height of the sensor, rows from south to north; see `field_of`.
+        name: Name of the chooser of the moves.
+        area: ((x low, x high), (y low, y high)), meters.
+        source: (x, y) of the true source, known for drawing, never to the agent.
+        looks: [T + 1]. Moments, the first at the start.
+        ended_by: "agent" (it ceased), "horizon" or "error" (belief lost).
+        right: Whether the estimate was within the tolerance at the end.
+        field: [H, W]. Concentration at the height of the sensor, rows from south to north; see
+            `concentration_field`.
     """
 
     name: str

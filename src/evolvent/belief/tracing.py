@@ -1,6 +1,6 @@
-"""One episode drawn out: where the sensor was, what it read, and what was believed after every step.
+"""Tracing of one episode: sensor positions, readings and the belief after every step.
 
-For pictures, and for looking at one episode closely. An episode is the same here as among others in `comparison.play`.
+For pictures and for close inspection. An episode is the same here as in a batch of `comparison.play_episodes`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from evolvent.belief.comparison import Chooser
-from evolvent.belief.moves import systematic
-from evolvent.belief.seeking import Lookout, SourceSearch
+from evolvent.belief.moves import resample_systematic
+from evolvent.belief.seeking import DetectorHistory, SourceSearch
 from evolvent.belief.stopping import Detector
 from evolvent.belief.traces import Floats, Look, Trace
 from evolvent.errors import ConfigError
@@ -18,11 +18,11 @@ from evolvent.trajectory import EndedBy, Start
 from evolvent.worlds.plume.model import concentration
 from evolvent.worlds.plume.world import PlumeWorld
 
-__all__ = ["field_of", "trace"]
+__all__ = ["concentration_field", "trace_episode"]
 
 
-def field_of(world: PlumeWorld, start: Start, *, cells: int = 50) -> Floats:
-    """[cells, cells] concentration at the middles of the area's cells, at the sensor's height.
+def concentration_field(world: PlumeWorld, start: Start, *, cells: int = 50) -> Floats:
+    """Computes the concentration [cells, cells] at the centers of the area's cells, at the sensor's height.
 
     Raises:
         ConfigError: fewer than one cell.
@@ -32,12 +32,12 @@ def field_of(world: PlumeWorld, start: Start, *, cells: int = 50) -> Floats:
     preset = world.preset
     middles = (np.arange(cells) + 0.5) / cells
     x, y = (low + (high - low) * middles for low, high in preset.area)
-    places = np.stack([*np.meshgrid(x, y), np.full((cells, cells), preset.start[2])], -1)
-    found: Floats = concentration(places, world.source(start.task).vector())
-    return found
+    positions = np.stack([*np.meshgrid(x, y), np.full((cells, cells), preset.start[2])], -1)
+    concentrations: Floats = concentration(positions, world.source(start.task).vector())
+    return concentrations
 
 
-def trace(
+def trace_episode(
     choose: Chooser,
     world: PlumeWorld,
     start: Start,
@@ -45,31 +45,36 @@ def trace(
     name: str,
     detector: Detector,
     particles: int | None = None,
-    shown: int = 150,
+    num_particles: int = 150,
 ) -> Trace:
-    """Play one episode and keep what was believed on the way.
+    """Plays one episode and records its beliefs.
 
     Args:
-        start: the task and its sample, as in `comparison.play`. particles: of the belief (None: the preset's).
-        shown: particles that are kept of each moment.
+        choose: Chooses the moves.
+        world: The plume world.
+        start: The task and its sample, as in `comparison.play`.
+        name: Name of the chooser.
+        detector: Ends the episode.
+        particles: Particles of the belief (None: the preset's).
+        shown: Particles that are recorded of each moment.
     Raises:
         ConfigError: fewer than one particle.
     """
-    if shown < 1:
-        raise ConfigError("a belief that shows no particle", value=shown, expected="1 or more")
+    if num_particles < 1:
+        raise ConfigError("a belief that shows no particle", value=num_particles, expected="1 or more")
     search = SourceSearch(world.batch(1), particles=particles)
     search.begin([0], [start.task], [start.sample])
-    lookout = Lookout(detector, world.horizon)
-    looks = [_look(search, shown, None)]
-    ended: EndedBy = "horizon"
+    detector_history = DetectorHistory(detector, world.horizon)
+    looks = [_record_look(search, num_particles, None)]
+    ended_by: EndedBy = "horizon"
     while True:
         moved = search.step(choose(search))
-        decision = lookout.look(search.summary)
-        looks.append(_look(search, shown, float(decision.score[0])))
-        if moved.lost[0] or decision.stop[0]:
-            ended = "error" if moved.lost[0] else "agent"
+        decision = detector_history.decide(search.summary)
+        looks.append(_record_look(search, num_particles, float(decision.score[0])))
+        if moved.is_lost[0] or decision.stop[0]:
+            ended_by = "error" if moved.is_lost[0] else "agent"
             break
-        if moved.over[0]:
+        if moved.is_over[0]:
             break
     source = world.source(start.task)
     return Trace(
@@ -77,25 +82,30 @@ def trace(
         area=world.preset.area,
         source=(source.x, source.y),
         looks=looks,
-        ended_by=ended,
-        right=bool(search.right()[0]),
-        field=field_of(world, start),
+        ended_by=ended_by,
+        right=bool(search.is_right()[0]),
+        field=concentration_field(world, start),
     )
 
 
-def _look(search: SourceSearch, shown: int, score: float | None) -> Look:
-    cloud, seen = search.cloud, search.summary
-    at = systematic(cloud.log_w, torch.full((1,), 0.5), shown)[0]
-    drawn = torch.stack([cloud.theta[0, 0, at], cloud.theta[1, 0, at]], -1).double().numpy().copy()
-    place = search.batch.position[0]
-    told = (seen.mean, seen.covariance, seen.spread)
-    mean, covariance, spread = (np.array(each[0], np.float64) for each in told if each is not None)
+def _record_look(search: SourceSearch, num_particles: int, score: float | None) -> Look:
+    cloud, belief_summary = search.cloud, search.summary
+    particle_indices = resample_systematic(cloud.log_w, torch.full((1,), 0.5), num_particles)[0]
+    particle_positions = (
+        torch.stack([cloud.theta[0, 0, particle_indices], cloud.theta[1, 0, particle_indices]], -1)
+        .double()
+        .numpy()
+        .copy()
+    )
+    position = search.batch.position[0]
+    moments = (belief_summary.mean, belief_summary.covariance, belief_summary.spread)
+    mean, covariance, spread = (np.array(moment[0], np.float64) for moment in moments if moment is not None)
     return Look(
-        place=(float(place[0]), float(place[1])),
+        position=(float(position[0]), float(position[1])),
         reading=float(search.batch.reading[0]),
         mean=mean[:2],
         covariance=covariance,
         spread=float(spread),
         score=score,
-        particles=drawn,
+        particles=particle_positions,
     )

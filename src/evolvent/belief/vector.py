@@ -1,9 +1,9 @@
-"""Searches for sources as a `VecEnv` of stable-baselines3: B episodes in one batch, each begun anew when it is over.
+"""Source searches as a `VecEnv` of stable-baselines3: B episodes in one batch, each restarted when it ends.
 
-Learners of stable-baselines3 rely on three things here: the observation at an episode's end is in
-`info["terminal_observation"]`, for what is returned is already that of the next episode; `info["TimeLimit.truncated"]`
-is True where time ran out and False where the agent ceased, so that only the former is bootstrapped over; and
-`info["episode"]` has the return and the length.
+Learners of stable-baselines3 rely on three properties: the observation at an episode's end is in
+`info["terminal_observation"]`, since the returned one belongs to the next episode;
+`info["TimeLimit.truncated"]` is True at the horizon and False where the agent ceased, so that only the former
+is bootstrapped; and `info["episode"]` has the return and the length.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evolvent.belief.seeking import Lookout, Payment, SourceSearch
+from evolvent.belief.seeking import DetectorHistory, SourceSearch, StopReward
 from evolvent.belief.stopping import Detector
 from evolvent.errors import ConfigError, MissingExtra
 from evolvent.trajectory import Task, sample_rng
@@ -25,40 +25,43 @@ try:
 except ImportError as missing:
     raise MissingExtra("control", "learning with stable-baselines3") from missing
 
-from evolvent.belief.cessation import action_space, observation_space, to_moves
+from evolvent.belief.cessation import action_space, actions_to_moves, observation_space
 
 __all__ = ["FinishedSearch", "SourceSearchVec"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedSearch:
-    """An episode of training, as it ended.
+    """A finished training episode.
 
     Args:
-        at: steps of all episodes together when it ended. task: its id.
-        steps, paid: its length, and the sum of its rewards, unscaled.
-        ceased, right: whether the agent ended it, and whether its estimate was right then.
+        total_steps: Steps of all episodes together when it ended.
+        task: Id of its task.
+        steps: Its length.
+        total_reward: Sum of its unscaled rewards.
+        ceased, right: Whether the agent ended it, and whether its estimate was right then.
     """
 
-    at: int
+    total_steps: int
     task: str
     steps: int
-    paid: float
+    total_reward: float
     ceased: bool
     right: bool
 
 
 class SourceSearchVec(VecEnv):
-    """B searches at once.
+    """A batch of B searches.
 
-    Row i plays tasks and noise drawn from (seed, i, how many it has played), whatever the other rows do.
+    Row i plays tasks and noise drawn from (seed, i, number of its episodes), independent of the other rows.
 
     Args:
-        search: the episodes and their beliefs. tasks: those that are drawn from.
-        detector: ends episodes; None: they all run to the horizon, and nothing is ever paid.
-        pay: what steps earn.
-        seed: of the draws.
-        scale: what rewards are multiplied by before the learner sees them.
+        search: The episodes and their beliefs.
+        tasks: Tasks to draw from.
+        detector: Ends episodes; None: they all run to the horizon, and ceasing is never rewarded.
+        pay: Rewards of steps.
+        seed: Seed of the draws.
+        scale: Factor of the rewards for the learner.
     Raises:
         ConfigError: no task, a scale that is not above 0.
     """
@@ -69,7 +72,7 @@ class SourceSearchVec(VecEnv):
         tasks: Sequence[Task],
         *,
         detector: Detector | None,
-        pay: Payment | None = None,
+        pay: StopReward | None = None,
         seed: int = 0,
         scale: float = 1.0,
     ) -> None:
@@ -81,14 +84,14 @@ class SourceSearchVec(VecEnv):
             )
         self.render_mode: str | None = None
         self.search, self.finished = search, list[FinishedSearch]()
-        self._tasks, self._detector, self._pay = tasks, detector, pay or Payment()
+        self._tasks, self._detector, self._pay = tasks, detector, pay or StopReward()
         self._draw_seed, self._scale = seed, scale
         self._actions: NDArray[Any] = np.zeros(search.size, np.int64)
         super().__init__(search.size, observation_space(), action_space(search.preset))
 
     def reset(self) -> NDArray[np.float32]:
-        """Begin all episodes; the draws begin anew too."""
-        self._lookout = None if self._detector is None else Lookout(self._detector, self.search.batch.horizon)
+        """Starts all episodes and resets the draws."""
+        self._lookout = None if self._detector is None else DetectorHistory(self._detector, self.search.batch.horizon)
         self._played = np.zeros(self.num_envs, np.int64)
         self._paid = np.zeros(self.num_envs)
         self._names = [""] * self.num_envs
@@ -97,74 +100,74 @@ class SourceSearchVec(VecEnv):
         return self.search.observe()
 
     def step_async(self, actions: NDArray[Any]) -> None:
-        """Take note of [B] or [B, 2] actions of the space."""
+        """Stores actions [B] or [B, 2] of the space."""
         self._actions = np.asarray(actions)
 
     def step_wait(self) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.bool_], list[dict[str, Any]]]:
-        """One step of all: observations [B, 13], rewards [B], done [B], infos."""
-        moved = self.search.step(to_moves(self.search.preset, self._actions))
+        """Runs one step of all episodes; returns observations [B, 13], rewards [B], done [B], infos."""
+        step_result = self.search.step(actions_to_moves(self.search.preset, self._actions))
         self._steps += self.num_envs
-        ceased, right = np.zeros(self.num_envs, np.bool_), self.search.right()
+        ceased, right = np.zeros(self.num_envs, np.bool_), self.search.is_right()
         infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
         if self._lookout is not None:
-            decision = self._lookout.look(self.search.summary)
-            ceased = decision.stop & ~moved.lost
+            decision = self._lookout.decide(self.search.summary)
+            ceased = decision.stop & ~step_result.is_lost
             for info, score in zip(infos, decision.score.tolist(), strict=True):
                 info["stop_score"] = score
-        rewards = self._pay.of(ceased, right)
+        rewards = self._pay.compute(ceased, right)
         self._paid += rewards
-        done: NDArray[np.bool_] = ceased | moved.over
-        seen = self.search.observe()
-        if rows := np.flatnonzero(done).tolist():
+        is_done: NDArray[np.bool_] = ceased | step_result.is_over
+        observations = self.search.observe()
+        if rows := np.flatnonzero(is_done).tolist():
             for row in rows:
-                infos[row] |= self._ended(row, ceased=bool(ceased[row]), right=bool(right[row]))
-                infos[row]["terminal_observation"] = seen[row].copy()
+                infos[row] |= self._finish(row, ceased=bool(ceased[row]), right=bool(right[row]))
+                infos[row]["terminal_observation"] = observations[row].copy()
             if self._lookout is not None:
-                self._lookout.forget(done)
+                self._lookout.forget(is_done)
             self._begin(rows)
-            seen = self.search.observe()
-        return seen, (self._scale * rewards).astype(np.float32), done, infos
+            observations = self.search.observe()
+        return observations, (self._scale * rewards).astype(np.float32), is_done, infos
 
-    def _ended(self, row: int, *, ceased: bool, right: bool) -> dict[str, Any]:
-        one = FinishedSearch(
-            at=self._steps,
+    def _finish(self, row: int, *, ceased: bool, right: bool) -> dict[str, Any]:
+        finished_search = FinishedSearch(
+            total_steps=self._steps,
             task=self._names[row],
             steps=int(self.search.batch.steps[row]),
-            paid=float(self._paid[row]),
+            total_reward=float(self._paid[row]),
             ceased=ceased,
             right=right,
         )
-        self.finished.append(one)
+        self.finished.append(finished_search)
         return {
             "TimeLimit.truncated": not ceased,
             "is_success": ceased and right,
-            "episode": {"r": one.paid, "l": one.steps, "t": 0.0},
+            "episode": {"r": finished_search.total_reward, "l": finished_search.steps, "t": 0.0},
         }
 
     def _begin(self, rows: Sequence[int]) -> None:
-        drawn = [sample_rng("search", self._draw_seed, row, int(self._played[row])) for row in rows]
-        tasks = [self._tasks[int(rng.integers(len(self._tasks)))] for rng in drawn]
+        generators = [sample_rng("search", self._draw_seed, row, int(self._played[row])) for row in rows]
+        tasks = [self._tasks[int(rng.integers(len(self._tasks)))] for rng in generators]
         self.search.batch.end(rows)
-        self.search.begin(rows, tasks, [int(rng.integers(2**31)) for rng in drawn])
+        self.search.begin(rows, tasks, [int(rng.integers(2**31)) for rng in generators])
         for row, task in zip(rows, tasks, strict=True):
             self._played[row] += 1
             self._paid[row], self._names[row] = 0.0, task.id
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Closes nothing: no resource is held."""
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
-        """The same attribute of the batch for each row asked for."""
+        """Returns the same attribute of the batch for each requested row."""
         return [getattr(self, attr_name) for _ in self._get_indices(indices)]
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
-        """ConfigError: rows of a batch have no attributes of their own."""
+        """Raises ConfigError: rows of a batch have no separate attributes."""
         raise ConfigError("rows of a batch have no attributes of their own", value=attr_name)
 
     def env_method(self, method_name: str, *method_args: Any, indices: Any = None, **method_kwargs: Any) -> list[Any]:
-        """ConfigError: rows of a batch have no methods of their own."""
+        """Raises ConfigError: rows of a batch have no separate methods."""
         raise ConfigError("rows of a batch have no methods of their own", value=method_name)
 
     def env_is_wrapped(self, wrapper_class: type[Any], indices: Any = None) -> list[bool]:
-        """None is."""
+        """Returns False for each row."""
         return [False for _ in self._get_indices(indices)]

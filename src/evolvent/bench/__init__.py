@@ -1,1 +1,1 @@
-"""Controlled studies: frozen before they run, judged by one number; and two results compared task by task."""
+"""Controlled studies, frozen before they run and decided by one number; and results compared task by task."""

@@ -1,7 +1,8 @@
-"""Function calling measured: what a policy calls for each request, the verdict on it, and what masked names cost.
+"""Evaluation of function calling: calls of a policy for each request, their grades, and the accuracy lost on
+masked names.
 
-The measure that nobody reports stands beside the usual one: the same items with their functions and parameters renamed.
-A model that reads descriptions loses nothing; one that goes by names does.
+Accuracy on masked names is reported beside the usual accuracy: the same items with renamed functions and
+parameters. A model that reads descriptions loses nothing; a model that relies on names does.
 """
 
 from __future__ import annotations
@@ -9,41 +10,42 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from evolvent.bench.measures import asked
-from evolvent.curate.masking import MaskSpec, mask
-from evolvent.engine.asks import GREEDY, Engine, SampleAsk, Sampling, Work
+from evolvent.bench.measures import run_all_jobs
+from evolvent.curate.masking import MaskSpec, mask_sample
+from evolvent.engine.asks import GREEDY, Engine, Job, SampleAsk, Sampling
 from evolvent.errors import ConfigError, InvalidAction
-from evolvent.grade.calls import GoldCall, Verdict, check_calls, exact_gold
+from evolvent.grade.calls import CallGrade, GoldCall, exact_gold_calls, grade_calls
 from evolvent.messages import Call, CallSample
 from evolvent.models.dialects import Dialect
 from evolvent.models.toolprompt import ToolPrompt
-from evolvent.stats import Interval, paired
+from evolvent.stats import Interval, paired_interval
 from evolvent.trajectory import sample_rng, sample_seed
 
-__all__ = ["Answered", "answer", "judged", "masked_panel", "robustness"]
+__all__ = ["CallAnswer", "answer_samples", "grade_answer", "mask_panel", "measure_robustness"]
 
 Gold = Callable[[CallSample], Sequence[GoldCall]]
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
-    """What a policy wrote for a sample.
+class CallAnswer:
+    """The answer of a policy to a sample.
 
     Args:
-        sample: as it was shown.
-        text: what was written. calls: as they were read; None where nothing could be read.
-        verdict: on the calls; a text that cannot be read is wrong, and is no way of calling nothing.
-        generated: tokens.
+        sample: The sample as it was shown.
+        text: The written text.
+        calls: The parsed calls; None where the text could not be parsed.
+        verdict: Grade of the calls; a text that cannot be parsed is wrong, also where no call is expected.
+        generated: Number of generated tokens.
     """
 
     sample: CallSample
     text: str
     calls: tuple[Call, ...] | None
-    verdict: Verdict
-    generated: int
+    grade: CallGrade
+    num_generated: int
 
 
-def answer(
+def answer_samples(
     samples: Sequence[CallSample],
     prompt: ToolPrompt,
     dialect: Dialect,
@@ -53,54 +55,62 @@ def answer(
     sampling: Sampling = GREEDY,
     seed: int = 0,
     gold: Gold | None = None,
-) -> list[Answered]:
-    """Ask a policy for the calls of every sample, and judge them.
+) -> list[CallAnswer]:
+    """Asks a policy for the calls of every sample, and grades them.
 
     Args:
-        gold: the accepted values of a sample's calls; None: its own calls exactly.
+        samples: The samples.
+        prompt: Tool prompt of the policy.
+        dialect: Dialect of the policy.
+        engine: Engine that serves the policy.
+        max_tokens: Maximum tokens of an answer.
+        sampling: Sampling settings.
+        seed: Seed of the samples.
+        gold: Returns the accepted calls of a sample; None: its own calls exactly.
     Raises:
         SampleInvalid: a sample that cannot be written. ContextOverflow: a prompt longer than the context.
     """
 
-    def one(sample: CallSample) -> Work[Answered]:
+    def answer_one(sample: CallSample) -> Job[CallAnswer]:
         tokens = prompt.tokens(sample, dialect).prompt
         ask = SampleAsk(
             None, tokens, max_tokens, dialect.stop_ids, (), sampling, (sample_seed(seed, "calls", sample.id),)
         )
-        ((written,),) = yield [ask]
-        text = dialect.text(written.ids.tolist())
-        calls, verdict = judged(text, sample, prompt, gold=gold)
-        return Answered(sample, text, calls, verdict, len(written.ids))
+        ((generation,),) = yield [ask]
+        text = dialect.text(generation.ids.tolist())
+        calls, grade = grade_answer(text, sample, prompt, gold=gold)
+        return CallAnswer(sample, text, calls, grade, len(generation.ids))
 
-    return asked((one(sample) for sample in samples), engine)
+    return run_all_jobs((answer_one(sample) for sample in samples), engine)
 
 
-def judged(
+def grade_answer(
     text: str, sample: CallSample, prompt: ToolPrompt, *, gold: Gold | None = None
-) -> tuple[tuple[Call, ...] | None, Verdict]:
-    """The calls of a text, and the verdict on them."""
+) -> tuple[tuple[Call, ...] | None, CallGrade]:
+    """Returns the calls of a text, and their grade."""
     try:
-        calls = prompt.read(text, sample)
+        calls = prompt.parse_calls(text, sample)
     except InvalidAction as error:
-        return None, Verdict(False, "unreadable", "", str(error))
-    wanted = exact_gold(sample.calls) if gold is None else gold(sample)
-    return calls, check_calls(calls, wanted, sample.tools)
+        return None, CallGrade(False, "unreadable", "", str(error))
+    gold_calls = exact_gold_calls(sample.calls) if gold is None else gold(sample)
+    return calls, grade_calls(calls, gold_calls, sample.tools)
 
 
-def masked_panel(samples: Sequence[CallSample], spec: MaskSpec, *, seed: int) -> Iterator[CallSample]:
-    """The same samples with every name masked, whatever the ratio of the spec."""
-    whole = MaskSpec(1.0, spec.names, spec.params, "off", spec.style, spec.words, spec.pieces, spec.scrub, False)
+def mask_panel(samples: Sequence[CallSample], spec: MaskSpec, *, seed: int) -> Iterator[CallSample]:
+    """Yields the same samples with every name masked, whatever the ratio of the spec."""
+    full_spec = MaskSpec(1.0, spec.names, spec.params, "off", spec.style, spec.words, spec.pieces, spec.scrub, False)
     for sample in samples:
-        yield mask(sample, sample_rng(seed, "masked panel", sample.id), whole)[0]
+        yield mask_sample(sample, sample_rng(seed, "masked panel", sample.id), full_spec)[0]
 
 
-def robustness(plain: Sequence[Answered], renamed: Sequence[Answered]) -> Interval:
-    """Accuracy on the original samples minus that on the same samples in other names, paired, with its interval.
+def measure_robustness(plain: Sequence[CallAnswer], renamed: Sequence[CallAnswer]) -> Interval:
+    """Computes the accuracy on the original samples minus that on the same renamed samples, paired, with its
+    interval.
 
     Raises:
         ConfigError: other samples, or in another order.
     """
-    if [one.sample.id for one in plain] != [one.sample.id for one in renamed]:
+    if [call_answer.sample.id for call_answer in plain] != [call_answer.sample.id for call_answer in renamed]:
         raise ConfigError("two panels that are not the same samples", value=(len(plain), len(renamed)))
-    sides = [[float(one.verdict.valid) for one in side] for side in (plain, renamed)]
-    return paired(sides[0], sides[1], rng=sample_rng("robustness")).within(-1.0, 1.0)
+    scores = [[float(call_answer.grade.valid) for call_answer in answers] for answers in (plain, renamed)]
+    return paired_interval(scores[0], scores[1], rng=sample_rng("robustness")).clip(-1.0, 1.0)

@@ -1,4 +1,4 @@
-"""A leaderboard from the results files of many players: who did what on the panels that they share."""
+"""A leaderboard from the result files of many players, ranked on the panels that they share."""
 
 from __future__ import annotations
 
@@ -6,20 +6,21 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from evolvent.bench.suite import Measured, Sheet, overall
+from evolvent.bench.suite import PanelResult, Sheet, overall_success
 from evolvent.errors import ConfigError
 from evolvent.stats import Interval
 
-__all__ = ["board"]
+__all__ = ["build_leaderboard"]
 
 _Pin = tuple[str, int]  # digest of the tasks, steps of an episode
 
 
-def board(sheets: Sequence[Sheet]) -> dict[str, Any]:
-    """The leaderboard as plain data (JSON values), best first.
+def build_leaderboard(sheets: Sequence[Sheet]) -> dict[str, Any]:
+    """Builds the leaderboard as plain data (JSON values), best first.
 
-    A panel is pinned by its tasks and its horizon as most sheets have them. What a sheet did on other tasks of the same
-    name is listed under `other` and not ranked; an overall rate is given only to who played every pinned panel.
+    A panel is identified by its tasks and its horizon as most sheets have them. Results on other tasks of the same
+    name are
+    listed under `other` and not ranked; only players of every panel get an overall rate.
 
     Returns:
         worlds: [{name, panels}]; horizons: panel -> steps; players: [{name, kind, about, created, seed, overall,
@@ -30,11 +31,11 @@ def board(sheets: Sequence[Sheet]) -> dict[str, Any]:
     """
     if not sheets:
         raise ConfigError("no results to show", value=0, expected="at least one results file of agent-eval")
-    pins = _pins(sheets)
+    pins = _majority_panels(sheets)
     worlds: dict[str, list[str]] = {}
     for name in pins:
         worlds.setdefault(name.rpartition("/")[0], []).append(name)
-    players = [_player(sheet, pins, worlds) for sheet in sheets]
+    players = [_player_row(sheet, pins, worlds) for sheet in sheets]
     players.sort(key=lambda one: (one["overall"] is None, -(one["overall"] or {"mean": 0.0})["mean"], one["name"]))
     return {
         "worlds": [{"name": world, "panels": panels} for world, panels in worlds.items()],
@@ -43,8 +44,8 @@ def board(sheets: Sequence[Sheet]) -> dict[str, Any]:
     }
 
 
-def _pins(sheets: Sequence[Sheet]) -> dict[str, _Pin]:
-    """Panel -> what most sheets mean by it; of equally many the first."""
+def _majority_panels(sheets: Sequence[Sheet]) -> dict[str, _Pin]:
+    """Maps each panel to the tasks and horizon of most sheets; the first among equally many."""
     votes: dict[str, Counter[_Pin]] = {}
     for sheet in sheets:
         for row in sheet.panels:
@@ -52,45 +53,46 @@ def _pins(sheets: Sequence[Sheet]) -> dict[str, _Pin]:
     return {name: counted.most_common(1)[0][0] for name, counted in sorted(votes.items())}
 
 
-def _player(sheet: Sheet, pins: dict[str, _Pin], worlds: dict[str, list[str]]) -> dict[str, Any]:
-    same = {row.name: row for row in sheet.panels if pins[row.name] == (row.digest, row.horizon)}
-    whole = overall(list(same.values())) if len(same) == len(pins) else None
+def _player_row(sheet: Sheet, pins: dict[str, _Pin], worlds: dict[str, list[str]]) -> dict[str, Any]:
+    ranked_panels = {row.name: row for row in sheet.panels if pins[row.name] == (row.digest, row.horizon)}
+    overall_rate = overall_success(list(ranked_panels.values())) if len(ranked_panels) == len(pins) else None
     return {
         "name": sheet.player.name,
         "kind": sheet.player.kind,
         "about": dict(sheet.player.about),
         "created": sheet.created,
         "seed": sheet.seed,
-        "overall": _rate(whole),
-        "played": len(same),
+        "overall": _interval_to_dict(overall_rate),
+        "played": len(ranked_panels),
         "of": len(pins),
         "cells": {
-            world: _cell([same[name] for name in names if name in same], of=len(names))
+            world: _world_cell([ranked_panels[name] for name in names if name in ranked_panels], num_panels=len(names))
             for world, names in worlds.items()
         },
         "tokens": {
-            name: sum(getattr(row, name) for row in same.values()) for name in ("generated", "computed", "prompted")
+            name: sum(getattr(row, name) for row in ranked_panels.values())
+            for name in ("generated", "computed", "prompted")
         },
-        "wall_s": sum(row.wall_s for row in same.values()),
+        "wall_s": sum(row.wall_s for row in ranked_panels.values()),
         "errors": sum(row.errors for row in sheet.panels),
-        "other": [row.name for row in sheet.panels if row.name not in same],
+        "other": [row.name for row in sheet.panels if row.name not in ranked_panels],
     }
 
 
-def _cell(rows: Sequence[Measured], *, of: int) -> dict[str, Any] | None:
-    """A world of one player, None where it played none of its panels."""
+def _world_cell(rows: Sequence[PanelResult], *, num_panels: int) -> dict[str, Any] | None:
+    """Returns the cell of a world for one player, None where the player played none of its panels."""
     if not rows:
         return None
     units = [row.unit for row in rows]
-    known = [unit for unit in units if unit is not None]
-    unit = sum(known) / len(known) if len(known) == len(units) else None
+    known_units = [unit for unit in units if unit is not None]
+    unit = sum(known_units) / len(known_units) if len(known_units) == len(units) else None
     return {
-        **(_rate(overall(rows)) or dict.fromkeys(("mean", "low", "high"))),
+        **(_interval_to_dict(overall_success(rows)) or dict.fromkeys(("mean", "low", "high"))),
         "played": len(rows),
-        "of": of,
+        "of": num_panels,
         "unit": unit,
     }
 
 
-def _rate(found: Interval | None) -> dict[str, float] | None:
-    return None if found is None else {"mean": found.mean, "low": found.low, "high": found.high}
+def _interval_to_dict(interval: Interval | None) -> dict[str, float] | None:
+    return None if interval is None else {"mean": interval.mean, "low": interval.low, "high": interval.high}

@@ -1,4 +1,4 @@
-"""What evaluators share: numbers with intervals, an engine to ask, and bare text as tokens."""
+"""Shared parts of evaluators: numbers with intervals, an engine, and bare text as tokens."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from evolvent.engine.asks import Engine, Work
-from evolvent.engine.driver import drive
+from evolvent.engine.asks import Engine, Job
+from evolvent.engine.driver import run_jobs
 from evolvent.errors import ConfigError, Problem
-from evolvent.stats import Interval, paired
+from evolvent.stats import Interval, paired_interval
 from evolvent.trajectory import sample_rng
 
 if TYPE_CHECKING:
@@ -26,12 +26,12 @@ __all__ = [
     "Evaluator",
     "Floats",
     "Measure",
-    "asked",
-    "bare_tokens",
     "check_lengths",
+    "engine_or_new",
     "mean_measure",
     "rate_measure",
-    "serving",
+    "run_all_jobs",
+    "tokenize_bare",
 ]
 
 T = TypeVar("T")
@@ -47,10 +47,10 @@ class Measure:
     """One number of an evaluation, with its 95 % interval.
 
     Args:
-        metric: what it is: "perplexity", "accuracy", "f1/yes", "success/crafting/evo", ...
+        metric: Name: "perplexity", "accuracy", "f1/yes", "success/crafting/evo", ...
         value: None where it is withheld (an episode could not be scored).
-        low, high: the ends of the interval; None where there is too little data for one.
-        n: how many items it rests on.
+        low, high: Ends of the interval; None where there is too little data.
+        n: Number of items.
     """
 
     metric: str
@@ -62,12 +62,12 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class Evaluator:
-    """Something that is measured again and again, at every snapshot.
+    """An evaluation that runs at every snapshot.
 
     Args:
-        name: how its lines are found.
-        measure: of a policy and an engine that serves it.
-        settings: all that the numbers depend on, as text: an evaluation that was done is not done again.
+        name: Name of its lines in the results.
+        measure: Computes the measures of a policy with an engine that serves it.
+        settings: Everything that the numbers depend on, as text: a finished evaluation is not repeated.
     """
 
     name: str
@@ -75,8 +75,8 @@ class Evaluator:
     settings: str = ""
 
 
-def serving(policy: Policy, engine: Engine | None) -> Engine:
-    """The engine handed in, or a new one for this policy."""
+def engine_or_new(policy: Policy, engine: Engine | None) -> Engine:
+    """Returns the given engine, or a new one for this policy."""
     if engine is not None:
         return engine
     from evolvent.engine.fitting import engine_for
@@ -84,8 +84,8 @@ def serving(policy: Policy, engine: Engine | None) -> Engine:
     return engine_for(policy)
 
 
-def bare_tokens(policy: Policy, text: str) -> list[int]:
-    """Bare text as tokens, after the token that begins a text where there is one; control tokens stay letters."""
+def tokenize_bare(policy: Policy, text: str) -> list[int]:
+    """Tokenizes bare text, with the beginning-of-text token where there is one; control tokens stay letters."""
     tokenizer = policy.tokenizer
     begin = [] if tokenizer.bos_token_id is None else [int(tokenizer.bos_token_id)]
     if policy.dialect.name == "words":
@@ -94,33 +94,33 @@ def bare_tokens(policy: Policy, text: str) -> list[int]:
 
 
 def check_lengths(lengths: Sequence[int], context: int) -> None:
-    """Refuse questions that do not fit, and data without any."""
+    """Raises ConfigError for questions that do not fit, and for data without questions."""
     if not lengths:
         raise ConfigError("no question to ask", value=0, expected="one or more")
-    long = [(at, length) for at, length in enumerate(lengths, 1) if length > context]
-    if long:
-        what = f"{len(long)} of {len(lengths)} do not fit: the first needs {long[0][1]} tokens of {context}"
-        raise ConfigError([Problem(f"question {long[0][0]}", what, "shorten them, or use a longer context")])
+    too_long = [(number, length) for number, length in enumerate(lengths, 1) if length > context]
+    if too_long:
+        problem = f"{len(too_long)} of {len(lengths)} do not fit: the first needs {too_long[0][1]} tokens of {context}"
+        raise ConfigError([Problem(f"question {too_long[0][0]}", problem, "shorten them, or use a longer context")])
 
 
-def asked(works: Iterable[Work[T]], engine: Engine) -> list[T]:
-    """Run works on an engine; their values in their order. The first error ends all."""
-    found: dict[int, Any] = {}
-    with closing(drive(works, engine, slots=_ALIVE)) as played:
-        for done in played:
-            if done.error is not None:
-                raise done.error
-            found[done.index] = done.value
-    return [found[index] for index in range(len(found))]
+def run_all_jobs(jobs: Iterable[Job[T]], engine: Engine) -> list[T]:
+    """Runs jobs on an engine and returns their values in order. The first error ends all."""
+    results: dict[int, Any] = {}
+    with closing(run_jobs(jobs, engine, slots=_ALIVE)) as finished_jobs:
+        for finished in finished_jobs:
+            if finished.error is not None:
+                raise finished.error
+            results[finished.index] = finished.value
+    return [results[index] for index in range(len(results))]
 
 
-def mean_measure(values: Floats, labels: NDArray[np.int64], metric: str, *, most: float = math.inf) -> Measure:
-    """The mean of all values `[N]`, which lie between 0 and `most`.
+def mean_measure(values: Floats, labels: NDArray[np.int64], metric: str, *, upper: float = math.inf) -> Measure:
+    """Computes the mean of all values `[N]`, which lie between 0 and `upper`.
 
-    The interval draws whole groups again, which `labels` `[N]` name. More than 256 groups are drawn in blocks of some:
-    it hardly changes, and its cost is bounded.
+    The interval resamples whole groups, which `labels` `[N]` name. More than 256 groups are combined into blocks:
+    the interval hardly changes, and its cost is bounded.
     """
-    found = paired(
+    interval = paired_interval(
         values.tolist(),
         [0.0] * len(values),
         levels=[(labels % _BLOCKS).tolist()],
@@ -129,10 +129,12 @@ def mean_measure(values: Floats, labels: NDArray[np.int64], metric: str, *, most
         rng=sample_rng("evaluators", metric),
     )
     single = len(np.unique(labels)) < 2  # one text: nothing to draw
-    return rate_measure(metric, Interval(found.mean, math.nan, math.nan, found.n) if single else found.within(0, most))
+    return rate_measure(
+        metric, Interval(interval.mean, math.nan, math.nan, interval.n) if single else interval.clip(0, upper)
+    )
 
 
-def rate_measure(metric: str, found: Interval) -> Measure:
-    """An interval as a measure; ends that are NaN are None."""
-    low, high = (None if math.isnan(end) else end for end in (found.low, found.high))
-    return Measure(metric, found.mean, low, high, found.n)
+def rate_measure(metric: str, interval: Interval) -> Measure:
+    """Converts an interval to a measure; NaN ends become None."""
+    low, high = (None if math.isnan(end) else end for end in (interval.low, interval.high))
+    return Measure(metric, interval.mean, low, high, interval.n)

@@ -1,7 +1,8 @@
-"""What a study is: arms that differ in one thing, seeds, a budget, the number that decides; and its freezing.
+"""Definition of a study (arms that differ in one factor, seeds, a budget, the number that decides), and its
+freezing.
 
-A study is frozen before it runs: everything that its result depends on is written down and has one digest. Another
-digest is another study.
+A study is frozen before it runs: everything that its result depends on is written down and has one digest. A
+study with another digest is another study.
 """
 
 from __future__ import annotations
@@ -15,40 +16,40 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from evolvent.bench.results import FORMAT, Played, claimed, read_json
-from evolvent.errors import ConfigError, Problem, unknown
+from evolvent.bench.results import FORMAT, ArmResult, hold_lock, read_json
+from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.files import write_atomic
 from evolvent.trajectory import Json, canonical_json
 
-__all__ = ["Arm", "Done", "Primary", "Seat", "Study", "changes", "freeze", "read_study"]
+__all__ = ["Arm", "ArmRun", "FinishedArm", "PrimaryComparison", "Study", "freeze_study", "list_changes", "read_study"]
 
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_+.-]{0,62}[A-Za-z0-9_+-])?")
-_MOST_CHANGES = 10
+_MAX_CHANGES = 10
 
 
 @dataclass(frozen=True)
-class Done:
-    """An arm that was played before with the same seed: the folder it worked in, and what came out."""
+class FinishedArm:
+    """An arm that was played before with the same seed: its folder and its result."""
 
     folder: Path
-    played: Played
+    result: ArmResult
 
 
 @dataclass(frozen=True)
-class Seat:
-    """Where an arm plays.
+class ArmRun:
+    """One run of an arm with one seed.
 
     Attributes:
-        arm, seed: which.
-        folder: its own; it is there, and holds what an interrupted try left.
-        others: what the arms that it comes `after` left with this seed, by name.
-        budget: computed tokens it may spend; None: as many as it wants.
+        arm, seed: Name of the arm, and the seed.
+        folder: Its own existing folder, with the files of an interrupted attempt.
+        others: Finished arms of its `after` with this seed, by name.
+        budget: Maximum computed tokens; None: unlimited.
     """
 
     arm: str
     seed: int
     folder: Path
-    others: Mapping[str, Done]
+    previous: Mapping[str, FinishedArm]
     budget: int | None = None
 
 
@@ -57,21 +58,21 @@ class Arm:
     """One condition of a study.
 
     Args:
-        name: also of its folder: letters, digits, `_`, `+`, `-`, `.`.
-        question: what comparing it answers, in words.
-        play: does the work in `seat.folder` and says what came out; None in a study that was read from a file, which
-            can be looked at, but not run.
-        after: arms of the same seed that must have been played before.
+        name: Name, also of its folder: letters, digits, `_`, `+`, `-`, `.`.
+        question: The question that its comparison answers.
+        play: Runs the arm in `seat.folder` and returns its result; None in a study read from a file, which can be
+            viewed but not run.
+        after: Arms of the same seed that must be played first.
     """
 
     name: str
     question: str
-    play: Callable[[Seat], Played] | None = field(default=None, compare=False)
+    play: Callable[[ArmRun], ArmResult] | None = field(default=None, compare=False)
     after: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
-class Primary:
+class PrimaryComparison:
     """The one number that decides: `arm` minus `control`, the mean over worlds of these tiers.
 
     `base` (where both started) and `upper` (what could be reached at best) name arms for reference, where there are
@@ -90,23 +91,23 @@ class Study:
     """A study, to be frozen and run.
 
     Args:
-        name: of the study.
-        arms: in the order in which they are shown; each is played after those it names.
-        seeds: every arm is played with each of them.
-        budget: computed tokens that an arm may spend with one seed; None: no limit.
-        primary: the comparison that decides.
-        threshold: the least mean difference (a share: 0.05 are 5 points) that is called an improvement.
-        facts: all else that the result depends on, as JSON values: worlds, digests of panels, configurations,
-            demonstrations, versions.
+        name: Name of the study.
+        arms: Arms in display order; each is played after those it names.
+        seeds: Every arm is played with each of them.
+        budget: Maximum computed tokens of an arm with one seed; None: no limit.
+        primary: The comparison that decides.
+        threshold: Minimum mean difference (a share: 0.05 are 5 points) that is called an improvement.
+        facts: Everything else that the result depends on, as JSON values: worlds, digests of panels,
+            configurations, demonstrations, versions.
     Raises:
-        ConfigError: every mistake at once.
+        ConfigError: lists every mistake.
     """
 
     name: str
     arms: tuple[Arm, ...]
     seeds: tuple[int, ...]
     budget: int | None
-    primary: Primary
+    primary: PrimaryComparison
     threshold: float = 0.05
     facts: Mapping[str, Json] = field(default_factory=dict)
 
@@ -118,12 +119,12 @@ class Study:
             raise ConfigError(problems)
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the arms, in order."""
+    def arm_names(self) -> tuple[str, ...]:
+        """Returns the names of the arms, in order."""
         return tuple(arm.name for arm in self.arms)
 
-    def described(self) -> dict[str, Any]:
-        """All that the digest is of, as JSON values."""
+    def describe(self) -> dict[str, Any]:
+        """Returns everything that the digest covers, as JSON values."""
         primary = self.primary
         arms = [{"name": arm.name, "question": arm.question, "after": list(arm.after)} for arm in self.arms]
         return {
@@ -143,18 +144,18 @@ class Study:
         }
 
     def digest(self) -> str:
-        """SHA-256 of the description as canonical JSON, 32 hex digits."""
-        return hashlib.sha256(canonical_json(self.described()).encode()).hexdigest()[:32]
+        """Returns SHA-256 of the description as canonical JSON, 32 hex digits."""
+        return hashlib.sha256(canonical_json(self.describe()).encode()).hexdigest()[:32]
 
-    def ordered(self) -> tuple[Arm, ...]:
-        """The arms in their order, but each after those it comes after."""
-        found: dict[str, Arm] = {}
-        waiting = list(self.arms)
-        while waiting:
-            ready = next(arm for arm in waiting if set(arm.after) <= found.keys())
-            found[ready.name] = ready
-            waiting.remove(ready)
-        return tuple(found.values())
+    def sort_arms(self) -> tuple[Arm, ...]:
+        """Returns the arms in their order, but each after those of its `after`."""
+        sorted_arms: dict[str, Arm] = {}
+        remaining = list(self.arms)
+        while remaining:
+            ready = next(arm for arm in remaining if set(arm.after) <= sorted_arms.keys())
+            sorted_arms[ready.name] = ready
+            remaining.remove(ready)
+        return tuple(sorted_arms.values())
 
 
 def _arm_problems(arms: Sequence[Arm]) -> Iterator[Problem]:
@@ -167,20 +168,26 @@ def _arm_problems(arms: Sequence[Arm]) -> Iterator[Problem]:
     if len({str(name).lower() for name in names}) < len(names):
         yield Problem("arms", f"two arms share a name: {', '.join(map(str, names))}", "capital letters do not count")
     for arm in arms:
-        yield from (unknown("arm", one, names, where=f"arms.{arm.name}.after") for one in arm.after if one not in names)
-    reached: set[str] = set()
-    while new := {a.name for a in arms if a.name not in reached and set(a.after) & set(names) <= reached}:
-        reached |= new
-    if circle := [name for name in names if name not in reached]:
-        yield Problem("arms", f"{', '.join(circle)} come after one another in a circle", "take one `after` away")
+        yield from (
+            unknown_name_problem("arm", earlier_arm, names, location=f"arms.{arm.name}.after")
+            for earlier_arm in arm.after
+            if earlier_arm not in names
+        )
+    reachable: set[str] = set()
+    while new := {a.name for a in arms if a.name not in reachable and set(a.after) & set(names) <= reachable}:
+        reachable |= new
+    if cycle := [name for name in names if name not in reachable]:
+        yield Problem("arms", f"{', '.join(cycle)} come after one another in a circle", "take one `after` away")
 
 
 def _primary_problems(study: Study) -> Iterator[Problem]:
     primary, names = study.primary, [arm.name for arm in study.arms]
-    chosen = {"arm": primary.arm, "control": primary.control}
-    chosen |= {key: name for key, name in (("base", primary.base), ("upper", primary.upper)) if name != key}
+    named_arms = {"arm": primary.arm, "control": primary.control}
+    named_arms |= {key: name for key, name in (("base", primary.base), ("upper", primary.upper)) if name != key}
     yield from (
-        unknown("arm", name, names, where=f"primary.{key}") for key, name in chosen.items() if name not in names
+        unknown_name_problem("arm", name, names, location=f"primary.{key}")
+        for key, name in named_arms.items()
+        if name not in names
     )
     if primary.arm == primary.control:
         yield Problem("primary", "arm and control are the same", "name two arms")
@@ -189,8 +196,8 @@ def _primary_problems(study: Study) -> Iterator[Problem]:
 
 
 def _number_problems(study: Study) -> Iterator[Problem]:
-    whole = [isinstance(seed, int) and not isinstance(seed, bool) and seed >= 0 for seed in study.seeds]
-    if not all(whole) or not study.seeds or len(set(study.seeds)) < len(study.seeds):
+    is_valid = [isinstance(seed, int) and not isinstance(seed, bool) and seed >= 0 for seed in study.seeds]
+    if not all(is_valid) or not study.seeds or len(set(study.seeds)) < len(study.seeds):
         yield Problem("seeds", f"got {list(study.seeds)}", "at least one, whole numbers of 0 or more, each once")
     if study.budget is not None and study.budget < 1:
         yield Problem("budget", f"got {study.budget}", "computed tokens of 1 or more, or None")
@@ -205,52 +212,54 @@ def _number_problems(study: Study) -> Iterator[Problem]:
 # ---------------------------------------------------------------- freezing
 
 
-def freeze(study: Study, folder: Path) -> str:
-    """Write the study down in `folder/study.json`, once; returns its digest. The same study may be frozen again.
+def freeze_study(study: Study, folder: Path) -> str:
+    """Writes the study to `folder/study.json`, once; returns its digest. The same study may be frozen again.
 
     Raises:
         ConfigError: another study is frozen there; the text names both digests and what differs.
     """
-    path, digest, described = folder / "study.json", study.digest(), study.described()
-    with claimed(folder / "locks" / ".study"):
+    path, digest, description = folder / "study.json", study.digest(), study.describe()
+    with hold_lock(folder / "locks" / ".study"):
         row = read_json(path)
         if row is None:
-            text = json.dumps({"format": FORMAT, "digest": digest, "study": described}, indent=1, ensure_ascii=True)
+            text = json.dumps({"format": FORMAT, "digest": digest, "study": description}, indent=1, ensure_ascii=True)
             write_atomic(path, text + "\n")
-        elif row.get("digest") != digest or row.get("study") != described:
-            found = list(changes(row.get("study"), described)) or ["only the digest: the file was edited by hand"]
-            more = f" and {len(found) - _MOST_CHANGES} more" if len(found) > _MOST_CHANGES else ""
+        elif row.get("digest") != digest or row.get("study") != description:
+            differences = list(list_changes(row.get("study"), description)) or [
+                "only the digest: the file was edited by hand"
+            ]
+            more = f" and {len(differences) - _MAX_CHANGES} more" if len(differences) > _MAX_CHANGES else ""
             raise ConfigError(
                 f"{path} holds the frozen study {row.get('digest')}, this one is {digest}. "
-                f"Changed: {'; '.join(found[:_MOST_CHANGES])}{more}",
+                f"Changed: {'; '.join(differences[:_MAX_CHANGES])}{more}",
                 hint="a change is a new study: give it another folder",
             )
     return digest
 
 
-def changes(before: object, after: object) -> Iterator[str]:
-    """What differs between two described studies, as `key: old -> new`; arms are told apart by name."""
-    old, new = dict(_leaves(before)), dict(_leaves(after))
+def list_changes(before: object, after: object) -> Iterator[str]:
+    """Yields the differences between two descriptions, as `key: old -> new`; arms are matched by name."""
+    old, new = dict(_flatten(before)), dict(_flatten(after))
     for key in dict.fromkeys([*old, *new]):
         if old.get(key) != new.get(key):
             yield f"{key}: {old.get(key, 'absent')} -> {new.get(key, 'absent')}"
 
 
-def _leaves(value: object, path: str = "") -> Iterator[tuple[str, str]]:
+def _flatten(value: object, path: str = "") -> Iterator[tuple[str, str]]:
     if isinstance(value, Mapping) and value:
         for key in sorted(value):
-            yield from _leaves(value[key], f"{path}.{key}" if path else str(key))
-    elif path == "arms" and isinstance(value, list) and all(isinstance(one, Mapping) for one in value):
-        yield "order of the arms", ", ".join(str(one.get("name")) for one in value)
-        for one in value:
-            yield from _leaves({key: one[key] for key in one if key != "name"}, f"arms.{one.get('name')}")
+            yield from _flatten(value[key], f"{path}.{key}" if path else str(key))
+    elif path == "arms" and isinstance(value, list) and all(isinstance(arm, Mapping) for arm in value):
+        yield "order of the arms", ", ".join(str(arm.get("name")) for arm in value)
+        for arm in value:
+            yield from _flatten({key: arm[key] for key in arm if key != "name"}, f"arms.{arm.get('name')}")
     else:
         text = json.dumps(value, sort_keys=True, default=str)
         yield path, text if len(text) <= 80 else f"{text[:60]}... ({hashlib.sha256(text.encode()).hexdigest()[:8]})"
 
 
 def read_study(folder: Path) -> Study:
-    """The study frozen in a folder; its arms cannot be played.
+    """Reads the study frozen in a folder; its arms cannot be played.
 
     Raises:
         ConfigError: there is none, or its file was changed after freezing (both digests are named).
@@ -260,17 +269,20 @@ def read_study(folder: Path) -> Study:
     if row is None:
         raise ConfigError(f"{folder} holds no frozen study", expected="a folder with a study.json")
     try:
-        said = row["study"]
-        arms = tuple(Arm(one["name"], str(one["question"]), after=tuple(one["after"])) for one in said["arms"])
-        tiers = tuple(map(str, said["primary"]["tiers"]))
+        description = row["study"]
+        arms = tuple(
+            Arm(arm_row["name"], str(arm_row["question"]), after=tuple(arm_row["after"]))
+            for arm_row in description["arms"]
+        )
+        tiers = tuple(map(str, description["primary"]["tiers"]))
         study = Study(
-            str(said["name"]),
+            str(description["name"]),
             arms,
-            tuple(said["seeds"]),
-            said["budget"],
-            Primary(**{**said["primary"], "tiers": tiers}),
-            threshold=said["threshold"],
-            facts=said["facts"],
+            tuple(description["seeds"]),
+            description["budget"],
+            PrimaryComparison(**{**description["primary"], "tiers": tiers}),
+            threshold=description["threshold"],
+            facts=description["facts"],
         )
         digest = study.digest()
     except (KeyError, TypeError, AttributeError, ValueError) as error:

@@ -1,9 +1,9 @@
-"""What the arms of a study left: their outcomes task by task, what they cost, or why they failed; and the files of it.
+"""Results of the arms of a study: outcomes task by task, costs, or failures; and the files that hold them.
 
     FOLDER/panels.json               the tasks (id, kind) of every panel, once for the whole study
     FOLDER/results/ARM/SEED.json     outcomes as strings of 0 and 1 in the order of the panel, tokens, notes
 
-Every file names the digest of its study; one of another study is refused.
+Every file names the digest of its study; a file of another study is refused.
 """
 
 from __future__ import annotations
@@ -25,39 +25,39 @@ from evolvent.trajectory import Json
 
 __all__ = [
     "FORMAT",
-    "Failed",
+    "ArmFailure",
+    "ArmResult",
     "Key",
     "Outcome",
-    "Played",
     "Result",
-    "Results",
-    "claimed",
-    "outcomes",
-    "panel_place",
+    "StudyResults",
+    "collect_outcomes",
+    "hold_lock",
+    "panel_sort_key",
+    "read_costs",
     "read_json",
-    "spent",
 ]
 
 FORMAT = 1
 Outcome = tuple[str, str, bool]  # task id, kind, success
 Key = tuple[str, int]  # arm, seed
-_PATIENCE_S = 30.0  # for a lock that is held while a small file is written
+_LOCK_TIMEOUT_S = 30.0  # for a lock that is held while a small file is written
 _TIERS = ("seen", "evo", "combo", "longer")
 _TOKENS = ("generated", "computed", "trained", "fed")
 
 
 @dataclass(frozen=True)
-class Played:
-    """What an arm did with one seed.
+class ArmResult:
+    """The result of an arm with one seed.
 
     Args:
-        outcomes: panel ("world/tier") -> (task id, kind, success) of every task.
-        tokens: what it cost, by name: generated, computed (the one that a budget is about), trained, fed.
+        outcomes: Panel ("world/tier") -> (task id, kind, success) of every task.
+        tokens: Costs by name: generated, computed (the one that a budget limits), trained, fed.
         cpu_s: CPU seconds.
-        notes: figures of this arm that the verdict does not need, such as its curve on dev.
+        notes: Figures of this arm that the verdict does not need, such as its curve on dev.
     Raises:
         ScoringError: an episode without a success: it is neither won nor lost, so the seed has no result.
-        ConfigError: everything else that is no result, all at once.
+        ConfigError: all other problems of the result, together.
     """
 
     outcomes: Mapping[str, Sequence[Outcome]]
@@ -67,11 +67,17 @@ class Played:
 
     def __post_init__(self) -> None:
         unscored = {
-            panel: lost for panel, tasks in self.outcomes.items() if (lost := sum(one[2] is None for one in tasks))
+            panel: num_unscored
+            for panel, tasks in self.outcomes.items()
+            if (num_unscored := sum(outcome[2] is None for outcome in tasks))
         }
         if unscored:
-            said = ", ".join(f"{lost} of {len(self.outcomes[panel])} in {panel}" for panel, lost in unscored.items())
-            raise ScoringError(f"episodes that could not be scored: {said}", hint="their errors are in the run's store")
+            counts_text = ", ".join(
+                f"{num_unscored} of {len(self.outcomes[panel])} in {panel}" for panel, num_unscored in unscored.items()
+            )
+            raise ScoringError(
+                f"episodes that could not be scored: {counts_text}", hint="their errors are in the run's store"
+            )
         problems = [*_panel_problems(self.outcomes), *_cost_problems(self.tokens, self.cpu_s)]
         try:
             json.loads(plain_json(self.notes))
@@ -79,11 +85,11 @@ class Played:
             problems.append(Problem("notes", f"are no JSON values: {error}", "keep numbers, text, lists and tables"))
         if problems:
             raise ConfigError(problems)
-        fixed = {
+        normalized = {
             panel: tuple((str(task), str(kind), bool(success)) for task, kind, success in tasks)
             for panel, tasks in self.outcomes.items()
         }
-        object.__setattr__(self, "outcomes", fixed)
+        object.__setattr__(self, "outcomes", normalized)
 
 
 def _panel_problems(outcomes: Mapping[str, Sequence[Outcome]]) -> Iterator[Problem]:
@@ -108,48 +114,48 @@ def _cost_problems(tokens: Mapping[str, int], cpu_s: float) -> Iterator[Problem]
 
 
 @dataclass(frozen=True)
-class Failed:
-    """An arm that did not get through with one seed: the class of the error and its sentence."""
+class ArmFailure:
+    """A failure of an arm with one seed: the class of the error and its message."""
 
     kind: str
     message: str
 
 
-Result = Played | Failed
+Result = ArmResult | ArmFailure
 
 
-def panel_place(panel: str) -> tuple[str, int, str]:
-    """Where a panel is shown: by world, then by tier, nearest to the demonstrations first."""
+def panel_sort_key(panel: str) -> tuple[str, int, str]:
+    """Returns the sort key of a panel: by world, then by tier, nearest to the demonstrations first."""
     world, _, tier = panel.rpartition("/")
     return world, _TIERS.index(tier) if tier in _TIERS else len(_TIERS), tier
 
 
-def outcomes(rows: Iterable[Evaluation]) -> dict[str, tuple[Outcome, ...]]:
-    """The outcomes of `Played`, from what `Run.evaluate` returns.
+def collect_outcomes(rows: Iterable[Evaluation]) -> dict[str, tuple[Outcome, ...]]:
+    """Converts the evaluations that `Run.evaluate` returns to the outcomes of `Played`.
 
     Raises:
         ConfigError: two evaluations of one panel. ScoringError: an episode that could not be scored.
     """
-    found: dict[str, tuple[Outcome, ...]] = {}
+    outcomes_by_panel: dict[str, tuple[Outcome, ...]] = {}
     for row in rows:
         panel = f"{row.world}/{row.tier}"
-        if panel in found:
+        if panel in outcomes_by_panel:
             raise ConfigError(f"two evaluations of {panel}", value=row.split, expected="one split and one round")
         if row.errors or any(success is None for _, _, success in row.outcomes):
             raise ScoringError(
                 f"{row.errors} of {row.n} episodes of {panel} could not be scored",
                 hint="their errors are in the run's store",
             )
-        found[panel] = tuple((task, kind, bool(success)) for task, kind, success in row.outcomes)
-    return found
+        outcomes_by_panel[panel] = tuple((task, kind, bool(success)) for task, kind, success in row.outcomes)
+    return outcomes_by_panel
 
 
-def spent(run: Path, *, verbs: Sequence[str] = ("collect", "fit")) -> tuple[dict[str, int], float]:
-    """What a run's ledger says that its finished stages cost, whenever they were done: (tokens, CPU seconds).
+def read_costs(run: Path, *, verbs: Sequence[str] = ("collect", "fit")) -> tuple[dict[str, int], float]:
+    """Reads the costs of a run's finished stages from its ledger: (tokens, CPU seconds).
 
     Args:
-        run: the folder of a run; one without a ledger has cost nothing.
-        verbs: the stages that count. Measuring is left out by default: every arm is measured alike.
+        run: Folder of a run; a run without a ledger has no costs.
+        verbs: Stages that count. Evaluation is left out by default, since every arm is evaluated alike.
     Raises:
         CorruptRecord: a line that cannot be read.
     """
@@ -170,33 +176,33 @@ def spent(run: Path, *, verbs: Sequence[str] = ("collect", "fit")) -> tuple[dict
 
 
 @contextmanager
-def claimed(path: Path, *, wait_s: float = _PATIENCE_S) -> Iterator[None]:
-    """Hold a lock file as the only process; the kernel gives it back when the process dies.
+def hold_lock(path: Path, *, wait_s: float = _LOCK_TIMEOUT_S) -> Iterator[None]:
+    """Holds a lock file as the only process; the kernel releases it when the process dies.
 
     Raises:
         Locked: another process holds it, after waiting `wait_s` seconds.
     """
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    lock = _taken(path, time.monotonic() + wait_s)
+    lock = _acquire_lock(path, time.monotonic() + wait_s)
     try:
         yield
     finally:
         lock.release()
 
 
-def _taken(path: Path, until: float) -> WriterLock:
+def _acquire_lock(path: Path, deadline: float) -> WriterLock:
     while True:
         try:
             return WriterLock(path)
         except Locked:
-            if time.monotonic() >= until:
+            if time.monotonic() >= deadline:
                 raise
         time.sleep(0.02)
 
 
 def read_json(path: Path) -> Any:
-    """The JSON value of a file, None where there is no such file.
+    """Returns the JSON value of a file, None where there is no such file.
 
     Raises:
         CorruptRecord: the file is no JSON. UnknownSchema: a newer version wrote it. StoreUnavailable, NoSpace
@@ -215,12 +221,12 @@ def read_json(path: Path) -> Any:
     return row
 
 
-class Results:
+class StudyResults:
     """The results of one study in its folder.
 
     Args:
-        folder: of the study.
-        digest: of the study; a file of another one is refused (`ConfigError`, with both digests).
+        folder: Folder of the study.
+        digest: Digest of the study; a file of another study is refused (`ConfigError`, with both digests).
     """
 
     def __init__(self, folder: Path, digest: str) -> None:
@@ -228,71 +234,77 @@ class Results:
         self._panels: dict[str, tuple[tuple[str, str], ...]] = {}
 
     def path(self, arm: str, seed: int) -> Path:
-        """Where the result of an arm and seed lies."""
+        """Returns the path of the result of an arm and seed."""
         return safe_join(self._folder, f"results/{arm}/{seed}.json")
 
     def get(self, arm: str, seed: int) -> Result | None:
-        """The result of an arm and seed; None where there is none yet.
+        """Returns the result of an arm and seed; None where there is none yet.
 
         Raises:
             ConfigError: it is of another study. CorruptRecord: it cannot be read.
         """
         path = self.path(arm, seed)
-        row = self._own(path)
+        row = self._read_checked(path)
         if row is None:
             return None
         if not self._panels:
             self._read_panels()
         try:
             if "failed" in row:
-                return Failed(str(row["failed"]["kind"]), str(row["failed"]["message"]))
-            found = {panel: self._unpacked(panel, word) for panel, word in row["outcomes"].items()}
-            return Played(found, row["tokens"], float(row["cpu_s"]), row["notes"])
+                return ArmFailure(str(row["failed"]["kind"]), str(row["failed"]["message"]))
+            outcomes_by_panel = {
+                panel: self._unpack_outcomes(panel, packed) for panel, packed in row["outcomes"].items()
+            }
+            return ArmResult(outcomes_by_panel, row["tokens"], float(row["cpu_s"]), row["notes"])
         except (KeyError, TypeError, ValueError, AttributeError, ConfigError) as error:
             raise CorruptRecord(
                 f"{path} is no result: {error}", offset=0, hint="move it away: the arm is played again"
             ) from error
 
-    def put(self, arm: str, seed: int, *, result: Result) -> None:
-        """Keep a result, whole or not at all. What was played must have been `accept`ed."""
+    def write(self, arm: str, seed: int, *, result: Result) -> None:
+        """Writes a result atomically. `accept` must have checked an arm's result before."""
         row: dict[str, Any] = {"format": FORMAT, "study": self._digest, "arm": arm, "seed": seed}
-        if isinstance(result, Failed):
+        if isinstance(result, ArmFailure):
             row["failed"] = {"kind": result.kind, "message": result.message}
         else:
-            row["outcomes"] = {panel: self._packed(panel, tasks) for panel, tasks in result.outcomes.items()}
+            row["outcomes"] = {panel: self._pack_outcomes(panel, tasks) for panel, tasks in result.outcomes.items()}
             row |= {"tokens": dict(result.tokens), "cpu_s": result.cpu_s, "notes": dict(result.notes)}
         write_atomic(self.path(arm, seed), plain_json(row).encode("utf-8", "backslashreplace") + b"\n")
 
-    def accept(self, played: Played) -> Played:
-        """Check that the arm played the tasks of the study: those of a panel are what the first arm to play it had.
+    def accept(self, result: ArmResult) -> ArmResult:
+        """Checks that the arm played the tasks of the study: those of a panel must equal the tasks of its first
+        result.
 
         Raises:
             ConfigError: a panel with other tasks or kinds.
         """
         tasks = {
-            panel: tuple(sorted((task, kind) for task, kind, _ in rows)) for panel, rows in played.outcomes.items()
+            panel: tuple(sorted((task, kind) for task, kind, _ in rows)) for panel, rows in result.outcomes.items()
         }
-        with claimed(self._folder / "locks" / ".panels"):
-            known = self._read_panels()
+        with hold_lock(self._folder / "locks" / ".panels"):
+            known_panels = self._read_panels()
             problems = [
                 Problem(
                     panel,
-                    f"was played with other tasks than before: {_apart(known[panel], mine)}",
+                    "was played with other tasks than before: "
+                    + _describe_difference(known_panels[panel], panel_tasks),
                     "all arms and seeds of a study play the same panels",
                 )
-                for panel, mine in tasks.items()
-                if panel in known and known[panel] != mine
+                for panel, panel_tasks in tasks.items()
+                if panel in known_panels and known_panels[panel] != panel_tasks
             ]
             if problems:
                 raise ConfigError(problems)
-            if tasks.keys() - known.keys():
-                self._panels = {**known, **tasks}
-                rows = {panel: [list(task) for task in own] for panel, own in sorted(self._panels.items())}
+            if tasks.keys() - known_panels.keys():
+                self._panels = {**known_panels, **tasks}
+                rows = {
+                    panel: [list(task) for task in stored_tasks] for panel, stored_tasks in sorted(self._panels.items())
+                }
                 text = plain_json({"format": FORMAT, "study": self._digest, "panels": rows})
                 write_atomic(self._folder / "panels.json", text + "\n")
-        return played
+        return result
 
-    def _own(self, path: Path) -> Any:
+    def _read_checked(self, path: Path) -> Any:
         row = read_json(path)
         if row is not None and row.get("study") != self._digest:
             raise ConfigError(
@@ -303,10 +315,11 @@ class Results:
 
     def _read_panels(self) -> dict[str, tuple[tuple[str, str], ...]]:
         path = self._folder / "panels.json"
-        row = self._own(path) or {"panels": {}}
+        row = self._read_checked(path) or {"panels": {}}
         try:
             self._panels = {
-                panel: tuple((str(task), str(kind)) for task, kind in own) for panel, own in row["panels"].items()
+                panel: tuple((str(task), str(kind)) for task, kind in stored_tasks)
+                for panel, stored_tasks in row["panels"].items()
             }
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CorruptRecord(
@@ -314,23 +327,23 @@ class Results:
             ) from error
         return self._panels
 
-    def _tasks(self, panel: str) -> tuple[tuple[str, str], ...]:
-        known = self._panels if panel in self._panels else self._read_panels()
-        if panel not in known:
+    def _panel_tasks(self, panel: str) -> tuple[tuple[str, str], ...]:
+        known_panels = self._panels if panel in self._panels else self._read_panels()
+        if panel not in known_panels:
             raise ValueError(f"panels.json does not know {panel}")
-        return known[panel]
+        return known_panels[panel]
 
-    def _packed(self, panel: str, tasks: Sequence[Outcome]) -> str:
-        won = {task: success for task, _, success in tasks}
-        return "".join("01"[won[task]] for task, _ in self._tasks(panel))
+    def _pack_outcomes(self, panel: str, tasks: Sequence[Outcome]) -> str:
+        successes = {task: success for task, _, success in tasks}
+        return "".join("01"[successes[task]] for task, _ in self._panel_tasks(panel))
 
-    def _unpacked(self, panel: str, word: str) -> list[Outcome]:
-        tasks = self._tasks(panel)
-        if len(word) != len(tasks) or set(word) - {"0", "1"}:
+    def _unpack_outcomes(self, panel: str, packed: str) -> list[Outcome]:
+        tasks = self._panel_tasks(panel)
+        if len(packed) != len(tasks) or set(packed) - {"0", "1"}:
             raise ValueError(f"{panel} has {len(tasks)} tasks, but not as many outcomes of 0 or 1")
-        return [(task, kind, mark == "1") for (task, kind), mark in zip(tasks, word, strict=True)]
+        return [(task, kind, digit == "1") for (task, kind), digit in zip(tasks, packed, strict=True)]
 
 
-def _apart(known: Sequence[tuple[str, str]], mine: Sequence[tuple[str, str]]) -> str:
-    missing, strange = len(set(known) - set(mine)), len(set(mine) - set(known))
-    return f"{missing} of its {len(known)} are missing, {strange} are others"
+def _describe_difference(known_tasks: Sequence[tuple[str, str]], panel_tasks: Sequence[tuple[str, str]]) -> str:
+    num_missing, num_unknown = len(set(known_tasks) - set(panel_tasks)), len(set(panel_tasks) - set(known_tasks))
+    return f"{num_missing} of its {len(known_tasks)} are missing, {num_unknown} are others"

@@ -1,7 +1,9 @@
-"""The suite of agent evaluation: the panels of many worlds at their official horizons, and what a policy did on them.
+"""The suite of agent evaluation: the panels of many worlds at their official horizons, and the results of
+players.
 
-A result is one JSON file (`Sheet`): who played, which panels (by digest), successes with intervals, tokens, seconds,
-and every outcome in the order of its panel, so that two files over the same panels can be compared task by task.
+A result is one JSON file (`Sheet`): the player, the panels (by digest), successes with intervals, tokens,
+seconds, and every outcome in the order of its panel, so that two files over the same panels can be compared
+task by task.
 """
 
 from __future__ import annotations
@@ -13,9 +15,9 @@ from math import isfinite, sqrt
 from pathlib import Path
 from typing import Any
 
-from evolvent.errors import ConfigError, CorruptRecord, Problem, SampleInvalid, UnknownSchema, unknown
+from evolvent.errors import ConfigError, CorruptRecord, Problem, SampleInvalid, UnknownSchema, unknown_name_problem
 from evolvent.files import disk_errors, plain_json, write_atomic
-from evolvent.stats import Interval, wilson
+from evolvent.stats import Interval, wilson_interval
 from evolvent.trajectory import Json, Start, Task, Trajectory
 from evolvent.worlds.base import SPLITS, World
 from evolvent.worlds.panel import digest
@@ -23,18 +25,18 @@ from evolvent.worlds.panel import digest
 __all__ = [
     "FORMAT",
     "HORIZONS",
-    "Contest",
-    "Measured",
+    "PanelResult",
+    "PanelSpec",
     "Player",
     "Sheet",
-    "contests",
-    "measure",
-    "overall",
+    "list_panels",
+    "overall_success",
     "read_sheet",
+    "summarize_panel",
 ]
 
 FORMAT = 1
-_MOST = 10**15  # of any count in a file
+_MAX_COUNT = 10**15  # of any count in a file
 # Rounds of an episode as AgentGym's evaluation grants them; other worlds have their own.
 HORIZONS: Mapping[str, int] = {
     "textcraft": 20,
@@ -59,8 +61,8 @@ HORIZONS: Mapping[str, int] = {
 
 
 @dataclass(frozen=True)
-class Contest:
-    """One panel to be played: a world, a tier, the tasks, and how many steps an episode may take."""
+class PanelSpec:
+    """One panel to play: a world, a tier, its tasks, and the steps of an episode."""
 
     world: World
     tier: str
@@ -73,13 +75,13 @@ class Contest:
         return f"{self.world.name}/{self.tier}"
 
     def starts(self) -> list[Start]:
-        """One start per task."""
+        """Returns one start per task."""
         return [Start(task) for task in self.tasks]
 
 
 @dataclass(frozen=True)
 class Player:
-    """Who played: a name for tables, what kind of agent it is, and what else identifies it (JSON values)."""
+    """A player: a name for tables, the kind of agent, and other identifying values (JSON)."""
 
     name: str
     kind: str
@@ -87,17 +89,17 @@ class Player:
 
 
 @dataclass(frozen=True)
-class Measured:
-    """What a player did on one panel.
+class PanelResult:
+    """The result of a player on one panel.
 
     Args:
-        world, version, tier, split, digest: which panel; the digest pins its tasks and their order.
-        horizon: steps that an episode had.
-        outcomes: one sign a task in the order of the panel: 1 won, 0 lost, - not scored.
-        units: score in 0..1 of every task, None where the world gives none or nobody scored it.
-        steps, generated, computed, prompted: environment steps, tokens sampled, tokens computed here, tokens that an
-            endpoint read.
-        wall_s: seconds it took; of a resumed panel, of its last part.
+        world, version, tier, split, digest: Identity of the panel; the digest fixes its tasks and their order.
+        horizon: Maximum steps of an episode.
+        outcomes: One character a task in the order of the panel: 1 won, 0 lost, - not scored.
+        units: Score in 0..1 of every task, None where the world gives none or the episode was not scored.
+        steps: Environment steps.
+        generated, computed, prompted: Tokens sampled, tokens computed here, tokens that an endpoint read.
+        wall_s: Seconds; of a resumed panel, of its last part.
     """
 
     world: str
@@ -120,22 +122,22 @@ class Measured:
 
     @property
     def errors(self) -> int:
-        """Episodes that could not be scored."""
+        """Returns the number of episodes that could not be scored."""
         return self.outcomes.count("-")
 
     @property
     def success(self) -> Interval | None:
-        """The success rate with Wilson's interval; withheld (None) where an episode has no score."""
-        return None if self.errors else wilson(self.outcomes.count("1"), len(self.outcomes))
+        """Returns the success rate with Wilson's interval; None (withheld) where an episode has no score."""
+        return None if self.errors else wilson_interval(self.outcomes.count("1"), len(self.outcomes))
 
     @property
     def unit(self) -> float | None:
-        """The mean score in 0..1, None where one is missing."""
-        known = [one for one in self.units if one is not None]
-        return sum(known) / len(known) if known and len(known) == len(self.units) else None
+        """Returns the mean score in 0..1, None where a score is missing."""
+        scores = [unit_score for unit_score in self.units if unit_score is not None]
+        return sum(scores) / len(scores) if scores and len(scores) == len(self.units) else None
 
-    def as_row(self) -> dict[str, Any]:
-        """JSON values, with the figures that follow from the outcomes written out for readers."""
+    def to_row(self) -> dict[str, Any]:
+        """Returns JSON values, with the figures that follow from the outcomes."""
         rate = self.success
         ends = (
             dict.fromkeys(("mean", "low", "high"))
@@ -151,68 +153,70 @@ class Measured:
 
 @dataclass(frozen=True)
 class Sheet:
-    """A result to share: the player, how it was measured, and a row per panel."""
+    """A shareable result: the player, how it was measured, and a row per panel."""
 
     player: Player
     seed: int
     created: str
     versions: Mapping[str, str]
-    panels: tuple[Measured, ...]
+    panels: tuple[PanelResult, ...]
 
     def write(self, path: Path) -> None:
-        """Write the file, whole or not at all."""
+        """Writes the file atomically."""
         head = {"format": FORMAT, "suite": "agent-eval", "player": asdict(self.player), "seed": self.seed}
-        rows = [panel.as_row() for panel in self.panels]
+        rows = [panel.to_row() for panel in self.panels]
         row = {**head, "created": self.created, "versions": dict(self.versions), "panels": rows}
         write_atomic(path, plain_json(row) + "\n")
 
 
-def contests(
+def list_panels(
     worlds: Mapping[str, World],
     *,
     split: str = "test",
     tiers: Sequence[str] = (),
     limit: int | None = None,
     own_horizons: bool = False,
-) -> list[Contest]:
-    """The panels of these worlds, those of one tier in the order of the world's tiers.
+) -> list[PanelSpec]:
+    """Lists the panels of worlds, in the order of each world's tiers.
 
     Args:
-        tiers: only these; none given: all that a world has.
-        limit: most tasks of a panel.
-        own_horizons: the worlds' own horizons instead of the official ones.
+        worlds: Worlds by name.
+        split: Split of the tasks.
+        tiers: Only these tiers; empty: all tiers of a world.
+        limit: Maximum tasks of a panel.
+        own_horizons: Whether to use the worlds' own horizons instead of the official ones.
     Raises:
         ConfigError: an unknown split or tier, or panels without a task.
     """
-    known = sorted({tier for world in worlds.values() for tier in world.tiers})
-    problems = [unknown("split", split, SPLITS)] if split not in SPLITS else []
-    problems += [unknown("tier", tier, known) for tier in tiers if tier not in known]
+    known_tiers = sorted({tier for world in worlds.values() for tier in world.tiers})
+    problems = [unknown_name_problem("split", split, SPLITS)] if split not in SPLITS else []
+    problems += [unknown_name_problem("tier", tier, known_tiers) for tier in tiers if tier not in known_tiers]
     if problems:
         raise ConfigError(problems)
-    found = []
+    panels = []
     for name, world in worlds.items():
         horizon = world.horizon if own_horizons else HORIZONS.get(world.name, world.horizon)
         for tier in (tier for tier in world.tiers if not tiers or tier in tiers):
             tasks = tuple(world.tasks(split, tier)[:limit])
             if tasks:
-                found.append(Contest(world, tier, split, tasks, horizon))
-        if not any(contest.world is world for contest in found):
+                panels.append(PanelSpec(world, tier, split, tasks, horizon))
+        if not any(contest.world is world for contest in panels):
             problems.append(Problem(name, f"has no task in {split}/{','.join(tiers) or 'any tier'}", "choose another"))
     if problems:
         raise ConfigError(problems)
-    return found
+    return panels
 
 
-def measure(
-    contest: Contest,
+def summarize_panel(
+    panel: PanelSpec,
     trajectories: Iterable[Trajectory],
     *,
     wall_s: float,
     computed: int = 0,
     prompted: int = 0,
     completed: int = 0,
-) -> Measured:
-    """The row of a panel from its episodes, in whatever order they come.
+) -> PanelResult:
+    """Computes the result of a panel from its episodes, in any order.
 
     Args:
         wall_s, computed, prompted: see `Measured`.
@@ -220,58 +224,60 @@ def measure(
     Raises:
         SampleInvalid: a task without an episode.
     """
-    found = {trajectory.task.id: trajectory for trajectory in trajectories}
-    missing = sum(task.id not in found for task in contest.tasks)
+    trajectories_by_task = {trajectory.task.id: trajectory for trajectory in trajectories}
+    missing = sum(task.id not in trajectories_by_task for task in panel.tasks)
     if missing:
-        raise SampleInvalid(
-            f"{missing} tasks of {contest.name} were not played", expected=f"{len(contest.tasks)} of them"
-        )
-    played = [found[task.id] for task in contest.tasks]
-    world = contest.world
-    return Measured(
+        raise SampleInvalid(f"{missing} tasks of {panel.name} were not played", expected=f"{len(panel.tasks)} of them")
+    ordered = [trajectories_by_task[task.id] for task in panel.tasks]
+    world = panel.world
+    return PanelResult(
         world.name,
         world.version,
-        contest.tier,
-        contest.split,
-        digest(contest.tasks),
-        contest.horizon,
-        "".join("-" if one.success is None else "01"[one.success] for one in played),
-        tuple(one.score.unit for one in played),
-        sum(len(one.steps) for one in played),
-        max(completed, sum(one.generated() for one in played)),
+        panel.tier,
+        panel.split,
+        digest(panel.tasks),
+        panel.horizon,
+        "".join("-" if episode.success is None else "01"[episode.success] for episode in ordered),
+        tuple(episode.score.unit for episode in ordered),
+        sum(len(episode.steps) for episode in ordered),
+        max(completed, sum(episode.count_generated_tokens() for episode in ordered)),
         computed,
         prompted,
         wall_s,
     )
 
 
-def overall(panels: Sequence[Measured]) -> Interval | None:
-    """The success of a whole sheet: the mean over worlds of the mean over their panels, every world the same weight.
+def overall_success(panels: Sequence[PanelResult]) -> Interval | None:
+    """Computes the success of a whole sheet: the mean over worlds of the mean over their panels, with equal weights
+    of worlds.
 
-    The panels are fixed and their tasks independent, so what each panel's Wilson interval reaches below and above its
-    mean is added in squares, times the square of its weight (MOVER: Zou, Huang and Zhang, "A note on confidence
-    interval estimation for a linear function of binomial proportions", 2009). One panel keeps its own interval.
-    None where a panel is withheld.
+    The panels are fixed and their tasks independent, so the distances of each panel's Wilson interval below and above
+    its
+    mean are added in squares, times the square of its weight (MOVER: Zou, Huang and Zhang, "A note on confidence
+    interval
+    estimation for a linear function of binomial proportions", 2009). A single panel keeps its own interval. None
+    where a
+    panel is withheld.
     """
     if not panels or any(panel.errors for panel in panels):
         return None
-    worlds: dict[str, list[Measured]] = {}
+    worlds: dict[str, list[PanelResult]] = {}
     for panel in panels:
         worlds.setdefault(panel.world, []).append(panel)
-    mean = below = above = 0.0
-    for own in worlds.values():
-        weight = 1 / (len(worlds) * len(own))
-        for panel in own:
-            rate = wilson(panel.outcomes.count("1"), len(panel.outcomes))
+    mean = lower_variance = upper_variance = 0.0
+    for world_panels in worlds.values():
+        weight = 1 / (len(worlds) * len(world_panels))
+        for panel in world_panels:
+            rate = wilson_interval(panel.outcomes.count("1"), len(panel.outcomes))
             mean += weight * rate.mean
-            below += (weight * (rate.mean - rate.low)) ** 2
-            above += (weight * (rate.high - rate.mean)) ** 2
+            lower_variance += (weight * (rate.mean - rate.low)) ** 2
+            upper_variance += (weight * (rate.high - rate.mean)) ** 2
     n = sum(len(panel.outcomes) for panel in panels)
-    return Interval(mean, max(0.0, mean - sqrt(below)), min(1.0, mean + sqrt(above)), n)
+    return Interval(mean, max(0.0, mean - sqrt(lower_variance)), min(1.0, mean + sqrt(upper_variance)), n)
 
 
 def read_sheet(path: Path) -> Sheet:
-    """A result file, checked: it may come from anybody.
+    """Reads and checks a result file, which may come from anyone.
 
     Raises:
         StoreUnavailable: it cannot be read. UnknownSchema: a newer version wrote it.
@@ -285,10 +291,10 @@ def read_sheet(path: Path) -> Sheet:
         if version > FORMAT:
             raise UnknownSchema(f"{path} was written by a newer version", value=version, expected=f"{FORMAT} or less")
         player = Player(str(row["player"]["name"]), str(row["player"]["kind"]), dict(row["player"]["about"]))
-        panels = tuple(_measured(one) for one in row["panels"])
+        panels = tuple(_parse_panel(panel_row) for panel_row in row["panels"])
         versions = {str(name): str(value) for name, value in row["versions"].items()}
         sheet = Sheet(player, int(row["seed"]), str(row["created"]), versions, panels)
-        if len({one.name for one in panels}) < len(panels):
+        if len({panel_row.name for panel_row in panels}) < len(panels):
             raise ValueError("a panel stands in it twice")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise CorruptRecord(
@@ -301,25 +307,28 @@ def read_sheet(path: Path) -> Sheet:
     return sheet
 
 
-def _measured(row: Mapping[str, Any]) -> Measured:
-    """A row of a file; what follows from its outcomes is not believed but computed again."""
-    signs, units = str(row["outcomes"]), tuple(None if one is None else float(one) for one in row["units"])
-    if not signs or set(signs) - set("01-") or len(units) != len(signs):
+def _parse_panel(row: Mapping[str, Any]) -> PanelResult:
+    """Parses a row of a file; figures that follow from its outcomes are computed again."""
+    outcome_codes, units = (
+        str(row["outcomes"]),
+        tuple(None if unit_score is None else float(unit_score) for unit_score in row["units"]),
+    )
+    if not outcome_codes or set(outcome_codes) - set("01-") or len(units) != len(outcome_codes):
         raise ValueError("outcomes that are not one of 0, 1 and - a task, or not as many scores")
     counts = int(row["steps"]), int(row["generated"]), int(row["computed"]), int(row["prompted"])
     wall_s, horizon = float(row["wall_s"]), int(row["horizon"])
-    if min(counts) < 0 or max(counts) > _MOST or not 0 <= wall_s < _MOST or not 0 < horizon < _MOST:
+    if min(counts) < 0 or max(counts) > _MAX_COUNT or not 0 <= wall_s < _MAX_COUNT or not 0 < horizon < _MAX_COUNT:
         raise ValueError("a count or a time that cannot be")
-    if not all(one is None or isfinite(one) for one in units):
+    if not all(unit_score is None or isfinite(unit_score) for unit_score in units):
         raise ValueError("a score that is no number")
-    return Measured(
+    return PanelResult(
         str(row["world"]),
         str(row["version"]),
         str(row["tier"]),
         str(row["split"]),
         str(row["digest"]),
         horizon,
-        signs,
+        outcome_codes,
         units,
         *counts,
         wall_s,

@@ -1,10 +1,10 @@
-"""What the results of a study show: rates, paired differences with intervals, and one verdict.
+"""Evaluation of the results of a study: rates, paired differences with intervals, and one verdict.
 
-Everything is a pure function of the results. What failed is listed, and there is no verdict while a primary arm has
-failed or misses a seed. Until then rates and differences are those of the seeds that finished, with their number.
+Everything is a pure function of the results. Failures are listed, and there is no verdict while a primary arm
+has failed or lacks a seed. Until then rates and differences are those of the finished seeds, with their number.
 
-The verdict is about one number, fixed before the study ran: the primary arm minus its control, the mean over worlds of
-the primary tiers, every world counting alike. Everything else here is exploration.
+The verdict is about one number, fixed before the study ran: the primary arm minus its control, the mean over
+worlds of the primary tiers, with equal weights of worlds. Everything else here is exploration.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evolvent.bench.plan import Study, read_study
-from evolvent.bench.results import Failed, Key, Played, Result, panel_place
+from evolvent.bench.results import ArmFailure, ArmResult, Key, Result, panel_sort_key
 from evolvent.bench.study import read_results
 from evolvent.errors import ConfigError
-from evolvent.stats import Interval, crossed, sign_flip
+from evolvent.stats import Interval, crossed_interval, sign_flip_p_value
 from evolvent.trajectory import sample_rng
 
 __all__ = [
-    "LEAST_SEEDS",
+    "MIN_SEEDS",
     "ArmSummary",
     "Difference",
     "Rate",
-    "Summary",
+    "StudySummary",
     "Unfinished",
-    "as_json",
     "read_summary",
-    "summary",
+    "summarize_study",
+    "to_json",
 ]
 
-LEAST_SEEDS = 6  # 5 seeds cannot reach p < 0.05: the smallest two-sided sign-flip p of n seeds is 2 / 2^n
-_MOST_SEEDS = 22  # of the exact sign-flip test
+MIN_SEEDS = 6  # 5 seeds cannot reach p < 0.05: the smallest two-sided sign-flip p of n seeds is 2 / 2^n
+_MAX_SEEDS = 22  # of the exact sign-flip test
 _ROUNDING = 1e-12  # a mean of exactly the threshold reaches it
 Results = Mapping[Key, Result]
 
@@ -74,7 +74,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class ArmSummary:
-    """An arm as a whole: the primary number of its seeds (None: no seed finished its panels), and what it cost.
+    """An arm as a whole: the primary number of its seeds (None: no seed finished its panels), and its costs.
 
     `tokens` and `cpu_s` are sums over the seeds it `finished`.
     """
@@ -91,7 +91,7 @@ class ArmSummary:
 
 @dataclass(frozen=True)
 class Unfinished:
-    """An arm and seed without a result, and why."""
+    """An arm and seed without a result, and the reason."""
 
     arm: str
     seed: int
@@ -99,20 +99,22 @@ class Unfinished:
 
 
 @dataclass(frozen=True)
-class Summary:
-    """What a study shows.
+class StudySummary:
+    """The results of a study.
 
     Attributes:
-        study, digest, seeds, threshold, budget, primary: of the study, as they were frozen.
+        study, digest, seeds, threshold, budget, primary: Values of the frozen study.
         verdict: "improves", "no difference shown" or "no verdict: ..." with the reasons.
-        sentence: the verdict for people, with its numbers.
-        difference: the primary one; None while no seed finished both arms.
-        p: the two-sided sign-flip p of its seeds; None where there are no seeds, or more than 22.
-        room: share of the way from the control to the upper arm that the primary arm went; None without such an arm
-            or way.
-        differences: the primary arm against its control and its base, over all worlds, by world and by panel; every
-            other arm against the control over all worlds.
-        unfinished: every arm and seed that failed or was not played yet.
+        sentence: The verdict as a sentence, with its numbers.
+        difference: The primary difference; None while no seed finished both arms.
+        p: Two-sided sign-flip p of its seeds; None where there are no seeds, or more than 22.
+        room: Share of the distance from the control to the upper arm that the primary arm covered; None without that
+            arm or
+            distance.
+        differences: The primary arm against its control and its base, over all worlds, by world and by panel; every
+            other
+            arm against the control over all worlds.
+        unfinished: Every arm and seed that failed or was not played yet.
     """
 
     study: str
@@ -132,54 +134,56 @@ class Summary:
     unfinished: tuple[Unfinished, ...]
 
 
-def read_summary(folder: Path) -> Summary:
-    """The summary of the study frozen in a folder, as far as it was played. Errors: of `read_study`, `read_results`."""
+def read_summary(folder: Path) -> StudySummary:
+    """Reads the summary of the study frozen in a folder, as far as it was played. Errors: `read_study`,
+    `read_results`.
+    """
     study = read_study(folder)
-    return summary(study, read_results(study, folder))
+    return summarize_study(study, read_results(study, folder))
 
 
-def as_json(found: Summary) -> dict[str, Any]:
-    """The summary as JSON values; what is not known (NaN) is null."""
-    plain: dict[str, Any] = _plain(asdict(found))
-    return plain
+def to_json(study_summary: StudySummary) -> dict[str, Any]:
+    """Converts the summary to JSON values; unknown values (NaN) become null."""
+    json_values: dict[str, Any] = _replace_nan(asdict(study_summary))
+    return json_values
 
 
-def _plain(value: Any) -> Any:
+def _replace_nan(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {str(key): _plain(one) for key, one in value.items()}
+        return {str(key): _replace_nan(child) for key, child in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(one) for one in value]
+        return [_replace_nan(child) for child in value]
     return None if isinstance(value, float) and isnan(value) else value
 
 
-def summary(study: Study, results: Results) -> Summary:
-    """Everything about a study that its results show.
+def summarize_study(study: Study, results: Results) -> StudySummary:
+    """Evaluates the results of a study.
 
     Raises:
         ConfigError: two results of one panel with other tasks.
     """
-    at = _Scores(study, results)
+    scores = _Scores(study, results)
     primary = study.primary
-    difference = at.difference(primary.arm, primary.control)
+    difference = scores.difference(primary.arm, primary.control)
     seeds = list(difference.by_seed.values()) if difference else []
-    reasons = list(_reasons(at, difference))
-    verdict = f"no verdict: {'; '.join(reasons)}" if reasons else _verdict(difference, study.threshold)
-    p = sign_flip(seeds) if 1 <= len(seeds) <= _MOST_SEEDS else None
-    return Summary(
+    reasons = list(_list_reasons(scores, difference))
+    verdict = f"no verdict: {'; '.join(reasons)}" if reasons else _decide(difference, study.threshold)
+    p = sign_flip_p_value(seeds) if 1 <= len(seeds) <= _MAX_SEEDS else None
+    return StudySummary(
         study=study.name,
         digest=study.digest(),
         seeds=study.seeds,
         threshold=study.threshold,
         budget=study.budget,
-        primary=study.described()["primary"],
+        primary=study.describe()["primary"],
         verdict=verdict,
-        sentence=_sentence(study, verdict, difference, p=p),
+        sentence=_format_sentence(study, verdict, difference, p=p),
         difference=difference,
         p=p,
-        room=_room(at),
-        arms=tuple(_arm(at, name) for name in study.names),
-        rates=tuple(_rates(at)),
-        differences=tuple(_differences(at)),
+        room=_covered_share(scores),
+        arms=tuple(_summarize_arm(scores, name) for name in study.arm_names),
+        rates=tuple(_iterate_rates(scores)),
+        differences=tuple(_iterate_differences(scores)),
         unfinished=tuple(_unfinished(study, results)),
     )
 
@@ -194,80 +198,90 @@ class _Scores:
         self.study, self.results = study, results
         self.tasks: dict[str, tuple[tuple[str, str], ...]] = {}
         for (arm, seed), result in results.items():
-            for panel, rows in result.outcomes.items() if isinstance(result, Played) else ():
-                mine = tuple(sorted((task, kind) for task, kind, _ in rows))
-                if self.tasks.setdefault(panel, mine) != mine:
+            for panel, rows in result.outcomes.items() if isinstance(result, ArmResult) else ():
+                panel_tasks = tuple(sorted((task, kind) for task, kind, _ in rows))
+                if self.tasks.setdefault(panel, panel_tasks) != panel_tasks:
                     raise ConfigError(
                         f"{arm} played {panel} with other tasks than the other arms",
                         value=seed,
                         expected="the same tasks for all arms and seeds",
                     )
-        self.panels = sorted(self.tasks, key=panel_place)
+        self.panels = sorted(self.tasks, key=panel_sort_key)
 
     @property
-    def decisive(self) -> list[str]:
-        """The panels of the primary number: those of the primary tiers that the primary arm or its control played."""
+    def decisive_panels(self) -> list[str]:
+        """Returns the panels of the primary number: those of the primary tiers that the primary arm or its control
+        played.
+        """
         primary = self.study.primary
-        both = [r for (arm, _), r in self.results.items() if arm in (primary.arm, primary.control)]
-        known = {panel for result in both if isinstance(result, Played) for panel in result.outcomes}
-        return [panel for panel in self.panels if panel in known and _tier(panel) in primary.tiers]
+        primary_results = [r for (arm, _), r in self.results.items() if arm in (primary.arm, primary.control)]
+        played_panels = {
+            panel for result in primary_results if isinstance(result, ArmResult) for panel in result.outcomes
+        }
+        return [panel for panel in self.panels if panel in played_panels and _tier(panel) in primary.tiers]
 
-    def finished(self, panels: Sequence[str], *arms: str) -> list[int]:
-        """The seeds with which all these arms played all these panels."""
+    def finished_seeds(self, panels: Sequence[str], *arms: str) -> list[int]:
+        """Returns the seeds with which all these arms played all these panels."""
         return [
             seed
             for seed in self.study.seeds
-            if panels and all(self.played(arm, seed, panel) for arm in arms for panel in panels)
+            if panels and all(self.has_outcomes(arm, seed, panel) for arm in arms for panel in panels)
         ]
 
-    def played(self, arm: str, seed: int, panel: str) -> bool:
+    def has_outcomes(self, arm: str, seed: int, panel: str) -> bool:
         result = self.results.get((arm, seed))
-        return isinstance(result, Played) and panel in result.outcomes
+        return isinstance(result, ArmResult) and panel in result.outcomes
 
     def array(self, arm: str, panels: Sequence[str], *, seeds: Sequence[int]) -> NDArray[np.float64]:
-        """`[S, N]` successes of the tasks of these panels, in the order of `self.tasks`."""
+        """Returns the successes `[S, N]` of the tasks of these panels, in the order of `self.tasks`."""
         rows = []
         for seed in seeds:
             result = self.results[arm, seed]
-            outcomes = result.outcomes if isinstance(result, Played) else {}
-            won = {panel: {task: success for task, _, success in outcomes[panel]} for panel in panels}
-            rows.append([float(won[panel][task]) for panel in panels for task, _ in self.tasks[panel]])
+            outcomes = result.outcomes if isinstance(result, ArmResult) else {}
+            successes = {panel: {task: success for task, _, success in outcomes[panel]} for panel in panels}
+            rows.append([float(successes[panel][task]) for panel in panels for task, _ in self.tasks[panel]])
         return np.array(rows, dtype=np.float64)
 
-    def interval(self, scores: NDArray[np.float64], panels: Sequence[str], *, name: str, least: float) -> Interval:
-        """The mean of `[S, N]` scores over worlds, tiers inside a world and tasks counting alike; inside least..1."""
+    def interval(self, scores: NDArray[np.float64], panels: Sequence[str], *, name: str, lower: float) -> Interval:
+        """Computes the mean of `[S, N]` scores with equal weights of worlds, of tiers in a world and of tasks,
+        within bounds.
+        """
         kinds = [kind for panel in panels for _, kind in self.tasks[panel]]
         strata = [panel for panel in panels for _ in self.tasks[panel]]
         rng = sample_rng("study", self.study.digest(), name)
-        one = crossed(
+        estimate = crossed_interval(
             scores.tolist(),
             np.zeros_like(scores).tolist(),
             kinds=kinds,
             strata=strata,
-            weights=_shares(panels),
+            weights=_panel_weights(panels),
             rng=rng,
         )
-        return one if isnan(one.low) else Interval(one.mean, max(least, one.low), min(1.0, one.high), one.n)
+        return (
+            estimate
+            if isnan(estimate.low)
+            else Interval(estimate.mean, max(lower, estimate.low), min(1.0, estimate.high), estimate.n)
+        )
 
     def by_seed(self, scores: NDArray[np.float64], panels: Sequence[str], *, seeds: Sequence[int]) -> dict[int, float]:
-        """The same mean of each seed."""
-        shares, found, begin = _shares(panels), np.zeros(len(scores)), 0
+        """Computes the same mean for each seed."""
+        shares, weighted_sums, begin = _panel_weights(panels), np.zeros(len(scores)), 0
         for panel in panels:
             end = begin + len(self.tasks[panel])
-            found += shares[panel] * scores[:, begin:end].mean(axis=1)
+            weighted_sums += shares[panel] * scores[:, begin:end].mean(axis=1)
             begin = end
-        return {seed: float(value) for seed, value in zip(seeds, found / sum(shares.values()), strict=True)}
+        return {seed: float(value) for seed, value in zip(seeds, weighted_sums / sum(shares.values()), strict=True)}
 
     def difference(
         self, arm: str, against: str, *, panels: Sequence[str] | None = None, world: str = "", tier: str = ""
     ) -> Difference | None:
-        """`arm - against` on these panels (None: those that decide); None where no seed finished both."""
-        panels = self.decisive if panels is None else panels
-        seeds = self.finished(panels, arm, against)
+        """Computes `arm - against` on these panels (None: the decisive ones); None where no seed finished both."""
+        panels = self.decisive_panels if panels is None else panels
+        seeds = self.finished_seeds(panels, arm, against)
         if not seeds:
             return None
         scores = self.array(arm, panels, seeds=seeds) - self.array(against, panels, seeds=seeds)
-        interval = self.interval(scores, panels, name=f"{arm} - {against} {world}/{tier}", least=-1.0)
+        interval = self.interval(scores, panels, name=f"{arm} - {against} {world}/{tier}", lower=-1.0)
         return Difference(
             arm, against, world, tier, scores.shape[1], interval, self.by_seed(scores, panels, seeds=seeds)
         )
@@ -281,8 +295,8 @@ def _tier(panel: str) -> str:
     return panel.rpartition("/")[2]
 
 
-def _shares(panels: Sequence[str]) -> dict[str, float]:
-    """How much each panel counts: every world as much as any other, however many of the tiers it has."""
+def _panel_weights(panels: Sequence[str]) -> dict[str, float]:
+    """Returns the weight of each panel: equal for every world, divided among its tiers."""
     worlds = [_world(panel) for panel in panels]
     return {panel: 1 / worlds.count(_world(panel)) for panel in panels}
 
@@ -290,123 +304,134 @@ def _shares(panels: Sequence[str]) -> dict[str, float]:
 # ---------------------------------------------------------------- parts of the summary
 
 
-def _arm(at: _Scores, name: str) -> ArmSummary:
-    own = [at.results[name, seed] for seed in at.study.seeds if (name, seed) in at.results]
-    played = [result for result in own if isinstance(result, Played)]
-    names = dict.fromkeys(token for result in played for token in result.tokens)
-    seeds, panels = at.finished(at.decisive, name), at.decisive
-    scores = at.array(name, panels, seeds=seeds)
-    question = next(arm.question for arm in at.study.arms if arm.name == name)
+def _summarize_arm(all_scores: _Scores, name: str) -> ArmSummary:
+    arm_results = [
+        all_scores.results[name, seed] for seed in all_scores.study.seeds if (name, seed) in all_scores.results
+    ]
+    finished = [result for result in arm_results if isinstance(result, ArmResult)]
+    names = dict.fromkeys(token for result in finished for token in result.tokens)
+    seeds, panels = all_scores.finished_seeds(all_scores.decisive_panels, name), all_scores.decisive_panels
+    scores = all_scores.array(name, panels, seeds=seeds)
+    question = next(arm.question for arm in all_scores.study.arms if arm.name == name)
     return ArmSummary(
         name,
         question,
-        at.interval(scores, panels, name=name, least=0.0) if seeds else None,
-        at.by_seed(scores, panels, seeds=seeds) if seeds else {},
-        len(played),
-        len(own) - len(played),
-        {token: sum(result.tokens.get(token, 0) for result in played) for token in names},
-        sum(result.cpu_s for result in played),
+        all_scores.interval(scores, panels, name=name, lower=0.0) if seeds else None,
+        all_scores.by_seed(scores, panels, seeds=seeds) if seeds else {},
+        len(finished),
+        len(arm_results) - len(finished),
+        {token: sum(result.tokens.get(token, 0) for result in finished) for token in names},
+        sum(result.cpu_s for result in finished),
     )
 
 
-def _rates(at: _Scores) -> Iterator[Rate]:
-    for panel in at.panels:
-        for name in at.study.names:
-            seeds = at.finished([panel], name)
+def _iterate_rates(all_scores: _Scores) -> Iterator[Rate]:
+    for panel in all_scores.panels:
+        for name in all_scores.study.arm_names:
+            seeds = all_scores.finished_seeds([panel], name)
             if seeds:
-                scores = at.array(name, [panel], seeds=seeds)
-                interval = at.interval(scores, [panel], name=f"{name} {panel}", least=0.0)
+                scores = all_scores.array(name, [panel], seeds=seeds)
+                interval = all_scores.interval(scores, [panel], name=f"{name} {panel}", lower=0.0)
                 yield Rate(name, _world(panel), _tier(panel), scores.shape[1], len(seeds), interval)
 
 
-def _differences(at: _Scores) -> Iterator[Difference]:
-    primary, names = at.study.primary, at.study.names
-    sides = [
-        (primary.arm, other) for other in (primary.control, primary.base) if other in names and other != primary.arm
+def _iterate_differences(all_scores: _Scores) -> Iterator[Difference]:
+    primary, names = all_scores.study.primary, all_scores.study.arm_names
+    primary_pairs = [
+        (primary.arm, reference_arm)
+        for reference_arm in (primary.control, primary.base)
+        if reference_arm in names and reference_arm != primary.arm
     ]
-    others = [(name, primary.control) for name in names if name not in (primary.arm, primary.control)]
-    found = [at.difference(*pair) for pair in (*sides, *others)]
-    for pair in sides:
-        for world in dict.fromkeys(map(_world, at.decisive)):
-            panels = [panel for panel in at.decisive if _world(panel) == world]
-            found.append(at.difference(*pair, panels=panels, world=world))
-        for panel in at.panels:
-            found.append(at.difference(*pair, panels=[panel], world=_world(panel), tier=_tier(panel)))
-    yield from (one for one in found if one is not None)
+    exploratory_pairs = [(name, primary.control) for name in names if name not in (primary.arm, primary.control)]
+    differences = [all_scores.difference(*pair) for pair in (*primary_pairs, *exploratory_pairs)]
+    for pair in primary_pairs:
+        for world in dict.fromkeys(map(_world, all_scores.decisive_panels)):
+            panels = [panel for panel in all_scores.decisive_panels if _world(panel) == world]
+            differences.append(all_scores.difference(*pair, panels=panels, world=world))
+        for panel in all_scores.panels:
+            differences.append(all_scores.difference(*pair, panels=[panel], world=_world(panel), tier=_tier(panel)))
+    yield from (difference for difference in differences if difference is not None)
 
 
-def _room(at: _Scores) -> float | None:
-    primary, panels = at.study.primary, at.decisive
-    if primary.upper not in at.study.names:
+def _covered_share(all_scores: _Scores) -> float | None:
+    primary, panels = all_scores.study.primary, all_scores.decisive_panels
+    if primary.upper not in all_scores.study.arm_names:
         return None
     arms = (primary.arm, primary.control, primary.upper)
-    seeds = at.finished(panels, *arms)
+    seeds = all_scores.finished_seeds(panels, *arms)
     if not seeds:
         return None
     arm, control, upper = (
-        sum(at.by_seed(at.array(name, panels, seeds=seeds), panels, seeds=seeds).values()) / len(seeds) for name in arms
+        sum(all_scores.by_seed(all_scores.array(name, panels, seeds=seeds), panels, seeds=seeds).values()) / len(seeds)
+        for name in arms
     )
     return (arm - control) / (upper - control) if upper > control else None
 
 
 def _unfinished(study: Study, results: Results) -> Iterator[Unfinished]:
-    for arm in study.names:
+    for arm in study.arm_names:
         for seed in study.seeds:
             result = results.get((arm, seed))
             if result is None:
                 yield Unfinished(arm, seed, "not played yet")
-            elif isinstance(result, Failed):
+            elif isinstance(result, ArmFailure):
                 yield Unfinished(arm, seed, f"{result.kind}: {result.message}")
 
 
 # ---------------------------------------------------------------- the verdict
 
 
-def _reasons(at: _Scores, difference: Difference | None) -> Iterator[str]:
-    """Why there is no verdict yet."""
-    study, panels = at.study, at.decisive
+def _list_reasons(all_scores: _Scores, difference: Difference | None) -> Iterator[str]:
+    """Yields the reasons against a verdict."""
+    study, panels = all_scores.study, all_scores.decisive_panels
     for name in (study.primary.arm, study.primary.control):
-        own = {seed: at.results.get((name, seed)) for seed in study.seeds}
-        failed = [seed for seed, result in own.items() if isinstance(result, Failed)]
-        missing = [seed for seed, result in own.items() if result is None]
-        short = [
+        arm_results = {seed: all_scores.results.get((name, seed)) for seed in study.seeds}
+        failed = [seed for seed, result in arm_results.items() if isinstance(result, ArmFailure)]
+        missing = [seed for seed, result in arm_results.items() if result is None]
+        incomplete = [
             seed
-            for seed, result in own.items()
-            if isinstance(result, Played) and not all(panel in result.outcomes for panel in panels)
+            for seed, result in arm_results.items()
+            if isinstance(result, ArmResult) and not all(panel in result.outcomes for panel in panels)
         ]
-        for seeds, what in ((failed, "failed on"), (missing, "is not played yet on"), (short, "lacks a panel on")):
+        for seeds, problem in (
+            (failed, "failed on"),
+            (missing, "is not played yet on"),
+            (incomplete, "lacks a panel on"),
+        ):
             if seeds:
-                yield f"{name} {what} seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+                yield f"{name} {problem} seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
     complete = len(difference.by_seed) if difference else 0
     if not panels:
         yield f"no panel of the tiers {', '.join(study.primary.tiers)} was played"
-    if complete < LEAST_SEEDS:
-        yield f"{complete} complete seed{'' if complete == 1 else 's'}, at least {LEAST_SEEDS} are needed"
+    if complete < MIN_SEEDS:
+        yield f"{complete} complete seed{'' if complete == 1 else 's'}, at least {MIN_SEEDS} are needed"
     elif difference is not None and isnan(difference.interval.low):
         yield "a panel has only one task: there is no interval"
 
 
-def _verdict(difference: Difference | None, threshold: float) -> str:
-    shown = difference is not None and difference.interval.low > 0 and difference.interval.mean >= threshold - _ROUNDING
-    return "improves" if shown else "no difference shown"
+def _decide(difference: Difference | None, threshold: float) -> str:
+    is_improvement = (
+        difference is not None and difference.interval.low > 0 and difference.interval.mean >= threshold - _ROUNDING
+    )
+    return "improves" if is_improvement else "no difference shown"
 
 
-def _sentence(study: Study, verdict: str, difference: Difference | None, *, p: float | None) -> str:
-    arm, control, least = study.primary.arm, study.primary.control, f"{100 * study.threshold:g} points"
+def _format_sentence(study: Study, verdict: str, difference: Difference | None, *, p: float | None) -> str:
+    arm, control, threshold_text = study.primary.arm, study.primary.control, f"{100 * study.threshold:g} points"
     if difference is None:
         return f"N{verdict[1:]}."
-    one, seeds = difference.interval, len(difference.by_seed)
-    found = f"{arm} minus {control} is {100 * one.mean:+.1f} points"
-    if not isnan(one.low):
-        found += f" (95 % interval {100 * one.low:+.1f} to {100 * one.high:+.1f}"
-        found += f", sign-flip p {p:.2g}, {seeds} seeds)" if p is not None else f", {seeds} seeds)"
+    estimate, seeds = difference.interval, len(difference.by_seed)
+    difference_text = f"{arm} minus {control} is {100 * estimate.mean:+.1f} points"
+    if not isnan(estimate.low):
+        difference_text += f" (95 % interval {100 * estimate.low:+.1f} to {100 * estimate.high:+.1f}"
+        difference_text += f", sign-flip p {p:.2g}, {seeds} seeds)" if p is not None else f", {seeds} seeds)"
     if verdict.startswith("no verdict"):
-        return f"N{verdict[1:]}. So far {found}: exploration, not a result."
+        return f"N{verdict[1:]}. So far {difference_text}: exploration, not a result."
     if verdict == "improves":
-        return f"{arm} improves on {control}: {found}, at or above the frozen threshold of {least}."
-    why = "the interval reaches 0 or below"
-    if one.high < 0:
-        why = f"the whole interval lies below 0: {arm} is worse"
-    elif one.low > 0:
-        why = f"the mean is below the frozen threshold of {least}"
-    return f"No difference shown: {found}; {why}."
+        return f"{arm} improves on {control}: {difference_text}, at or above the frozen threshold of {threshold_text}."
+    reason = "the interval reaches 0 or below"
+    if estimate.high < 0:
+        reason = f"the whole interval lies below 0: {arm} is worse"
+    elif estimate.low > 0:
+        reason = f"the mean is below the frozen threshold of {threshold_text}"
+    return f"No difference shown: {difference_text}; {reason}."

@@ -1,14 +1,14 @@
-"""The watcher: evaluates the snapshots of a training, in a process of its own; training never waits for it.
+"""The watcher evaluates the snapshots of a training in a separate process; training never waits for it.
 
-It reads the pointer to the newest snapshot, takes a lease, loads the policy, runs its evaluators, and appends one line
-an evaluator to the run's `evaluations.jsonl` (the run's own `metrics.jsonl` has one writer: the training). A line bears
-the step of the snapshot, whenever it was evaluated:
+It reads the pointer to the newest snapshot, takes a lease, loads the policy, runs its evaluators, and appends
+one line for each evaluator to the run's `evaluations.jsonl` (the run's `metrics.jsonl` has one writer: the
+training). A line holds the step of the snapshot, whenever it was evaluated:
 
     {"at", "time_s", "cpu_s", "kind": "snapshot", "arm": "", "stage": NAME, "step", "snapshot": "step-000123",
      "settings": digest, "seconds", "measures": [{"metric", "value", "low", "high", "n"}, ...]}
 
-or, in place of the measures, `"error": {"kind", "message"}`; a snapshot that cannot be loaded is one line with the
-stage "load". Where evaluating takes longer than the next snapshot, those in between are passed over.
+or, in place of the measures, `"error": {"kind", "message"}`; a snapshot that cannot be loaded is one line with
+the stage "load". Where an evaluation takes longer than the next snapshot, those in between are skipped.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from evolvent.errors import (
     boundary,
 )
 from evolvent.files import append_line
-from evolvent.models.snapshots import Snapshot, lease, newest_snapshot, run_state
+from evolvent.models.snapshots import Snapshot, lease, newest_snapshot, read_run_state
 from evolvent.store.ledger import read_rows
 from evolvent.store.lock import WriterLock
 
@@ -42,22 +42,22 @@ if TYPE_CHECKING:
     from evolvent.engine.asks import Engine
     from evolvent.models.policy import Policy
 
-__all__ = ["FILE", "Watched", "Watcher", "watch"]
+__all__ = ["EVALUATIONS_FILE", "WatchCounts", "Watcher", "watch"]
 
 _log = logging.getLogger(__name__)
-FILE = "evaluations.jsonl"
+EVALUATIONS_FILE = "evaluations.jsonl"
 Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
-    """What a watcher has done.
+class WatchCounts:
+    """Counts of a watcher's work.
 
     Args:
-        evaluated: snapshots to their end, failed evaluators included.
-        skipped: snapshots that were published and passed over.
-        broken: snapshots that could not be read.
-        failed: evaluations that ended with an error.
+        evaluated: Snapshots that were evaluated, failed evaluators included.
+        skipped: Published snapshots that were skipped.
+        broken: Snapshots that could not be read.
+        failed: Evaluations that ended with an error.
     """
 
     evaluated: int = 0
@@ -67,16 +67,16 @@ class Watched:
 
 
 class Watcher:
-    """Evaluates the newest snapshot whenever it is told to: `once` after every snapshot is the synchronous mode.
+    """Evaluates the newest snapshot on request: calling `once` after every snapshot is the synchronous mode.
 
     Used in a `with` statement: one watcher a run at a time.
 
     Args:
-        run: the folder of the run.
-        evaluators: what is measured, in this order.
-        device: where the model runs.
-        slots, context: texts that are worked on at once, and most tokens of one (none: what the model takes).
-        on_row: is handed every line that is appended.
+        run: Folder of the run.
+        evaluators: Evaluators, in order.
+        device: Device of the model.
+        slots, context: Number of simultaneous texts, and maximum tokens of a text (none: the model's limit).
+        on_row: Called with every appended line.
     Raises:
         ConfigError: no such run, no evaluators, or two of one name. Locked: the run is watched already.
         CorruptRecord: earlier evaluations that cannot be read.
@@ -97,7 +97,7 @@ class Watcher:
             raise ConfigError("evaluators need names of their own", value=names, expected="one or more names")
         if not run.is_dir():
             raise ConfigError("there is no run to watch", value=str(run), expected="the folder of a run")
-        self.run, self.did = run, Watched()
+        self.run, self.did = run, WatchCounts()
         self._evaluators, self._on_row = tuple(evaluators), on_row
         self._device, self._slots, self._context = device, slots, context
         self._engine: Engine | None = None
@@ -105,7 +105,7 @@ class Watcher:
         self._began = time.monotonic()
         self._done: set[tuple[object, ...]] = {
             (row.get("snapshot"), row.get("step"), row.get("stage"), row.get("settings"))
-            for row in read_rows(run / FILE)
+            for row in read_rows(run / EVALUATIONS_FILE)
             if "measures" in row
         }
         try:
@@ -124,11 +124,11 @@ class Watcher:
         self.close()
 
     def close(self) -> None:
-        """Let others watch the run; a second time does nothing."""
+        """Releases the run for other watchers; repeated calls have no effect."""
         self._lock.release()
 
-    def once(self) -> bool:
-        """Evaluate the newest snapshot, unless that was done; returns whether there was anything new.
+    def evaluate_newest(self) -> bool:
+        """Evaluates the newest snapshot, unless that was done; returns whether it was new.
 
         A snapshot that cannot be read, and an evaluator that fails, are noted and counted, and others go on.
 
@@ -136,68 +136,70 @@ class Watcher:
             NoSpace, StoreUnavailable: a line cannot be written. MissingExtra: torch is not installed.
         """
         try:
-            pointed = newest_snapshot(self.run)
+            newest = newest_snapshot(self.run)
         except EvolventError as error:
             _log.warning("%s", error)  # the next snapshot writes the pointer anew
             return False
-        if pointed is None or pointed == self._seen:
+        if newest is None or newest == self._seen:
             return False
-        before, self._seen = self._seen, pointed
+        previous, self._seen = self._seen, newest
         try:
             with lease(self.run) as snapshot:
                 self._seen = snapshot
-                self._count(skipped=max(0, snapshot.serial - before.serial - 1) if before else 0)
-                todo = [one for one in self._evaluators if self._key(snapshot, one) not in self._done]
-                if todo:
-                    self._evaluate(snapshot, todo)
+                self._count(skipped=max(0, snapshot.serial - previous.serial - 1) if previous else 0)
+                pending = [
+                    evaluator for evaluator in self._evaluators if self._key(snapshot, evaluator) not in self._done
+                ]
+                if pending:
+                    self._evaluate(snapshot, pending)
         except (CheckpointError, ConfigError, EngineError, SafetyError) as error:
-            self._broken(self._seen, error)
+            self._record_broken(self._seen, error)
         return True
 
     def _evaluate(self, snapshot: Snapshot, evaluators: Sequence[Evaluator]) -> None:
-        policy, engine = self._loaded(snapshot)
+        policy, engine = self._load(snapshot)
         for evaluator in evaluators:
-            began = time.monotonic()
-            found: dict[str, Any]
+            start_time = time.monotonic()
+            outcome: dict[str, Any]
             try:
                 with boundary(EvolventError, f"the evaluator {evaluator.name!r} failed"):
-                    found = {"measures": [asdict(measure) for measure in evaluator.measure(policy, engine)]}
+                    outcome = {"measures": [asdict(measure) for measure in evaluator.measure(policy, engine)]}
             except MissingExtra:
                 raise
             except EvolventError as error:
                 _log.warning("%s at step %d: %s", evaluator.name, snapshot.step, error)
-                found = {"error": _told(error)}
+                outcome = {"error": _error_row(error)}
                 self._count(failed=1)
             self._append(
                 snapshot,
                 evaluator.name,
                 {
                     "settings": _digest(evaluator),
-                    "seconds": round(time.monotonic() - began, 3),
-                    **found,
+                    "seconds": round(time.monotonic() - start_time, 3),
+                    **outcome,
                 },
             )
-            if "measures" in found:
+            if "measures" in outcome:
                 self._done.add(self._key(snapshot, evaluator))
         self._count(evaluated=1)
 
-    def _loaded(self, snapshot: Snapshot) -> tuple[Policy, Engine]:
+    def _load(self, snapshot: Snapshot) -> tuple[Policy, Engine]:
         from evolvent.engine.fitting import engine_for
         from evolvent.models.policy import load_policy
 
-        before, self._engine = self._engine, None  # one that fails to take the weights is not used again
+        previous_engine, self._engine = self._engine, None  # one that fails to take the weights is not used again
         with boundary(Incomplete, "a snapshot that cannot be loaded", step=snapshot.step):
             policy = load_policy(snapshot.path, context=self._context)
             policy.model.to(self._device)
-            self._engine = engine_for(policy, slots=self._slots, engine=before)
+            self._engine = engine_for(policy, slots=self._slots, engine=previous_engine)
         return policy, self._engine
 
-    def _broken(self, snapshot: Snapshot, error: EvolventError) -> None:
+    def _record_broken(self, snapshot: Snapshot, error: EvolventError) -> None:
         _log.warning("the snapshot of step %d is passed over: %s", snapshot.step, error)
         self._count(broken=1)
-        self._append(snapshot, "load", {"error": _told(error)})
+        self._append(snapshot, "load", {"error": _error_row(error)})
 
-    def _append(self, snapshot: Snapshot, stage: str, found: Row) -> None:
+    def _append(self, snapshot: Snapshot, stage: str, outcome: Row) -> None:
         row = {
             "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "time_s": round(time.monotonic() - self._began, 3),
@@ -207,9 +209,9 @@ class Watcher:
             "stage": stage,
             "step": snapshot.step,
             "snapshot": snapshot.path.name,
-            **found,
+            **outcome,
         }
-        append_line(self.run / FILE, row)
+        append_line(self.run / EVALUATIONS_FILE, row)
         self._on_row(row)
 
     def _count(self, **more: int) -> None:
@@ -219,31 +221,35 @@ class Watcher:
         return snapshot.path.name, snapshot.step, evaluator.name, _digest(evaluator)
 
 
-def watch(watcher: Watcher, *, poll_s: float = 2.0, idle_s: float | None = None) -> Watched:
-    """Evaluate snapshots as they come, the newest first, until the run says that it has ended.
+def watch(watcher: Watcher, *, poll_s: float = 2.0, idle_s: float | None = None) -> WatchCounts:
+    """Runs a watcher on snapshots as they come, the newest first, until the run has ended.
 
-    A run that was killed says that it goes on: it may be resumed, and is waited for.
+    A killed run still counts as running: it may be resumed, and is waited for.
 
     Args:
-        poll_s: how often the pointer is looked at.
-        idle_s: also end when no new snapshot has come for so long.
+        watcher: The watcher.
+        poll_s: Seconds between looks at the pointer.
+        idle_s: Maximum seconds without a new snapshot; None: unlimited.
     Raises:
-        ConfigError: a pause that is not positive. Others: see `Watcher.once`.
+        ConfigError: a pause that is not positive. Others: see `Watcher.evaluate_newest`.
     """
     if not poll_s > 0:
         raise ConfigError("a watcher that never pauses", value=poll_s, expected="poll_s above 0")
-    last = time.monotonic()
+    last_time = time.monotonic()
     while True:
-        ended = run_state(watcher.run) not in (None, "running")  # asked first: the last snapshot came before the end
-        if watcher.once():
-            last = time.monotonic()
-        elif ended or (idle_s is not None and time.monotonic() - last > idle_s):
+        is_ended = read_run_state(watcher.run) not in (
+            None,
+            "running",
+        )  # asked first: the last snapshot came before the end
+        if watcher.evaluate_newest():
+            last_time = time.monotonic()
+        elif is_ended or (idle_s is not None and time.monotonic() - last_time > idle_s):
             return watcher.did
         else:
             time.sleep(poll_s)
 
 
-def _told(error: EvolventError) -> dict[str, str]:
+def _error_row(error: EvolventError) -> dict[str, str]:
     return {"kind": type(error).__name__, "message": str(error)}
 
 

@@ -1,4 +1,4 @@
-"""Who plays: an expert, chance, a policy of ours, or a model behind an endpoint; the same settings everywhere."""
+"""Settings and setup of the agent that plays: an expert, a random agent, a policy, or a model behind an endpoint."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from pydantic import Field, SecretStr, model_validator
 from evolvent.agents.base import Agent
 from evolvent.agents.plain import Expert, Random
 from evolvent.bench.suite import Player
-from evolvent.cli.memory_agents import Remembered, remembering
+from evolvent.cli.memory_agents import MemoryConfig, make_memory_agent
 from evolvent.cli.progress import Progress
-from evolvent.cli.registry import needs_train, policy
-from evolvent.cli.settings import OverWorlds
+from evolvent.cli.registry import require_train_extra, resolve_policy
+from evolvent.cli.settings import WorldsConfig
 from evolvent.config import Config
 from evolvent.engine.servers import ServerDialect, endpoint_type
 from evolvent.rollout.collect import collect
@@ -28,22 +28,33 @@ from evolvent.worlds.base import World
 if TYPE_CHECKING:
     from evolvent.engine.asks import Engine
 
-__all__ = ["PlayedBy", "PlayedByOverWorlds", "Playing", "Spent", "kept", "playing", "resumed"]
+__all__ = [
+    "AgentConfig",
+    "AgentSetup",
+    "TokenUsage",
+    "WorldsAgentConfig",
+    "prepare_agent",
+    "resume_collection",
+    "store_episodes",
+]
 
 
-_LONGEST = {"policy": 32, "endpoint": 512}  # tokens of an action; an endpoint's reply holds its reasoning too
-_KEY = "OPENAI_API_KEY"
+_DEFAULT_MAX_TOKENS = {
+    "policy": 32,
+    "endpoint": 512,
+}  # tokens of an action; an endpoint's reply holds its reasoning too
+_KEY_VARIABLE = "OPENAI_API_KEY"
 
 
-class PlayedBy(Config):
-    """The settings of everything that one agent plays."""
+class AgentConfig(Config):
+    """Settings of the agent that plays all episodes of a command."""
 
     agent: Literal["expert", "random", "policy", "endpoint"] = Field(default="expert", description="who plays")
     policy: str = Field(default="xs", description="for the agent policy: a size, a model folder, or a run")
     endpoint: str = Field(default="", description="for the agent endpoint: its URL, as http://127.0.0.1:8000/v1")
     model: str = Field(default="", description="for the agent endpoint: the model to ask there")
     dialect: ServerDialect = Field(default="openai", description="for the agent endpoint: what it speaks")
-    key_env: str = Field(default=_KEY, description="the environment variable that holds the endpoint's key")
+    key_env: str = Field(default=_KEY_VARIABLE, description="the environment variable that holds the endpoint's key")
     tokens: bool = Field(default=False, description="demand token ids and log-probabilities of the endpoint")
     processed: bool = Field(
         default=False, description="its log-probabilities are of what was sampled from: evolvent, vLLM if told to"
@@ -55,27 +66,27 @@ class PlayedBy(Config):
     threads: int = Field(default=1, ge=1, description="threads of torch")
 
     @model_validator(mode="after")
-    def _named(self) -> PlayedBy:
+    def _check_endpoint(self) -> AgentConfig:
         if self.agent == "endpoint" and not (self.endpoint and self.model):
             raise ValueError("the agent endpoint needs --endpoint URL and --model NAME")
         return self
 
 
-class PlayedByOverWorlds(OverWorlds, PlayedBy):
-    """The settings of what one agent plays in worlds that are named."""
+class WorldsAgentConfig(WorldsConfig, AgentConfig):
+    """Settings of an agent that plays in worlds which the command names."""
 
-    shown: Remembered = Field(default_factory=Remembered, description="what it is shown of a memory of steps")
+    memory: MemoryConfig = Field(default_factory=MemoryConfig, description="what it is shown of a memory of steps")
 
     @model_validator(mode="after")
-    def _asked(self) -> PlayedByOverWorlds:
-        if self.shown.memory is not None and self.agent not in ("policy", "endpoint"):
-            raise ValueError(f"--shown.memory is for the agents policy and endpoint, not for {self.agent}")
+    def _check_memory(self) -> WorldsAgentConfig:
+        if self.memory.folder is not None and self.agent not in ("policy", "endpoint"):
+            raise ValueError(f"--memory.folder is for the agents policy and endpoint, not for {self.agent}")
         return self
 
 
 @dataclass(frozen=True)
-class Spent:
-    """Tokens so far: computed here, read by an endpoint, written by an endpoint."""
+class TokenUsage:
+    """Tokens used so far: computed in this process, read by an endpoint, and written by an endpoint."""
 
     computed: int = 0
     prompted: int = 0
@@ -83,42 +94,45 @@ class Spent:
 
 
 @dataclass(frozen=True)
-class Playing:
-    """An agent ready to play.
+class AgentSetup:
+    """An agent that is ready to play.
 
     Args:
-        agent, engine: what `collect` takes.
-        player: how results name it.
-        spent: what it has cost so far.
+        agent: the agent, as `collect` takes it.
+        engine: the engine that serves its policy; None: it needs none.
+        player: the player's name and facts in results.
+        usage: returns the tokens used so far.
     """
 
     agent: Agent
     engine: Engine | None
     player: Player
-    spent: Callable[[], Spent] = Spent
+    usage: Callable[[], TokenUsage] = TokenUsage
 
 
 @contextmanager
-def playing(config: PlayedBy, worlds: Mapping[str, World], *, verb: str) -> Iterator[Playing]:
-    """The agent that the settings name; what it holds is given back at the end.
+def prepare_agent(config: AgentConfig, worlds: Mapping[str, World], *, verb: str) -> Iterator[AgentSetup]:
+    """Yields the agent that the settings select; its resources are released at the end.
 
     Args:
-        verb: of the command, for the sentence that names a missing extra.
+        worlds: the worlds by name.
+        verb: the command, for the error message about a missing extra.
     Raises:
-        MissingExtra: a policy without torch. ConfigError, Incomplete, VocabularyMismatch: a policy that cannot play.
+        MissingExtra: a policy without torch.
+        ConfigError, Incomplete, VocabularyMismatch: a policy that cannot play.
         EndpointError: an endpoint that does not answer.
     """
     if config.agent == "policy":
-        yield _policy(config, worlds, verb)
+        yield _prepare_policy_agent(config, worlds, verb)
     elif config.agent == "endpoint":
-        with _endpoint(config) as found:
-            yield found
+        with _prepare_endpoint_agent(config) as agent_setup:
+            yield agent_setup
     else:
-        yield Playing(Expert() if config.agent == "expert" else Random(), None, Player(config.agent, config.agent))
+        yield AgentSetup(Expert() if config.agent == "expert" else Random(), None, Player(config.agent, config.agent))
 
 
-def _policy(config: PlayedBy, worlds: Mapping[str, World], verb: str) -> Playing:
-    needs_train(f"evolvent {verb} --agent policy")
+def _prepare_policy_agent(config: AgentConfig, worlds: Mapping[str, World], verb: str) -> AgentSetup:
+    require_train_extra(f"evolvent {verb} --agent policy")
     import torch
 
     from evolvent.agents.language import LanguageAgent
@@ -126,105 +140,115 @@ def _policy(config: PlayedBy, worlds: Mapping[str, World], verb: str) -> Playing
     from evolvent.engine.fitting import engine_for
 
     torch.set_num_threads(config.threads)
-    chosen = policy(config.policy, list(worlds.values()), seed=config.seed)
-    longest = config.max_tokens or _LONGEST["policy"]
-    agent: Agent = LanguageAgent(chosen, Sampling(temperature=config.temperature), max_tokens=longest)
-    engine = engine_for(chosen, slots=config.slots)
-    about: dict[str, Json] = {
+    loaded_policy = resolve_policy(config.policy, list(worlds.values()), seed=config.seed)
+    max_tokens = config.max_tokens or _DEFAULT_MAX_TOKENS["policy"]
+    agent: Agent = LanguageAgent(loaded_policy, Sampling(temperature=config.temperature), max_tokens=max_tokens)
+    engine = engine_for(loaded_policy, slots=config.slots)
+    facts: dict[str, Json] = {
         "policy": config.policy,
-        "version": chosen.version,
+        "version": loaded_policy.version,
         "temperature": config.temperature,
-        "max_tokens": longest,
+        "max_tokens": max_tokens,
     }
-    if (shown := _shown(config)) is not None:
-        agent, more = remembering(chosen, shown, temperature=config.temperature, longest=config.max_tokens)
-        about |= more
-    return Playing(agent, engine, Player(config.policy, "policy", about), lambda: Spent(engine.usage.computed))
+    if (memory_config := _memory_config(config)) is not None:
+        agent, memory_facts = make_memory_agent(
+            loaded_policy, memory_config, temperature=config.temperature, max_tokens=config.max_tokens
+        )
+        facts |= memory_facts
+    return AgentSetup(agent, engine, Player(config.policy, "policy", facts), lambda: TokenUsage(engine.usage.computed))
 
 
-def _shown(config: PlayedBy) -> Remembered | None:
-    """What the agent is shown of a memory; None: nothing."""
-    shown = config.shown if isinstance(config, PlayedByOverWorlds) else None
-    return None if shown is None or shown.memory is None else shown
+def _memory_config(config: AgentConfig) -> MemoryConfig | None:
+    """Returns the memory settings of the agent; None: the agent uses no memory."""
+    memory_config = config.memory if isinstance(config, WorldsAgentConfig) else None
+    return None if memory_config is None or memory_config.folder is None else memory_config
 
 
 @contextmanager
-def _endpoint(config: PlayedBy) -> Iterator[Playing]:
+def _prepare_endpoint_agent(config: AgentConfig) -> Iterator[AgentSetup]:
     from evolvent.agents.chat import ChatAgent
     from evolvent.engine.asks import Sampling
 
     key = os.environ.get(config.key_env)
     secret = SecretStr(key) if key else None
-    speaking = endpoint_type(config.dialect)
-    with speaking(config.endpoint, config.model, key=secret, tokens=config.tokens, processed=config.processed) as asked:
-        asked.check()
-        longest = config.max_tokens or _LONGEST["endpoint"]
-        agent: Agent = ChatAgent(asked, Sampling(temperature=config.temperature), max_tokens=longest)
-        about: dict[str, Json] = {"model": config.model, "temperature": config.temperature, "max_tokens": longest}
-        if (shown := _shown(config)) is not None:
-            agent, more = remembering(asked, shown, temperature=config.temperature, longest=config.max_tokens)
-            about |= more
+    endpoint_class = endpoint_type(config.dialect)
+    with endpoint_class(
+        config.endpoint, config.model, key=secret, tokens=config.tokens, processed=config.processed
+    ) as endpoint:
+        endpoint.check()
+        max_tokens = config.max_tokens or _DEFAULT_MAX_TOKENS["endpoint"]
+        agent: Agent = ChatAgent(endpoint, Sampling(temperature=config.temperature), max_tokens=max_tokens)
+        facts: dict[str, Json] = {"model": config.model, "temperature": config.temperature, "max_tokens": max_tokens}
+        if (memory_config := _memory_config(config)) is not None:
+            agent, memory_facts = make_memory_agent(
+                endpoint, memory_config, temperature=config.temperature, max_tokens=config.max_tokens
+            )
+            facts |= memory_facts
 
-        def spent() -> Spent:
-            return Spent(0, asked.usage.prompt, asked.usage.completion)
+        def read_usage() -> TokenUsage:
+            return TokenUsage(0, endpoint.usage.prompt, endpoint.usage.completion)
 
-        yield Playing(agent, None, Player(config.model, "endpoint", about), spent)
+        yield AgentSetup(agent, None, Player(config.model, "endpoint", facts), read_usage)
 
 
-def resumed(
+def resume_collection(
     world: World,
-    names: Mapping[Start, str],
-    by: Playing,
+    names_by_start: Mapping[Start, str],
+    agent_setup: AgentSetup,
     *,
     store: Store,
     progress: Progress,
-    config: PlayedBy,
+    config: AgentConfig,
     label: str,
 ) -> list[Trajectory]:
-    """The episodes of a world under these names: those that the store holds, and those that are missing, played now.
+    """Returns the episodes of a world under the given names: stored ones are reused, missing ones are played now.
 
-    What was lost to a failure is played again, under its name with `~` and the number of tries behind it.
+    An episode that ended with an error is played again, under its name followed by `~` and the number of earlier
+    tries.
+
+    Args:
+        names_by_start: the trajectory name of each start.
     """
-    done: dict[str, Trajectory] = {}
+    finished: dict[str, Trajectory] = {}
     tries: Counter[str] = Counter()
-    for one in store.trajectories(where={"world": world.name}):
-        name = one.id.partition("~")[0]
+    for trajectory in store.trajectories(filters={"world": world.name}):
+        name = trajectory.id.partition("~")[0]
         tries[name] += 1
-        if one.error is None:
-            done[name] = one
-    todo = [start for start, name in names.items() if name not in done]
+        if trajectory.error is None:
+            finished[name] = trajectory
+    remaining_starts = [start for start, name in names_by_start.items() if name not in finished]
 
-    def called(start: Start) -> str:
-        name = names[start]
+    def name_of(start: Start) -> str:
+        name = names_by_start[start]
         return f"{name}~{tries[name]}" if tries[name] else name
 
     episodes = collect(
         {world.name: world},
-        todo,
-        by.agent,
-        engine=by.engine,
+        remaining_starts,
+        agent_setup.agent,
+        engine=agent_setup.engine,
         seed=config.seed,
         slots=config.slots,
-        name=called,
+        name=name_of,
     )
-    with closing(episodes) as played:
+    with closing(episodes) as episode_stream:
         return [
-            *(done[name] for name in names.values() if name in done),
-            *kept(played, store, progress, count=len(todo), label=label),
+            *(finished[name] for name in names_by_start.values() if name in finished),
+            *store_episodes(episode_stream, store, progress, count=len(remaining_starts), label=label),
         ]
 
 
-def kept(
-    played: Iterator[Trajectory], store: Store, progress: Progress, *, count: int, label: str = "collect"
+def store_episodes(
+    trajectories: Iterator[Trajectory], store: Store, progress: Progress, *, count: int, label: str = "collect"
 ) -> Iterator[Trajectory]:
-    """Store every episode as it ends, show how far it is, and hand it on."""
-    wins = scored = steps = 0
+    """Stores each episode when it ends, reports the progress, and yields it."""
+    num_wins = num_scored = num_steps = 0
     progress.begin("collect", label, count)
-    for number, trajectory in enumerate(played, 1):
+    for number, trajectory in enumerate(trajectories, 1):
         store.append(trajectory)
-        wins, scored = wins + bool(trajectory.success), scored + (trajectory.success is not None)
-        steps += len(trajectory.steps)
-        share = {"success": wins / scored} if scored else {}
-        progress.note({"episodes": number, "env_steps": steps, **share})
+        num_wins, num_scored = num_wins + bool(trajectory.success), num_scored + (trajectory.success is not None)
+        num_steps += len(trajectory.steps)
+        success_metric = {"success": num_wins / num_scored} if num_scored else {}
+        progress.update({"episodes": number, "env_steps": num_steps, **success_metric})
         yield trajectory
     progress.end()

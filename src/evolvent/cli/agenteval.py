@@ -13,30 +13,39 @@ from typing import Literal
 from pydantic import Field
 from rich.console import Console, RenderableType
 
-from evolvent.bench.suite import Contest, Measured, Player, Sheet, contests, measure, overall, read_sheet
-from evolvent.cli.agent_options import PlayedByOverWorlds, Playing, kept, playing
-from evolvent.cli.console import rate, table
+from evolvent.bench.suite import (
+    PanelResult,
+    PanelSpec,
+    Player,
+    Sheet,
+    list_panels,
+    overall_success,
+    read_sheet,
+    summarize_panel,
+)
+from evolvent.cli.agent_options import AgentSetup, WorldsAgentConfig, prepare_agent, store_episodes
+from evolvent.cli.console import format_rate, render_table
 from evolvent.cli.progress import Progress
-from evolvent.cli.record import Record, new_folder, recorded, versions
-from evolvent.cli.registry import worlds
-from evolvent.cli.settings import Command, read_given
+from evolvent.cli.record import RunRecord, choose_run_folder, collect_versions, record_run
+from evolvent.cli.registry import load_worlds
+from evolvent.cli.settings import Command, parse_command
 from evolvent.rollout.collect import collect
 from evolvent.rollout.episode import Limits
 from evolvent.store.store import Store
 from evolvent.trajectory import Start, trajectory_name
-from evolvent.view.escape import clip, plain
+from evolvent.view.escape import clip, show_hidden
 from evolvent.worlds.panel import digest
 
-__all__ = ["COMMAND", "AgentEval", "run"]
+__all__ = ["COMMAND", "AgentEvalConfig", "run"]
 
 
-class AgentEval(PlayedByOverWorlds):
-    """Everything that can be chosen about `evolvent bench agent-eval`."""
+class AgentEvalConfig(WorldsAgentConfig):
+    """Settings of `evolvent bench agent-eval`."""
 
     worlds: tuple[str, ...] = Field(default=("all",), description="the worlds to act in; all: every embedded one")
     temperature: float = Field(default=0.0, ge=0, description="of the policy; 0: the likeliest token")
     name: str = Field(default="", description="how tables call the agent; none: what plays")
-    to: Path | None = Field(default=None, description="folder of the run; none: the next runs/agent-eval-N")
+    output_dir: Path | None = Field(default=None, description="folder of the run; none: the next runs/agent-eval-N")
     sheet: Path | None = Field(default=None, description="also write the results file here")
     split: Literal["dev", "test"] = Field(default="test", description="whose panels are played")
     tiers: tuple[str, ...] = Field(default=(), description="the tiers that are played; none: all")
@@ -47,110 +56,128 @@ class AgentEval(PlayedByOverWorlds):
 COMMAND = Command(
     "bench agent-eval",
     "Play the test panels of all worlds with one agent: a table, and a results file to share.",
-    AgentEval,
+    AgentEvalConfig,
     resumes=True,
 )
 
 
-def run(words: Sequence[str], console: Console) -> int:
-    """Measure an agent; returns the exit code: 1 where an episode could not be scored."""
-    given = read_given(COMMAND, words, console)
-    if given is None:
+def run(argv: Sequence[str], console: Console) -> int:
+    """Measures an agent; returns the exit code: 1 where an episode could not be scored."""
+    args = parse_command(COMMAND, argv, console)
+    if args is None:
         return 0
-    config = given.config
-    made = worlds(config.worlds)
-    panels = contests(
-        made, split=config.split, tiers=config.tiers, limit=config.limit, own_horizons=config.horizons == "own"
+    config = args.config
+    worlds_by_name = load_worlds(config.worlds)
+    panels = list_panels(
+        worlds_by_name,
+        split=config.split,
+        tiers=config.tiers,
+        limit=config.limit,
+        own_horizons=config.horizons == "own",
     )
-    with playing(config, made, verb=COMMAND.verb) as by:
-        folder = given.resume or new_folder("agent-eval", config.to)
+    with prepare_agent(config, worlds_by_name, verb=COMMAND.verb) as agent_setup:
+        folder = args.resume or choose_run_folder("agent-eval", config.output_dir)
         file = folder / "agent-eval.json"
         with Store.open(folder / "trajectories", writing=True) as store:
-            with recorded(folder, Record(COMMAND.verb, config, config.seed)), Progress(console) as progress:
-                sheet = Sheet(_player(by, config), config.seed, _now(), versions(), _finished(file, panels))
+            with record_run(folder, RunRecord(COMMAND.verb, config, config.seed)), Progress(console) as progress:
+                sheet = Sheet(
+                    _named_player(agent_setup, config),
+                    config.seed,
+                    _format_time(),
+                    collect_versions(),
+                    _read_finished_rows(file, panels),
+                )
                 for panel in panels[len(sheet.panels) :]:
-                    row = _measured(panel, by, store, progress=progress, config=config)
+                    row = _measure_panel(panel, agent_setup, store, progress=progress, config=config)
                     sheet = replace(sheet, panels=(*sheet.panels, row))
                     sheet.write(file)
-            lost = _lost(store)
+            error_counts = _count_errors(store)
     if config.sheet is not None:
         sheet.write(config.sheet)
-    console.print(_table(console, sheet))
-    for message, count in lost.most_common(3):
-        console.print(plain(f"{count} not scored, {clip(message, 300)}"), soft_wrap=True)
-    console.print(_sentence(sheet), soft_wrap=True)
-    console.print(plain(f"results {config.sheet or file}"), soft_wrap=True)
+    console.print(_build_table(console, sheet))
+    for message, count in error_counts.most_common(3):
+        console.print(show_hidden(f"{count} not scored, {clip(message, 300)}"), soft_wrap=True)
+    console.print(_summarize(sheet), soft_wrap=True)
+    console.print(show_hidden(f"results {config.sheet or file}"), soft_wrap=True)
     return 1 if any(row.errors for row in sheet.panels) else 0
 
 
-def _player(by: Playing, config: AgentEval) -> Player:
-    return replace(by.player, name=config.name) if config.name else by.player
+def _named_player(agent_setup: AgentSetup, config: AgentEvalConfig) -> Player:
+    return replace(agent_setup.player, name=config.name) if config.name else agent_setup.player
 
 
-def _now() -> str:
+def _format_time() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
-def _finished(file: Path, panels: Sequence[Contest]) -> tuple[Measured, ...]:
-    """The rows that an interrupted evaluation left: as many as are first of the panels and have every score."""
+def _read_finished_rows(file: Path, panels: Sequence[PanelSpec]) -> tuple[PanelResult, ...]:
+    """Returns the leading rows of an interrupted evaluation that match their panels and have every score."""
     if not file.exists():
         return ()
     rows = read_sheet(file).panels
-    same = [row.digest == digest(panel.tasks) and not row.errors for row, panel in zip(rows, panels, strict=False)]
-    return rows[: same.index(False) if False in same else len(same)]
+    is_valid = [row.digest == digest(panel.tasks) and not row.errors for row, panel in zip(rows, panels, strict=False)]
+    return rows[: is_valid.index(False) if False in is_valid else len(is_valid)]
 
 
-def _lost(store: Store) -> Counter[str]:
-    """Why tasks have no score, and how many each time: of what was played again only the last try counts."""
-    last = {one.task.id: one.error for one in store.trajectories()}
-    return Counter(f"{error.kind}: {error.message.partition('; got ')[0]}" for error in last.values() if error)
+def _count_errors(store: Store) -> Counter[str]:
+    """Counts the errors of unscored tasks by message; only the last try of a task counts."""
+    last_errors = {trajectory.task.id: trajectory.error for trajectory in store.trajectories()}
+    return Counter(f"{error.kind}: {error.message.partition('; got ')[0]}" for error in last_errors.values() if error)
 
 
-def _measured(panel: Contest, by: Playing, store: Store, *, progress: Progress, config: AgentEval) -> Measured:
-    """Play what the store does not hold yet of one panel; seconds and tokens are those of this panel alone."""
-    own = {task.id for task in panel.tasks}
-    kept_before = [one for one in store.trajectories(where={"world": panel.world.name}) if one.task.id in own]
-    done = [one for one in kept_before if one.error is None]
-    known = {one.task.id for one in done}
-    tries = Counter(one.task.id for one in kept_before)
-    todo = [start for start in panel.starts() if start.task.id not in known]
+def _measure_panel(
+    panel: PanelSpec, agent_setup: AgentSetup, store: Store, *, progress: Progress, config: AgentEvalConfig
+) -> PanelResult:
+    """Plays the episodes of a panel that the store lacks; seconds and tokens are those of this panel alone."""
+    task_ids = {task.id for task in panel.tasks}
+    stored = [
+        trajectory
+        for trajectory in store.trajectories(filters={"world": panel.world.name})
+        if trajectory.task.id in task_ids
+    ]
+    finished = [trajectory for trajectory in stored if trajectory.error is None]
+    finished_ids = {trajectory.task.id for trajectory in finished}
+    tries = Counter(trajectory.task.id for trajectory in stored)
+    remaining_starts = [start for start in panel.starts() if start.task.id not in finished_ids]
 
-    def name(start: Start) -> str:
-        """Its id; what was lost to a failure is played again under another one."""
-        first = trajectory_name(start, "agent-eval")
-        return f"{first}~{tries[start.task.id]}" if tries[start.task.id] else first
+    def name_of(start: Start) -> str:
+        """Returns the trajectory name of a start; a repeated episode gets a new one."""
+        base_name = trajectory_name(start, "agent-eval")
+        return f"{base_name}~{tries[start.task.id]}" if tries[start.task.id] else base_name
 
-    began, before = time.monotonic(), by.spent()
+    start_time, usage_before = time.monotonic(), agent_setup.usage()
     episodes = collect(
         {panel.world.name: panel.world},
-        todo,
-        by.agent,
-        engine=by.engine,
+        remaining_starts,
+        agent_setup.agent,
+        engine=agent_setup.engine,
         seed=config.seed,
         slots=config.slots,
         limits=Limits(horizon=panel.horizon),
-        name=name,
+        name=name_of,
     )
-    with closing(episodes) as played:
-        done += kept(played, store, progress, count=len(todo), label=panel.name)
-    now, wall_s = by.spent(), round(time.monotonic() - began, 3)
-    return measure(
+    with closing(episodes) as episode_stream:
+        finished += store_episodes(episode_stream, store, progress, count=len(remaining_starts), label=panel.name)
+    usage, wall_s = agent_setup.usage(), round(time.monotonic() - start_time, 3)
+    return summarize_panel(
         panel,
-        done,
+        finished,
         wall_s=wall_s,
-        computed=now.computed - before.computed,
-        prompted=now.prompted - before.prompted,
-        completed=now.completed - before.completed,
+        computed=usage.computed - usage_before.computed,
+        prompted=usage.prompted - usage_before.prompted,
+        completed=usage.completed - usage_before.completed,
     )
 
 
-def _table(console: Console, sheet: Sheet) -> RenderableType:
+def _build_table(console: Console, sheet: Sheet) -> RenderableType:
     columns = ("panel", "tasks", "steps", "won, %", "95 %", "score", "tokens", "s")
     rows = []
     for row in sheet.panels:
-        found = row.success
-        mean = None if found is None else f"{100 * found.mean:.1f}"
-        ends = f"{row.errors} not scored" if found is None else f"{100 * found.low:.1f} to {100 * found.high:.1f}"
+        success = row.success
+        mean = None if success is None else f"{100 * success.mean:.1f}"
+        interval = (
+            f"{row.errors} not scored" if success is None else f"{100 * success.low:.1f} to {100 * success.high:.1f}"
+        )
         score = None if row.unit is None else f"{row.unit:.2f}"
         rows.append(
             (
@@ -158,20 +185,26 @@ def _table(console: Console, sheet: Sheet) -> RenderableType:
                 len(row.outcomes),
                 row.horizon,
                 mean,
-                ends,
+                interval,
                 score,
                 f"{row.generated:,}",
                 f"{row.wall_s:.1f}",
             )
         )
-    return table(console, columns, rows, numbers=tuple(name for name in columns[1:] if name != "95 %"))
+    return render_table(console, columns, rows, numbers=tuple(name for name in columns[1:] if name != "95 %"))
 
 
-def _sentence(sheet: Sheet) -> str:
-    whole = overall(sheet.panels)
-    worlds = len({row.world for row in sheet.panels})
-    if whole is None:
+def _summarize(sheet: Sheet) -> str:
+    overall_interval = overall_success(sheet.panels)
+    num_worlds = len({row.world for row in sheet.panels})
+    if overall_interval is None:
         return "no overall success: episodes of a panel could not be scored"
-    ends, over = f"[{rate(whole.low)} to {rate(whole.high)}]", f"{worlds} world{'s' * (worlds > 1)}"
-    how = "the mean over worlds of the mean over their panels"
-    return f"{plain(sheet.player.name)}: {rate(whole.mean)} {ends} over {over}, {how}"
+    interval, worlds_text = (
+        f"[{format_rate(overall_interval.low)} to {format_rate(overall_interval.high)}]",
+        f"{num_worlds} world{'s' * (num_worlds > 1)}",
+    )
+    method_text = "the mean over worlds of the mean over their panels"
+    return (
+        f"{show_hidden(sheet.player.name)}: {format_rate(overall_interval.mean)} {interval} over "
+        f"{worlds_text}, {method_text}"
+    )

@@ -1,4 +1,4 @@
-"""Where episodes are played: here, or on a Ray cluster (`--on`)."""
+"""The place where episodes are played: this process or a Ray cluster (`--backend`)."""
 
 from __future__ import annotations
 
@@ -10,53 +10,60 @@ from pydantic import Field, field_validator
 
 from evolvent.config import Config
 from evolvent.errors import ConfigError
-from evolvent.scale.ray_cluster import where
+from evolvent.scale.ray_cluster import parse_cluster
 from evolvent.worlds.base import World
 
 if TYPE_CHECKING:
-    from evolvent.scale.ray_players import Players
+    from evolvent.scale.ray_players import PlayerPool
 
-__all__ = ["HERE", "Placed", "placed"]
+__all__ = ["HERE", "BackendConfig", "open_cluster_players"]
 
 HERE = "here"
 
 
-class Placed(Config):
-    """The setting of every verb that can play on a cluster. A run may go on elsewhere than it began."""
+class BackendConfig(Config):
+    """The backend setting of every command that can play on a cluster. A run may resume on another backend."""
 
-    on: str = Field(
+    backend: str = Field(
         default=HERE, description="where episodes are played: here, ray (a cluster of its own), HOST:PORT of one"
     )
 
-    @field_validator("on")
+    @field_validator("backend")
     @classmethod
-    def _a_place(cls, on: str) -> str:
+    def _check_backend(cls, backend: str) -> str:
         try:
-            if on != HERE:
-                where(on)
+            if backend != HERE:
+                parse_cluster(backend)
         except ConfigError as error:
             raise ValueError("; ".join(f"{problem.what} ({problem.hint})" for problem in error.problems)) from error
-        return on
+        return backend
 
 
 @contextmanager
-def placed(on: str, names: Sequence[str], worlds: Mapping[str, World], *, threads: int) -> Iterator[Players | None]:
-    """The players of a cluster, let go at the end; None where it is here.
+def open_cluster_players(
+    backend: str, world_names: Sequence[str], worlds: Mapping[str, World], *, threads: int
+) -> Iterator[PlayerPool | None]:
+    """Yields the players of a cluster and releases them at the end; yields None where episodes are played in this
+    process.
 
     Args:
-        names: of the worlds, as they were given; each player makes its own of them. worlds: the same, made here.
+        backend: "here", "ray", or the address HOST:PORT of a cluster.
+        world_names: the names of the worlds as given; each player builds its own worlds from them.
+        worlds: the same worlds, built in this process.
+        threads: threads of torch in each player.
     Raises:
-        MissingExtra: Ray or torch is not installed. EndpointError: no cluster answers there. ConfigError: no node of
-            it has room.
+        MissingExtra: Ray or torch is not installed.
+        EndpointError: no cluster answers at the address.
+        ConfigError: no node of the cluster has room.
     """
-    if on == HERE:
+    if backend == HERE:
         yield None
         return
-    from evolvent.cli.registry import needs_train
+    from evolvent.cli.registry import require_train_extra
 
-    needs_train("playing on a cluster")
-    from evolvent.scale.ray_players import Making, players
+    require_train_extra("playing on a cluster")
+    from evolvent.scale.ray_players import WorldFactory, open_players
 
-    making = Making("evolvent.cli.registry:worlds", (list(names),))
-    with players(where(on), making, worlds, threads=threads) as crew:
-        yield crew
+    world_factory = WorldFactory("evolvent.cli.registry:load_worlds", (list(world_names),))
+    with open_players(parse_cluster(backend), world_factory, worlds, threads=threads) as player_pool:
+        yield player_pool

@@ -1,4 +1,4 @@
-"""`evolvent bench bfcl`: function calling on BFCL's items, and on the same items in other names."""
+"""`evolvent bench bfcl`: function calling on BFCL's items, and on the same items with other names."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Any, Literal
 from pydantic import Field
 from rich.console import Console
 
-from evolvent.bench.bfcl import MaskedBfcl, Row, lost_to_names, rows, totals
-from evolvent.cli.agent_options import PlayedBy, Playing, playing, resumed
-from evolvent.cli.console import table
+from evolvent.bench.bfcl import CategoryRow, MaskedBfcl, category_rows, compute_totals, masking_loss
+from evolvent.cli.agent_options import AgentConfig, AgentSetup, prepare_agent, resume_collection
+from evolvent.cli.console import render_table
 from evolvent.cli.progress import Progress
-from evolvent.cli.record import Record, new_folder, recorded, versions
-from evolvent.cli.settings import Command, read_given
+from evolvent.cli.record import RunRecord, choose_run_folder, collect_versions, record_run
+from evolvent.cli.settings import Command, parse_command
 from evolvent.errors import ConfigError, Problem
 from evolvent.files import plain_json, write_atomic
 from evolvent.stats import Interval
 from evolvent.store.store import Store
 from evolvent.trajectory import Start
-from evolvent.view.escape import plain
+from evolvent.view.escape import show_hidden
 from evolvent.worlds.bfcl.items import BAD_ITEMS, CATEGORIES, MULTI_TURN
 from evolvent.worlds.bfcl.world import Bfcl
 
@@ -31,8 +31,8 @@ __all__ = ["COMMAND", "run"]
 _ALL = "all"
 
 
-class BfclBench(PlayedBy):
-    """Everything that can be chosen about `evolvent bench bfcl`."""
+class BfclBenchConfig(AgentConfig):
+    """Settings of `evolvent bench bfcl`."""
 
     data: Path = Field(description="the folder of BFCL v4's files")
     categories: tuple[str, ...] = Field(default=(_ALL,), description="which are played; all: every one")
@@ -42,140 +42,172 @@ class BfclBench(PlayedBy):
     constrained: bool = Field(default=False, description="a policy can write nothing but valid calls, or []")
     limit: int | None = Field(default=None, ge=1, description="most items of a category; none: all")
     max_tokens: int | None = Field(default=512, ge=1, description="longest reply")
-    to: Path | None = Field(default=None, description="folder of the run; none: the next runs/bfcl-N")
+    output_dir: Path | None = Field(default=None, description="folder of the run; none: the next runs/bfcl-N")
 
 
 COMMAND = Command(
     "bench bfcl",
     "Let an agent call functions on BFCL v4: a table, the totals, and what other names cost.",
-    BfclBench,
-    main="data",
+    BfclBenchConfig,
+    main_field="data",
     resumes=True,
 )
 
 
-def run(words: Sequence[str], console: Console) -> int:
-    """Measure an agent on BFCL; returns the exit code: 1 where an item could not be judged."""
-    given = read_given(COMMAND, words, console)
-    if given is None:
+def run(argv: Sequence[str], console: Console) -> int:
+    """Measures an agent on BFCL; returns the exit code: 1 where an item could not be judged."""
+    args = parse_command(COMMAND, argv, console)
+    if args is None:
         return 0
-    config = given.config
-    chosen = tuple(CATEGORIES) if _ALL in config.categories else config.categories
-    world = Bfcl(config.data, form=config.form, categories=chosen)
-    single = tuple(name for name in chosen if name not in MULTI_TURN)
-    other = (
-        MaskedBfcl(config.data, form=config.form, categories=single, seed=config.seed)
-        if config.masked and single
+    config = args.config
+    categories = tuple(CATEGORIES) if _ALL in config.categories else config.categories
+    world = Bfcl(config.data, form=config.form, categories=categories)
+    single_turn = tuple(name for name in categories if name not in MULTI_TURN)
+    masked_world = (
+        MaskedBfcl(config.data, form=config.form, categories=single_turn, seed=config.seed)
+        if config.masked and single_turn
         else None
     )
-    with playing(config, {world.name: world}, verb=COMMAND.verb) as player:
-        by = _held(player) if config.constrained else player
-        folder = given.resume or new_folder("bfcl", config.to)
+    with prepare_agent(config, {world.name: world}, verb=COMMAND.verb) as base_setup:
+        agent_setup = _constrain_calls(base_setup) if config.constrained else base_setup
+        folder = args.resume or choose_run_folder("bfcl", config.output_dir)
         with Store.open(folder / "trajectories", writing=True) as store:
-            with recorded(folder, Record(COMMAND.verb, config, config.seed)), Progress(console) as progress:
-                sides = [
-                    resumed(one, _names(one, config), by, store=store, progress=progress, config=config, label=one.name)
-                    for one in (world, other)
-                    if one is not None
+            with record_run(folder, RunRecord(COMMAND.verb, config, config.seed)), Progress(console) as progress:
+                trajectories_by_world = [
+                    resume_collection(
+                        bench_world,
+                        _name_starts(bench_world, config),
+                        agent_setup,
+                        store=store,
+                        progress=progress,
+                        config=config,
+                        label=bench_world.name,
+                    )
+                    for bench_world in (world, masked_world)
+                    if bench_world is not None
                 ]
-    found, masked = rows(sides[0]), rows(sides[1]) if other is not None else ()
-    lost = lost_to_names(*sides) if other is not None else None
-    _write(folder / "bfcl.json", config, by, found=found, masked=masked, lost=lost, problems=world.problems)
-    _show(console, found, masked, lost)
+    category_results, masked_rows = (
+        category_rows(trajectories_by_world[0]),
+        category_rows(trajectories_by_world[1]) if masked_world is not None else (),
+    )
+    loss_interval = masking_loss(*trajectories_by_world) if masked_world is not None else None
+    _write_results(
+        folder / "bfcl.json",
+        config,
+        agent_setup,
+        category_results=category_results,
+        masked_rows=masked_rows,
+        loss_interval=loss_interval,
+        problems=world.problems,
+    )
+    _print_results(console, category_results, masked_rows, loss_interval)
     for problem in world.problems[:5]:
-        console.print(plain(str(problem)), soft_wrap=True)
-    console.print(plain(f"results {folder / 'bfcl.json'}"), soft_wrap=True)
-    return 1 if any(row.lost for row in (*found, *masked)) else 0
+        console.print(show_hidden(str(problem)), soft_wrap=True)
+    console.print(show_hidden(f"results {folder / 'bfcl.json'}"), soft_wrap=True)
+    return 1 if any(row.ungraded for row in (*category_results, *masked_rows)) else 0
 
 
-def _held(by: Playing) -> Playing:
-    """The player, whose answers can be nothing but valid calls.
+def _constrain_calls(agent_setup: AgentSetup) -> AgentSetup:
+    """Returns the setup with an agent whose answers can only be valid calls.
 
     Raises:
-        ConfigError: it is no policy of ours. MissingExtra: llguidance is not installed.
+        ConfigError: the agent is not a policy in this process.
+        MissingExtra: llguidance is not installed.
     """
-    if by.player.kind != "policy":
+    if agent_setup.player.kind != "policy":
         raise ConfigError(
             "answers can be constrained where the model is here",
-            value=by.player.kind,
+            value=agent_setup.player.kind,
             expected="--agent policy",
             hint="an endpoint writes what it likes",
         )
     from evolvent.agents.calling import ValidCalls
     from evolvent.models.constraints import CallConstraints
 
-    agent: Any = by.agent
-    return replace(by, agent=replace(agent, constrain=ValidCalls(CallConstraints(agent.policy))))
+    agent: Any = agent_setup.agent
+    return replace(agent_setup, agent=replace(agent, constrain=ValidCalls(CallConstraints(agent.policy))))
 
 
-def _names(world: Bfcl, config: BfclBench) -> dict[Start, str]:
-    """The starts, with their names: the first items of every category."""
+def _name_starts(world: Bfcl, config: BfclBenchConfig) -> dict[Start, str]:
+    """Returns the names of the starts: the first items of every category, by start."""
     tasks = [task for tier in world.tiers for task in world.tasks("test", tier)]
-    taken: dict[str, int] = {}
-    found = {}
+    counts: dict[str, int] = {}
+    names_by_start = {}
     for task in tasks:
-        taken[task.kind] = taken.get(task.kind, 0) + 1
-        if config.limit is None or taken[task.kind] <= config.limit:
-            found[Start(task)] = f"{world.name}/{task.id}"
-    if not found:
+        counts[task.kind] = counts.get(task.kind, 0) + 1
+        if config.limit is None or counts[task.kind] <= config.limit:
+            names_by_start[Start(task)] = f"{world.name}/{task.id}"
+    if not names_by_start:
         raise ConfigError("no items of these categories", value=list(config.categories))
-    return found
+    return names_by_start
 
 
-def _write(
+def _write_results(
     path: Path,
-    config: BfclBench,
-    by: Playing,
+    config: BfclBenchConfig,
+    agent_setup: AgentSetup,
     *,
-    found: Sequence[Row],
-    masked: Sequence[Row],
-    lost: Interval | None,
+    category_results: Sequence[CategoryRow],
+    masked_rows: Sequence[CategoryRow],
+    loss_interval: Interval | None,
     problems: Sequence[Problem],
 ) -> None:
-    spent = by.spent()
-    sides = {
-        name: {row.category: [row.right, row.items, row.lost] for row in side}
-        for name, side in (("plain", found), ("masked", masked))
+    usage = agent_setup.usage()
+    counts_by_side = {
+        name: {row.category: [row.correct, row.items, row.ungraded] for row in side}
+        for name, side in (("plain", category_results), ("masked", masked_rows))
     }
     row = {
-        "player": by.player.name,
-        "about": dict(by.player.about),
+        "player": agent_setup.player.name,
+        "about": dict(agent_setup.player.about),
         "form": config.form,
         "seed": config.seed,
         "constrained": config.constrained,
-        **sides,
-        "totals": totals(found),
+        **counts_by_side,
+        "totals": compute_totals(category_results),
         "bad_items": dict(BAD_ITEMS),
-        "problems": [str(one) for one in problems],
-        "lost_to_names": None if lost is None else [lost.mean, lost.low, lost.high],
-        "last_session": {"computed": spent.computed, "prompted": spent.prompted, "completed": spent.completed},
-        "versions": versions(),
+        "problems": [str(problem) for problem in problems],
+        "lost_to_names": None if loss_interval is None else [loss_interval.mean, loss_interval.low, loss_interval.high],
+        "last_session": {"computed": usage.computed, "prompted": usage.prompted, "completed": usage.completed},
+        "versions": collect_versions(),
     }
     write_atomic(path, plain_json(row) + "\n")
 
 
-def _show(console: Console, found: Sequence[Row], masked: Sequence[Row], lost: Interval | None) -> None:
-    renamed = {row.category: row for row in masked}
+def _print_results(
+    console: Console,
+    category_results: Sequence[CategoryRow],
+    masked_rows: Sequence[CategoryRow],
+    loss_interval: Interval | None,
+) -> None:
+    masked_by_category = {row.category: row for row in masked_rows}
     columns = ("category", "items", "right, %", "in other names, %", "not judged")
     lines = []
-    for row in found:
-        other = renamed.get(row.category)
+    for row in category_results:
+        masked_row = masked_by_category.get(row.category)
         lines.append(
             (
                 row.category,
                 row.items,
-                _percent(row.share),
-                None if other is None else _percent(other.share),
-                row.lost or None,
+                _format_percent(row.accuracy),
+                None if masked_row is None else _format_percent(masked_row.accuracy),
+                row.ungraded or None,
             )
         )
-    console.print(table(console, columns, lines, numbers=columns[1:]))
-    said = ", ".join(f"{name.replace('_', '-')} {100 * value:.1f}" for name, value in totals(found).items())
-    console.print(f"totals of the leaderboard: {said} (agentic tasks are not here and count 0)", soft_wrap=True)
-    if lost is not None:
-        ends = "" if isnan(lost.low) else f" [{100 * lost.low:+.1f}, {100 * lost.high:+.1f}]"
-        console.print(f"lost to other names: {100 * lost.mean:+.1f}{ends} points over {lost.n} items", soft_wrap=True)
+    console.print(render_table(console, columns, lines, numbers=columns[1:]))
+    totals_text = ", ".join(
+        f"{name.replace('_', '-')} {100 * value:.1f}" for name, value in compute_totals(category_results).items()
+    )
+    console.print(f"totals of the leaderboard: {totals_text} (agentic tasks are not here and count 0)", soft_wrap=True)
+    if loss_interval is not None:
+        interval = (
+            "" if isnan(loss_interval.low) else f" [{100 * loss_interval.low:+.1f}, {100 * loss_interval.high:+.1f}]"
+        )
+        console.print(
+            f"lost to other names: {100 * loss_interval.mean:+.1f}{interval} points over {loss_interval.n} items",
+            soft_wrap=True,
+        )
 
 
-def _percent(share: float) -> str | None:
+def _format_percent(share: float) -> str | None:
     return None if isnan(share) else f"{100 * share:.1f}"

@@ -1,4 +1,4 @@
-"""`evolvent chat RUN`: talk to the newest snapshot of a training, or to any policy; in the terminal, or on a page."""
+"""`evolvent chat RUN`: a conversation with the newest snapshot of a training, or with any policy."""
 
 from __future__ import annotations
 
@@ -16,168 +16,171 @@ from rich.console import Console
 
 from evolvent.cli.console import open_console
 from evolvent.cli.parsing import Parser
-from evolvent.cli.registry import POLICIES, needs_train, policy
+from evolvent.cli.registry import POLICIES, require_train_extra, resolve_policy
 from evolvent.errors import ConfigError, EvolventError, Problem
-from evolvent.serve.listen import listen, url_of
-from evolvent.view.escape import plain
-from evolvent.web import App, bound_to
+from evolvent.serve.listen import listen, listening_url
+from evolvent.view.escape import show_hidden
+from evolvent.web import App, build_access
 
 if TYPE_CHECKING:
-    from evolvent.agents.speaker import Conversation, Source, Speaker
+    from evolvent.agents.speaker import Conversation, PolicyChat, PolicySource
 
 __all__ = ["run"]
 
-_ANEW = "/new"
+_NEW_COMMAND = "/new"
 _GRACE_S = 5  # how long requests may take to end when the server is stopped
 
 
-def _parser() -> Parser:
+def _build_parser() -> Parser:
     parser = Parser(
         "evolvent chat",
         "Talk to a policy. Of a run that trains it is always the newest snapshot, of one that has ended its model. "
-        f"A line is what you say; {_ANEW} begins anew; the end of input (Ctrl-D) ends.",
+        f"A line is what you say; {_NEW_COMMAND} begins anew; the end of input (Ctrl-D) ends.",
     )
     parser.add("policy", help="a run, or a model folder")
     parser.add("--once", metavar="TEXT", help="say this, print the reply and end")
     parser.add("--page", action="store_true", help="serve a page to talk on, at this machine only")
     parser.add("--port", type=int, default=0, help="of the page (default: a free one)")
     parser.add("--system", metavar="TEXT", default="", help="instructions before the conversation")
-    parser.add("--temperature", type=_number, default=0.7, help="0: the likeliest token (default: 0.7)")
-    parser.add("--top-p", type=_number, default=1.0, help="the share of probability that is kept (default: 1)")
-    parser.add("--max-tokens", type=_count, default=256, help="longest reply (default: 256)")
-    parser.add("--context", type=_count, default=4096, help="longest conversation in tokens (default: 4096)")
+    parser.add("--temperature", type=_parse_number, default=0.7, help="0: the likeliest token (default: 0.7)")
+    parser.add("--top-p", type=_parse_number, default=1.0, help="the share of probability that is kept (default: 1)")
+    parser.add("--max-tokens", type=_parse_count, default=256, help="longest reply (default: 256)")
+    parser.add("--context", type=_parse_count, default=4096, help="longest conversation in tokens (default: 4096)")
     parser.add("--seed", type=int, default=0, help="of the replies (default: 0)")
     parser.add("--device", default="cpu", help="where the model runs, as cuda:0 (default: cpu)")
-    parser.add("--threads", type=_count, default=1, help="threads of torch (default: 1)")
+    parser.add("--threads", type=_parse_count, default=1, help="threads of torch (default: 1)")
     return parser
 
 
-def _number(text: str) -> float:
+def _parse_number(text: str) -> float:
     value = float(text)
     if not 0 <= value < 1000:
         raise argparse.ArgumentTypeError(f"got {text!r}, expected a number of 0 or more")
     return value
 
 
-def _count(text: str) -> int:
+def _parse_count(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"got {text!r}, expected a whole number of 1 or more")
     return int(text)
 
 
-def run(words: Sequence[str], console: Console) -> int:
-    """Talk until the input ends; returns the exit code. Trouble with what was said is told, and the talk goes on."""
-    found = _parser().read(words)
-    if found.page and found.once is not None:
+def run(argv: Sequence[str], console: Console) -> int:
+    """Runs the conversation until the input ends; returns the exit code. An error in a reply does not end it."""
+    args = _build_parser().parse_argv(argv)
+    if args.page and args.once is not None:
         raise ConfigError([Problem("evolvent chat", "got both --page and --once", "one of them")])
-    if not 0 <= found.port < 65536:
-        raise ConfigError([Problem("--port", f"got {found.port}, expected 0 to 65535")])
-    needs_train("evolvent chat")
+    if not 0 <= args.port < 65536:
+        raise ConfigError([Problem("--port", f"got {args.port}, expected 0 to 65535")])
+    require_train_extra("evolvent chat")
     import torch
 
-    from evolvent.agents.speaker import Conversation, Speaker
+    from evolvent.agents.speaker import Conversation, PolicyChat
     from evolvent.engine.asks import Sampling
 
-    torch.set_num_threads(found.threads)
-    sampling = Sampling(found.temperature, top_p=found.top_p)
-    speaker = Speaker(_source(found), sampling=sampling, max_tokens=found.max_tokens, seed=found.seed)
-    start = Conversation(found.system)
-    if found.page:
-        return _page(found, speaker, start, console=console)
-    if found.once is not None:
-        said = speaker.say(start, found.once)
-        _tell(open_console(stderr=True), said.notes)  # what a script reads is the reply alone
-        console.print(plain(said.reply), soft_wrap=True)
+    torch.set_num_threads(args.threads)
+    sampling = Sampling(args.temperature, top_p=args.top_p)
+    policy_chat = PolicyChat(_open_source(args), sampling=sampling, max_tokens=args.max_tokens, seed=args.seed)
+    start = Conversation(args.system)
+    if args.page:
+        return _serve_page(args, policy_chat, start, console=console)
+    if args.once is not None:
+        exchange = policy_chat.reply(start, args.once)
+        _print_notes(open_console(stderr=True), exchange.notes)  # what a script reads is the reply alone
+        console.print(show_hidden(exchange.reply), soft_wrap=True)
         return 0
-    return _terminal(speaker, start, console)
+    return _chat_in_terminal(policy_chat, start, console)
 
 
-def _source(found: argparse.Namespace) -> Source:
-    """Who speaks: a run's newest snapshot or model, or the one policy of a folder.
+def _open_source(args: argparse.Namespace) -> PolicySource:
+    """Opens the source of the replying policy: a run's newest snapshot or model, or the one policy of a folder.
 
     Raises:
-        ConfigError: no such folder. CheckpointError and others: a policy that cannot be loaded.
+        ConfigError: the folder does not exist.
+        CheckpointError and others: a policy that cannot be loaded.
     """
-    from evolvent.agents.speaker import Fixed, Following, Voice
+    from evolvent.agents.speaker import FixedSource, NamedPolicy, SnapshotSource
 
-    folder = Path(found.policy)
-    if found.policy in POLICIES or not folder.is_dir():
+    folder = Path(args.policy)
+    if args.policy in POLICIES or not folder.is_dir():
         hint = "the folder of a run, or of a model"
-        raise ConfigError([Problem("policy", f"there is nobody to talk to at {found.policy!r}", hint)])
+        raise ConfigError([Problem("policy", f"there is nobody to talk to at {args.policy!r}", hint)])
     if (folder / "snapshots").is_dir():
-        return Following(folder, found.device, found.context)
-    chosen = replace(policy(found.policy, []), limit=found.context)
-    chosen.model.to(found.device)
-    return Fixed(Voice(chosen, folder.resolve().name))
+        return SnapshotSource(folder, args.device, args.context)
+    loaded_policy = replace(resolve_policy(args.policy, []), limit=args.context)
+    loaded_policy.model.to(args.device)
+    return FixedSource(NamedPolicy(loaded_policy, folder.resolve().name))
 
 
 # ---------------------------------------------------------------------- the terminal
 
 
-def _terminal(speaker: Speaker, start: Conversation, console: Console) -> int:
-    _tell(console, speaker.refresh())
-    talk, alone = start, not sys.stdin.isatty()
+def _chat_in_terminal(policy_chat: PolicyChat, start: Conversation, console: Console) -> int:
+    _print_notes(console, policy_chat.refresh())
+    conversation, is_scripted = start, not sys.stdin.isatty()
     while True:
-        line = _line(console, alone)
+        line = _read_line(console, is_scripted)
         if line is None:
             return 0
         text = line.strip()
-        if text == _ANEW:
-            talk = start
-        if text in ("", _ANEW):
+        if text == _NEW_COMMAND:
+            conversation = start
+        if text in ("", _NEW_COMMAND):
             continue
         try:
-            said = speaker.say(talk, text)
+            exchange = policy_chat.reply(conversation, text)
         except EvolventError as error:
-            console.print(plain(f"({error})"), soft_wrap=True)
+            console.print(show_hidden(f"({error})"), soft_wrap=True)
             continue
-        _tell(console, said.notes)
-        shortened = " (earlier turns did not fit and were left out)" if said.shortened else ""
-        cut = " [cut at the limit]" if said.cut else ""
-        console.print(plain(f"{said.voice} > {said.reply}{cut}{shortened}"), soft_wrap=True)
+        _print_notes(console, exchange.notes)
+        shortened_note = " (earlier turns did not fit and were left out)" if exchange.is_shortened else ""
+        cut_note = " [cut at the limit]" if exchange.is_cut else ""
+        console.print(
+            show_hidden(f"{exchange.policy_name} > {exchange.reply}{cut_note}{shortened_note}"), soft_wrap=True
+        )
         console.file.flush()
-        talk = talk.after(said)
+        conversation = conversation.after(exchange)
 
 
-def _line(console: Console, alone: bool) -> str | None:
-    """The next line of input, None at its end; asked for only where somebody looks."""
+def _read_line(console: Console, is_scripted: bool) -> str | None:
+    """Reads the next line of input, None at its end; prompts only in a terminal."""
     try:
-        return (sys.stdin.readline() or None) if alone else console.input("you > ")
+        return (sys.stdin.readline() or None) if is_scripted else console.input("you > ")
     except EOFError:
         return None
 
 
-def _tell(console: Console, notes: Sequence[str]) -> None:
+def _print_notes(console: Console, notes: Sequence[str]) -> None:
     for note in notes:
-        console.print(plain(f"-- {note}"), soft_wrap=True)
+        console.print(show_hidden(f"-- {note}"), soft_wrap=True)
     console.file.flush()
 
 
 # ---------------------------------------------------------------------- the page
 
 
-class _Server(uvicorn.Server):
-    """Uvicorn's server; whoever writes a reply is told when it is to end."""
+class _ChatServer(uvicorn.Server):
+    """A uvicorn server that signals the end to the handler which is writing a reply."""
 
-    def __init__(self, config: uvicorn.Config, leaving: threading.Event) -> None:
+    def __init__(self, config: uvicorn.Config, stop_event: threading.Event) -> None:
         super().__init__(config)
-        self._leaving = leaving
+        self._leaving = stop_event
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """End: the reply that is being written is given up. Uvicorn raises the signal again when it has ended."""
+        """Ends the server and the reply being written; uvicorn raises the signal again afterwards."""
         self._leaving.set()
         super().handle_exit(sig, frame)
 
 
-def _page(found: argparse.Namespace, speaker: Speaker, start: Conversation, *, console: Console) -> int:
-    from evolvent.view.chat import About, chat_app
+def _serve_page(args: argparse.Namespace, policy_chat: PolicyChat, start: Conversation, *, console: Console) -> int:
+    from evolvent.view.chat import ChatInfo, chat_app
 
-    notes = speaker.refresh()
-    leaving = threading.Event()
-    about = About(Path(found.policy).resolve().name, _settings(found), _closed_words(speaker))
-    with listen("127.0.0.1", found.port) as bound:
-        access = bound_to("127.0.0.1")
-        app: App = chat_app(speaker, start, about, access=access, stop=leaving.is_set)
+    notes = policy_chat.refresh()
+    stop_event = threading.Event()
+    chat_info = ChatInfo(Path(args.policy).resolve().name, _describe_settings(args), _vocabulary_size(policy_chat))
+    with listen("127.0.0.1", args.port) as bound:
+        access = build_access("127.0.0.1")
+        app: App = chat_app(policy_chat, start, chat_info, access=access, stop=stop_event.is_set)
         config = uvicorn.Config(
             app,
             http="h11",
@@ -189,18 +192,22 @@ def _page(found: argparse.Namespace, speaker: Speaker, start: Conversation, *, c
             proxy_headers=False,
             timeout_graceful_shutdown=_GRACE_S,
         )
-        _tell(console, notes)
-        console.print(plain(f"talk at {url_of(bound)} (Ctrl-C ends)"), soft_wrap=True)
+        _print_notes(console, notes)
+        console.print(show_hidden(f"talk at {listening_url(bound)} (Ctrl-C ends)"), soft_wrap=True)
         console.file.flush()
-        _Server(config, leaving).run(sockets=[bound])
+        _ChatServer(config, stop_event).run(sockets=[bound])
     return 0
 
 
-def _settings(found: argparse.Namespace) -> str:
-    top = f", top p {found.top_p:g}" if found.top_p < 1 else ""
-    return f"temperature {found.temperature:g}{top}, at most {found.max_tokens} tokens"
+def _describe_settings(args: argparse.Namespace) -> str:
+    top_p_text = f", top p {args.top_p:g}" if args.top_p < 1 else ""
+    return f"temperature {args.temperature:g}{top_p_text}, at most {args.max_tokens} tokens"
 
 
-def _closed_words(speaker: Speaker) -> int:
-    voice = speaker.voice
-    return len(voice.policy.tokenizer) if voice is not None and voice.policy.dialect.name == "words" else 0
+def _vocabulary_size(policy_chat: PolicyChat) -> int:
+    named_policy = policy_chat.voice
+    return (
+        len(named_policy.policy.tokenizer)
+        if named_policy is not None and named_policy.policy.dialect.name == "words"
+        else 0
+    )

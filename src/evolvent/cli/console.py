@@ -1,4 +1,4 @@
-"""The terminal: a console that works without colour, without a terminal, at 40 columns and in any locale."""
+"""The terminal: a console that works without color, without a terminal, at 40 columns and in any locale."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from evolvent.view.escape import plain
+from evolvent.view.escape import show_hidden
 
-__all__ = ["console_for", "open_console", "rate", "table"]
+__all__ = ["format_rate", "make_console", "open_console", "render_table"]
 
 
 class _Console(Console):
-    """A console that leaves it to the command to end quietly when its reader has gone away."""
+    """A console that lets the command end quietly when the reader of its output has gone."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
 
 
 def open_console(*, stderr: bool = False) -> Console:
-    """The console of this process. Characters that the locale cannot show become `?` instead of an error."""
+    """Opens the console of this process. Characters that the locale cannot show become `?` instead of an error."""
     stream = sys.stderr if stderr else sys.stdout
     if isinstance(stream, io.TextIOWrapper) and not stream.encoding.lower().startswith("utf"):
         stream.reconfigure(errors="replace")
-    return console_for(stream, os.environ)
+    return make_console(stream, os.environ)
 
 
-def console_for(stream: TextIO, environment: Mapping[str, str]) -> Console:
-    """A console on a stream: never marks up what it prints, colours only on a terminal and without `NO_COLOR`.
+def make_console(stream: TextIO, environment: Mapping[str, str]) -> Console:
+    """Makes a console on a stream without markup; colors appear only on a terminal and without `NO_COLOR`.
 
     Without a terminal it is as wide as COLUMNS says, else 80.
     """
-    wide = environment.get("COLUMNS", "")
-    width = max(20, int(wide)) if wide.isdigit() and int(wide) else None
+    columns_text = environment.get("COLUMNS", "")
+    width = max(20, int(columns_text)) if columns_text.isdigit() and int(columns_text) else None
     if width is None and not stream.isatty():
         width = 80
     return _Console(
@@ -54,20 +54,22 @@ def console_for(stream: TextIO, environment: Mapping[str, str]) -> Console:
     )
 
 
-def table(
+def render_table(
     console: Console, columns: Sequence[str], rows: Iterable[Sequence[object]], *, numbers: Sequence[str] = ()
 ) -> RenderableType:
-    """A table whose cells are plain text: hidden characters shown, nothing marked up.
+    """Renders a table whose cells are plain text: hidden characters are shown, and nothing is marked up.
 
     Only the last column may wrap. Where the console is too narrow for that, every row is a block instead: its first
-    cell, then a line a column.
+    cell, then a line for each column.
 
     Args:
+        columns: the headers.
+        rows: the cells of each row; None becomes "-".
         numbers: the columns to align right.
     """
-    cells = [[plain("-" if cell is None else str(cell)) for cell in row] for row in rows]
+    cells = [[show_hidden("-" if cell is None else str(cell)) for cell in row] for row in rows]
     ascii_only = not console.encoding.lower().startswith("utf")
-    made = Table(
+    rich_table = Table(
         box=ASCII if ascii_only else SIMPLE_HEAD,
         show_edge=ascii_only,
         pad_edge=False,
@@ -75,20 +77,20 @@ def table(
         header_style="bold",
     )
     for column in columns:
-        made.add_column(
+        rich_table.add_column(
             column, justify="right" if column in numbers else "left", overflow="fold", no_wrap=column != columns[-1]
         )
     for row in cells:
-        made.add_row(*row)
-    if Measurement.get(console, console.options.update(width=10_000), made).minimum <= console.width:
-        return made
-    return Text("\n".join(_block(columns, row) for row in cells), overflow="fold")
+        rich_table.add_row(*row)
+    if Measurement.get(console, console.options.update(width=10_000), rich_table).minimum <= console.width:
+        return rich_table
+    return Text("\n".join(_format_block(columns, row) for row in cells), overflow="fold")
 
 
-def _block(columns: Sequence[str], row: Sequence[str]) -> str:
+def _format_block(columns: Sequence[str], row: Sequence[str]) -> str:
     return "\n".join([row[0], *(f"  {name} {cell}" for name, cell in zip(columns[1:], row[1:], strict=True))])
 
 
-def rate(value: float | None) -> str:
-    """A share as a percentage, or `-` where it is not known."""
-    return "-" if value is None else f"{value:.0%}" if value in (0, 1) else f"{value:.1%}"
+def format_rate(ratio: float | None) -> str:
+    """Formats a ratio as a percentage, or `-` where it is None."""
+    return "-" if ratio is None else f"{ratio:.0%}" if ratio in (0, 1) else f"{ratio:.1%}"

@@ -1,4 +1,4 @@
-"""`evolvent data`: sets of rows, described, converted, masked, thinned; with a card that says what was done."""
+"""`evolvent data`: describes, converts, masks and filters data sets, and writes a card that lists the changes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any
 from rich.console import Console
 
 from evolvent.cli import datacomment, dataselect
-from evolvent.cli.console import table
-from evolvent.cli.parsing import Parser, choose, verbs_help, whole
+from evolvent.cli.console import render_table
+from evolvent.cli.parsing import Parser, choose_verb, format_verbs_help, parse_count
 from evolvent.errors import ConfigError, Problem, SampleInvalid
-from evolvent.view.escape import clip, plain
+from evolvent.view.escape import clip, show_hidden
 
 __all__ = ["run"]
 
-_ABOUT = {
+_VERB_HELP = {
     "stats": "what a set holds: rows, doubles, lengths, calls, comments",
     "convert": "between JSON, JSON lines, Parquet and published layouts",
     "comment": "let a model comment code, which stays what it was",
@@ -28,103 +28,103 @@ _ABOUT = {
     "select": "choose the rows worth learning from, by any selector",
     "dedup": "drop near-duplicates, each with the row that it repeats",
 }
-_TOLD = 5
-_DATA = "a file of rows (.jsonl, .json, .parquet, .arrow), a folder of such, a run or a store"
+_MAX_MESSAGES = 5
+_DATA_HELP = "a file of rows (.jsonl, .json, .parquet, .arrow), a folder of such, a run or a store"
 Rows = Iterator[Mapping[str, Any]]
 
 
-def run(words: Sequence[str], console: Console) -> int:
-    """Run one of the verbs about data; returns the exit code: 1 where rows were refused."""
+def run(argv: Sequence[str], console: Console) -> int:
+    """Runs one of the verbs about data; returns the exit code: 1 where rows were refused."""
     verbs: Mapping[str, Callable[[Sequence[str], Console], int]] = {
-        "stats": _stats,
-        "convert": _convert,
+        "stats": _run_stats,
+        "convert": _run_convert,
         "comment": datacomment.run,
-        "mask": _mask,
-        "irrelevance": _irrelevance,
+        "mask": _run_mask,
+        "irrelevance": _run_irrelevance,
         "select": dataselect.run,
-        "dedup": _dedup,
+        "dedup": _run_dedup,
     }
-    if words and words[0] in ("-h", "--help"):
-        console.print(verbs_help("evolvent data", _ABOUT), soft_wrap=True)
+    if argv and argv[0] in ("-h", "--help"):
+        console.print(format_verbs_help("evolvent data", _VERB_HELP), soft_wrap=True)
         return 0
-    verb, rest = choose("evolvent data", words, verbs)
-    return verbs[verb](rest, console)
+    verb, verb_argv = choose_verb("evolvent data", argv, verbs)
+    return verbs[verb](verb_argv, console)
 
 
-def _parser(verb: str, about: str, *, to: str = "") -> Parser:
-    parser = Parser(f"evolvent data {verb}", about)
-    parser.add("data", type=Path, help=_DATA)
-    if to:
-        parser.add("--to", type=Path, required=True, metavar="PATH", help=to)
+def _build_parser(verb: str, description: str, *, output_help: str = "") -> Parser:
+    parser = Parser(f"evolvent data {verb}", description)
+    parser.add("data", type=Path, help=_DATA_HELP)
+    if output_help:
+        parser.add("--to", type=Path, required=True, metavar="PATH", help=output_help)
         parser.add("--licence", default="unknown", help="of what is written, by its SPDX name, for the card")
     return parser
 
 
-def _read(parser: Parser, words: Sequence[str], *beside: str) -> argparse.Namespace:
-    """Read the words; nothing may be written over the data.
+def _parse_arguments(parser: Parser, argv: Sequence[str], *extra_suffixes: str) -> argparse.Namespace:
+    """Parses the arguments and checks that no output would overwrite the data.
 
     Args:
-        beside: endings of the files that are written beside the one that is asked for.
+        extra_suffixes: endings of the files that are written beside the requested file.
     """
-    from evolvent.curate.origins import over_data
+    from evolvent.curate.origins import check_outputs
 
-    found = parser.read(words)
-    written = [found.to, *(found.to.with_name(f"{found.to.stem}{ending}") for ending in beside)]
-    if problems := over_data(found.data, *written)[:1]:
+    args = parser.parse_argv(argv)
+    output_paths = [args.to, *(args.to.with_name(f"{args.to.stem}{ending}") for ending in extra_suffixes)]
+    if problems := check_outputs(args.data, *output_paths)[:1]:
         raise ConfigError(problems)
-    return found
+    return args
 
 
-def _samples(path: Path, refused: list[str]) -> Iterator[Any]:
-    """All samples of function calls of a path; rows that are none are told."""
-    from evolvent.curate.irrelevance import read_row
-    from evolvent.curate.origins import read_all
+def _read_samples(path: Path, refused: list[str]) -> Iterator[Any]:
+    """Yields all samples of function calls at a path; other rows are added to `refused`."""
+    from evolvent.curate.irrelevance import row_to_sample
+    from evolvent.curate.origins import read_source
 
-    for number, row in enumerate(read_all(path, refused)):
+    for number, row in enumerate(read_source(path, refused)):
         try:
-            yield read_row(row)
+            yield row_to_sample(row)
         except SampleInvalid as error:
             refused.append(f"row {number}: {error}")
 
 
-def _told(console: Console, refused: Sequence[str]) -> int:
-    for line in refused[:_TOLD]:
-        console.print(plain(clip(line, 300)), soft_wrap=True)
+def _report_refused(console: Console, refused: Sequence[str]) -> int:
+    for line in refused[:_MAX_MESSAGES]:
+        console.print(show_hidden(clip(line, 300)), soft_wrap=True)
     if refused:
         console.print(f"rows left out: {len(refused)}", soft_wrap=True)
     return 1 if refused else 0
 
 
-def _card(found: argparse.Namespace, *, made: Sequence[str], digest: str, settings: Mapping[str, Any]) -> None:
+def _write_card(args: argparse.Namespace, *, changes: Sequence[str], digest: str, settings: Mapping[str, Any]) -> None:
     from evolvent.curate.card import write_card
 
-    write_card(found.to, licence=found.licence, source=found.data.name, made=made, digest=digest, settings=settings)
+    write_card(args.to, licence=args.licence, source=args.data.name, stages=changes, digest=digest, settings=settings)
 
 
 # ---------------------------------------------------------------------------------------------------- the verbs
 
 
-def _stats(words: Sequence[str], console: Console) -> int:
-    parser = _parser("stats", "Count what a data set holds.")
+def _run_stats(argv: Sequence[str], console: Console) -> int:
+    parser = _build_parser("stats", "Count what a data set holds.")
     parser.add("--json", action="store_true", help="print JSON instead of the table")
-    found = parser.read(words)
-    from evolvent.curate.card import describe, picture, rows_of
-    from evolvent.curate.origins import read_all
+    args = parser.parse_argv(argv)
+    from evolvent.curate.card import describe, render_histogram, table_rows
+    from evolvent.curate.origins import read_source
 
     refused: list[str] = []
-    stats = describe(read_all(found.data, refused))
-    if found.json:
+    stats = describe(read_source(args.data, refused))
+    if args.json:
         console.print(json.dumps({**asdict(stats), "refused": len(refused)}, indent=1), soft_wrap=True)
         return 1 if refused else 0
-    console.print(table(console, ("", "count"), rows_of(stats)))
-    for line in ("characters of a row, up to", *picture(stats.lengths)):
+    console.print(render_table(console, ("", "count"), table_rows(stats)))
+    for line in ("characters of a row, up to", *render_histogram(stats.lengths)):
         console.print(line, soft_wrap=True)
-    return _told(console, refused)
+    return _report_refused(console, refused)
 
 
-def _convert(words: Sequence[str], console: Console) -> int:
+def _run_convert(argv: Sequence[str], console: Console) -> int:
     layouts = ("rows", "code", "maths", "hammer", "nexus-raven", "seal-tools")
-    parser = _parser("convert", "Write rows in another form.", to="a .jsonl or .parquet file")
+    parser = _build_parser("convert", "Write rows in another form.", output_help="a .jsonl or .parquet file")
     parser.add(
         "--layout",
         choices=layouts,
@@ -134,31 +134,31 @@ def _convert(words: Sequence[str], console: Console) -> int:
     )
     parser.add("--tools", type=Path, metavar="FILE", help="the tools of seal-tools, the functions of nexus-raven")
     parser.add("--non_commercial", action="store_true", help="your word that you may use a set with such a licence")
-    found = _read(parser, words)
+    args = _parse_arguments(parser, argv)
     from evolvent.curate.shards import write_rows
 
     refused: list[str] = []
-    count, digest = write_rows(found.to, _converted(found, refused))
-    made = [f"read as {found.layout}"]
-    _card(found, made=made, digest=digest, settings={"layout": found.layout})
-    console.print(plain(f"{count} rows in {found.to}"), soft_wrap=True)
-    return _told(console, refused)
+    count, digest = write_rows(args.to, _read_layout(args, refused))
+    changes = [f"read as {args.layout}"]
+    _write_card(args, changes=changes, digest=digest, settings={"layout": args.layout})
+    console.print(show_hidden(f"{count} rows in {args.to}"), soft_wrap=True)
+    return _report_refused(console, refused)
 
 
-def _converted(found: argparse.Namespace, refused: list[str]) -> Rows:
-    if found.layout == "rows":
-        from evolvent.curate.origins import read_all
+def _read_layout(args: argparse.Namespace, refused: list[str]) -> Rows:
+    if args.layout == "rows":
+        from evolvent.curate.origins import read_source
 
-        return read_all(found.data, refused)
-    if found.layout in ("code", "maths"):
-        return _lessons(found, refused)
-    from evolvent.curate.irrelevance import row_of
+        return read_source(args.data, refused)
+    if args.layout in ("code", "maths"):
+        return _read_problems(args, refused)
+    from evolvent.curate.irrelevance import sample_to_row
     from evolvent.errors import AccessDenied
     from evolvent.worlds.calls.layouts import read_hammer, read_nexus_raven, read_seal_tools
 
-    if found.layout != "hammer" and found.tools is None:
-        raise ConfigError([Problem("--tools", f"{found.layout} needs its tools", "name the file")])
-    if found.layout == "nexus-raven" and not found.non_commercial:
+    if args.layout != "hammer" and args.tools is None:
+        raise ConfigError([Problem("--tools", f"{args.layout} needs its tools", "name the file")])
+    if args.layout == "nexus-raven" and not args.non_commercial:
         raise AccessDenied(
             "the licence of nexus-raven is CC-BY-NC-4.0",
             value="no consent",
@@ -166,133 +166,151 @@ def _converted(found: argparse.Namespace, refused: list[str]) -> Rows:
             hint="--non_commercial",
         )
     samples, problems = (
-        read_hammer(found.data)
-        if found.layout == "hammer"
-        else read_seal_tools(found.data, found.tools)
-        if found.layout == "seal-tools"
-        else read_nexus_raven(found.data, found.tools)
+        read_hammer(args.data)
+        if args.layout == "hammer"
+        else read_seal_tools(args.data, args.tools)
+        if args.layout == "seal-tools"
+        else read_nexus_raven(args.data, args.tools)
     )
     refused += [str(problem) for problem in problems]
-    return map(row_of, samples)
+    return map(sample_to_row, samples)
 
 
-def _lessons(found: argparse.Namespace, refused: list[str]) -> Rows:
-    """Problems with their solutions, as prompts with completions: HumanEval, MBPP and APPS; or MATH."""
+def _read_problems(args: argparse.Namespace, refused: list[str]) -> Rows:
+    """Yields problems with their solutions as prompts and completions: HumanEval, MBPP and APPS, or MATH."""
     from evolvent.worlds.code.rows import read_code
     from evolvent.worlds.reasoning.mathsfiles import read_maths
 
-    if found.layout == "maths":
-        rows, problems = read_maths(found.data)
+    if args.layout == "maths":
+        rows, problems = read_maths(args.data)
         refused += map(str, problems)
-        refused += [f"{one.where}: no solution" for one in rows if not one.solution]
+        refused += [f"{problem_row.where}: no solution" for problem_row in rows if not problem_row.solution]
         return (
             {
-                "id": f"{one.file}:{one.place}",
-                "prompt": one.problem,
-                "completion": one.solution,
-                "answer": one.answer,
-                "subject": one.subject,
-                "level": one.level,
+                "id": f"{problem_row.file}:{problem_row.index}",
+                "prompt": problem_row.problem,
+                "completion": problem_row.solution,
+                "answer": problem_row.answer,
+                "subject": problem_row.subject,
+                "level": problem_row.level,
             }
-            for one in rows
-            if one.solution
+            for problem_row in rows
+            if problem_row.solution
         )
-    programs, problems = read_code(found.data)
+    programs, problems = read_code(args.data)
     refused += map(str, problems)
-    refused += [f"{one.where}: no solution" for one in programs if not one.solution]
+    refused += [f"{problem_row.where}: no solution" for problem_row in programs if not problem_row.solution]
     return (
-        {"id": one.name, "prompt": one.text, "completion": one.solution, "about": one.about, "layout": one.layout}
-        for one in programs
-        if one.solution
+        {
+            "id": problem_row.name,
+            "prompt": problem_row.text,
+            "completion": problem_row.solution,
+            "about": problem_row.about,
+            "layout": problem_row.layout,
+        }
+        for problem_row in programs
+        if problem_row.solution
     )
 
 
-def _mask(words: Sequence[str], console: Console) -> int:
-    parser = _parser(
-        "mask", "Mask function-calling samples: {id, query, tools, answers}.", to="a .jsonl or .parquet file"
+def _run_mask(argv: Sequence[str], console: Console) -> int:
+    parser = _build_parser(
+        "mask", "Mask function-calling samples: {id, query, tools, answers}.", output_help="a .jsonl or .parquet file"
     )
     parser.add("--ratio", type=float, default=2 / 3, help="share of samples that are masked (2/3)")
     parser.add("--style", default="random", choices=("random", "published", "snake", "camel"), help="how names look")
     parser.add("--defaults", default="whole_token", choices=("off", "whole_token"), help="whether defaults change")
     parser.add("--scrub", default="names", choices=("off", "names", "every"), help="old names in descriptions")
-    parser.add("--seed", type=whole, default=0, help="all randomness derives from it")
-    parser.add("--epoch", type=whole, default=0, help="another epoch draws other names")
-    parser.add("--workers", type=whole, default=1, help="processes")
+    parser.add("--seed", type=parse_count, default=0, help="all randomness derives from it")
+    parser.add("--epoch", type=parse_count, default=0, help="another epoch draws other names")
+    parser.add("--workers", type=parse_count, default=1, help="processes")
     parser.add("--cache", type=Path, default=Path("runs/data-cache"), help="where finished shards are kept")
-    found = _read(parser, words)
+    args = _parse_arguments(parser, argv)
     from evolvent.curate.masking import MaskSpec
-    from evolvent.curate.shards import shards_of
+    from evolvent.curate.shards import list_shards
     from evolvent.curate.stages import transform
     from evolvent.curate.transforms import Masking
 
     stage = Masking(
-        MaskSpec(ratio=found.ratio, style=found.style, defaults=found.defaults, scrub=found.scrub),
-        found.seed,
-        found.epoch,
+        MaskSpec(ratio=args.ratio, style=args.style, defaults=args.defaults, scrub=args.scrub),
+        args.seed,
+        args.epoch,
     )
-    done = transform(shards_of(found.data), [stage], found.to, cache=found.cache, workers=max(found.workers, 1))
-    _card(found, made=["functions and parameters masked"], digest=done.sha256, settings=stage.parameters())
+    summary = transform(list_shards(args.data), [stage], args.to, cache=args.cache, workers=max(args.workers, 1))
+    _write_card(args, changes=["functions and parameters masked"], digest=summary.sha256, settings=stage.parameters())
     console.print(
-        plain(
-            f"{done.rows} of {done.read} rows in {found.to}; {done.reused} of {done.shards} shards were there already"
+        show_hidden(
+            f"{summary.rows} of {summary.read} rows in {args.to}; {summary.reused} of {summary.shards} shards "
+            f"were there already"
         ),
         soft_wrap=True,
     )
-    for line in done.told[:_TOLD]:
-        console.print(plain(clip(line, 300)), soft_wrap=True)
-    left = sum(done.refused.values())
-    if left:
-        console.print(f"rows left out: {left}", soft_wrap=True)
-    return 1 if left else 0
+    for line in summary.messages[:_MAX_MESSAGES]:
+        console.print(show_hidden(clip(line, 300)), soft_wrap=True)
+    num_refused = sum(summary.refused.values())
+    if num_refused:
+        console.print(f"rows left out: {num_refused}", soft_wrap=True)
+    return 1 if num_refused else 0
 
 
-def _irrelevance(words: Sequence[str], console: Console) -> int:
-    parser = _parser("irrelevance", "Add requests that no tool answers, and write a data set.", to="a folder")
+def _run_irrelevance(argv: Sequence[str], console: Console) -> int:
+    parser = _build_parser(
+        "irrelevance", "Add requests that no tool answers, and write a data set.", output_help="a folder"
+    )
     parser.add("--share", type=float, default=1 / 9, help="of such requests among all (1/9)")
     parser.add("--only", action="store_true", help="write the added requests alone")
-    parser.add("--seed", type=whole, default=0, help="all randomness derives from it")
-    found = _read(parser, words)
-    from evolvent.curate.irrelevance import irrelevant, write_irrelevance
+    parser.add("--seed", type=parse_count, default=0, help="all randomness derives from it")
+    args = _parse_arguments(parser, argv)
+    from evolvent.curate.irrelevance import mix_irrelevant, write_irrelevance
 
     refused: list[str] = []
-    mixed = irrelevant(list(_samples(found.data, refused)), found.share, seed=found.seed)
-    chosen = mixed.copies if found.only else mixed.samples
-    write_irrelevance(found.to, chosen, licence=found.licence, source=found.data.name, report=mixed)
+    mixture = mix_irrelevant(list(_read_samples(args.data, refused)), args.share, seed=args.seed)
+    samples = mixture.copies if args.only else mixture.samples
+    write_irrelevance(args.to, samples, licence=args.licence, source=args.data.name, report=mixture)
     console.print(
-        plain(f"{len(chosen)} samples in {found.to}, {mixed.made} of {mixed.wanted} added requests"), soft_wrap=True
+        show_hidden(
+            f"{len(samples)} samples in {args.to}, {mixture.num_copies} of {mixture.num_requested} added requests"
+        ),
+        soft_wrap=True,
     )
-    for why, count in sorted(mixed.left_out.items()):
-        console.print(plain(f"{count} samples have none: {why.replace('_', ' ')}"), soft_wrap=True)
-    return _told(console, refused)
+    for reason, count in sorted(mixture.left_out.items()):
+        console.print(show_hidden(f"{count} samples have none: {reason.replace('_', ' ')}"), soft_wrap=True)
+    return _report_refused(console, refused)
 
 
-def _dedup(words: Sequence[str], console: Console) -> int:
-    parser = _parser(
-        "dedup", "Drop near-duplicates (MinHash, then the exact similarity).", to="a .jsonl or .parquet file"
+def _run_dedup(argv: Sequence[str], console: Console) -> int:
+    parser = _build_parser(
+        "dedup", "Drop near-duplicates (MinHash, then the exact similarity).", output_help="a .jsonl or .parquet file"
     )
     parser.add("--threshold", type=float, default=0.7, help="Jaccard similarity from which a row is dropped (0.7)")
     parser.add("--field", action="append", default=[], help="a field that is compared, more than once; none: all texts")
-    parser.add("--run", type=whole, default=5, help="tokens of a run (5)")
-    found = _read(parser, words, ".dropped.jsonl")
-    from evolvent.curate.duplicates import near_duplicates
-    from evolvent.curate.origins import read_all
+    parser.add("--run", type=parse_count, default=5, help="tokens of a run (5)")
+    args = _parse_arguments(parser, argv, ".dropped.jsonl")
+    from evolvent.curate.duplicates import find_near_duplicates
+    from evolvent.curate.origins import read_source
     from evolvent.curate.shards import write_rows
     from evolvent.files import plain_json
 
     refused: list[str] = []
-    rows = list(read_all(found.data, refused))
-    texts = {f"{place:012d}": _compared(row, found.field) for place, row in enumerate(rows)}
-    kept = near_duplicates(texts, threshold=found.threshold, run=found.run)
-    _, digest = write_rows(found.to, (rows[int(name)] for name in kept.kept))
-    told = ({"row": int(one.id), "of": int(one.of), "similarity": round(one.similarity, 4)} for one in kept.dropped)
-    write_rows(found.to.with_name(f"{found.to.stem}.dropped.jsonl"), told)
-    settings = {"threshold": found.threshold, "run": found.run, "fields": found.field}
-    made = [f"near-duplicates dropped: {len(kept.dropped)} of {len(rows)} rows"]
-    _card(found, made=made, digest=digest, settings=settings)
-    console.print(plain(f"{len(kept.kept)} of {len(rows)} rows in {found.to}; {plain_json(settings)}"), soft_wrap=True)
-    return _told(console, refused)
+    rows = list(read_source(args.data, refused))
+    texts = {f"{row_index:012d}": _comparison_text(row, args.field) for row_index, row in enumerate(rows)}
+    deduplicated = find_near_duplicates(texts, threshold=args.threshold, run=args.run)
+    _, digest = write_rows(args.to, (rows[int(name)] for name in deduplicated.kept_ids))
+    dropped_rows = (
+        {"row": int(duplicate.id), "of": int(duplicate.kept_id), "similarity": round(duplicate.similarity, 4)}
+        for duplicate in deduplicated.dropped
+    )
+    write_rows(args.to.with_name(f"{args.to.stem}.dropped.jsonl"), dropped_rows)
+    settings = {"threshold": args.threshold, "run": args.run, "fields": args.field}
+    changes = [f"near-duplicates dropped: {len(deduplicated.dropped)} of {len(rows)} rows"]
+    _write_card(args, changes=changes, digest=digest, settings=settings)
+    console.print(
+        show_hidden(f"{len(deduplicated.kept_ids)} of {len(rows)} rows in {args.to}; {plain_json(settings)}"),
+        soft_wrap=True,
+    )
+    return _report_refused(console, refused)
 
 
-def _compared(row: Mapping[str, Any], fields: Sequence[str]) -> str:
-    chosen = {name: row[name] for name in fields if name in row} if fields else row
-    return "\n".join(str(value) for value in chosen.values() if value is not None)
+def _comparison_text(row: Mapping[str, Any], fields: Sequence[str]) -> str:
+    selected_fields = {name: row[name] for name in fields if name in row} if fields else row
+    return "\n".join(str(value) for value in selected_fields.values() if value is not None)

@@ -1,4 +1,6 @@
-"""`evolvent evolve`, the main job: clone, explore, keep, learn, measure, beside a train-matched control, and report."""
+"""`evolvent evolve`, the main command: clone, explore, select, learn and measure, beside a control of equal
+training.
+"""
 
 from __future__ import annotations
 
@@ -11,30 +13,30 @@ from typing import Annotated, Any
 from pydantic import Field, field_validator
 from rich.console import Console
 
-from evolvent.cli.backends import Placed
-from evolvent.cli.progress import Planned
-from evolvent.cli.record import Record, new_folder
-from evolvent.cli.registry import policy, world_origins, worlds
-from evolvent.cli.run_setup import Job, PanelConfig, check_panel, opened, playing_on
-from evolvent.cli.settings import Command, OverWorlds, read_given
-from evolvent.errors import ConfigError, Problem, unknown
+from evolvent.cli.backends import BackendConfig
+from evolvent.cli.progress import PlannedStage
+from evolvent.cli.record import RunRecord, choose_run_folder
+from evolvent.cli.registry import describe_worlds, load_worlds, resolve_policy
+from evolvent.cli.run_setup import EvaluationConfig, RunSetup, count_panel_episodes, open_backend, open_run
+from evolvent.cli.settings import Command, WorldsConfig, parse_command
+from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.files import write_atomic
 from evolvent.learn.learner import TrainConfig
-from evolvent.methods.agentevol import EMBEDDED, FORMULATED, PUBLISHED, AgentEvol, agentevol
-from evolvent.scale.initial import demonstrations
+from evolvent.methods.agentevol import EMBEDDED, FORMULATED, PUBLISHED, AgentEvolConfig, agentevol
+from evolvent.scale.initial import collect_demonstrations
 from evolvent.trajectory import Task
 from evolvent.view import read_run, summary
 from evolvent.worlds.audit import audit
 from evolvent.worlds.base import World
 
-__all__ = ["COMMAND", "Evolve", "explored", "run", "stages"]
+__all__ = ["COMMAND", "EvolveConfig", "choose_exploration_tasks", "plan_stages", "run"]
 
 
-class Evolve(OverWorlds, Placed):
-    """Everything that can be chosen about `evolvent evolve`."""
+class EvolveConfig(WorldsConfig, BackendConfig):
+    """Settings of `evolvent evolve`."""
 
     policy: str = Field(default="xs", description="a size (xs, s, m), a model folder, or a run")
-    to: Path | None = Field(default=None, description="folder of the run; none: the next runs/evolve-N")
+    output_dir: Path | None = Field(default=None, description="folder of the run; none: the next runs/evolve-N")
     seed: int = Field(default=0, ge=0, description="all randomness derives from it")
     demonstrations: tuple[Annotated[int, Field(ge=1)], ...] = Field(
         default=(200,), min_length=1, description="demonstrated tasks of each world, in order; the last for the rest"
@@ -46,16 +48,22 @@ class Evolve(OverWorlds, Placed):
     slots: int = Field(default=384, ge=1, description="episodes open at once")
     max_tokens: int = Field(default=32, ge=1, description="longest action in tokens")
     threads: int = Field(default=1, ge=1, description="threads of torch")
-    method: AgentEvol = Field(default_factory=AgentEvol, description="the method")
+    method: AgentEvolConfig = Field(default_factory=AgentEvolConfig, description="the method")
     train: TrainConfig = Field(default_factory=TrainConfig, description="the learner")
-    panel: PanelConfig = Field(default_factory=PanelConfig, description="the measurement")
+    panel: EvaluationConfig = Field(default_factory=EvaluationConfig, description="the measurement")
 
     @field_validator("method")
     @classmethod
-    def _known_worlds(cls, method: AgentEvol) -> AgentEvol:
-        wrong = [unknown("world", name, world_origins()) for name in method.thresholds if name not in world_origins()]
-        if wrong:
-            raise ValueError("thresholds: " + "; ".join(f"{problem.what} ({problem.hint})" for problem in wrong))
+    def _check_thresholds(cls, method: AgentEvolConfig) -> AgentEvolConfig:
+        unknown_worlds = [
+            unknown_name_problem("world", name, describe_worlds())
+            for name in method.thresholds
+            if name not in describe_worlds()
+        ]
+        if unknown_worlds:
+            raise ValueError(
+                "thresholds: " + "; ".join(f"{problem.what} ({problem.hint})" for problem in unknown_worlds)
+            )
         return method
 
 
@@ -69,23 +77,26 @@ LAPTOP: Mapping[str, object] = {
 COMMAND = Command(
     "evolve",
     "Clone demonstrations, explore tasks that nobody demonstrated, keep what was rewarded, learn, measure; repeat.",
-    Evolve,
+    EvolveConfig,
     presets={
         "embedded": {**LAPTOP, "method": dict(EMBEDDED)},
-        "paper": {"method": dict(PUBLISHED), "train": {"lr": 1e-5, "weight_decay": 0.0, "epochs": 1, "final_lr": 0.0}},
+        "paper": {
+            "method": dict(PUBLISHED),
+            "train": {"lr": 1e-5, "weight_decay": 0.0, "epochs": 1, "final_lr_ratio": 0.0},
+        },
         "formulated": {"method": dict(FORMULATED)},
     },
     resumes=True,
-    free=("on",),
+    free_settings=("backend",),
 )
 
 
-def run(words: Sequence[str], console: Console) -> int:
-    """Run the main job; returns the exit code."""
-    given = read_given(COMMAND, words, console)
-    if given is None:
+def run(argv: Sequence[str], console: Console) -> int:
+    """Runs the main command; returns the exit code."""
+    args = parse_command(COMMAND, argv, console)
+    if args is None:
         return 0
-    config = given.config
+    config = args.config
     if config.method.select == "best" and config.panel.split == "dev":
         raise ConfigError(
             [
@@ -96,91 +107,109 @@ def run(words: Sequence[str], console: Console) -> int:
                 )
             ]
         )
-    made = worlds(config.worlds)
-    panel = check_panel(made, config.panel)
-    shown, tried = chosen_tasks(made, config)
-    folder = given.resume or new_folder("evolve", config.to)
-    initial = policy(config.policy, list(made.values()), seed=config.seed)
+    worlds_by_name = load_worlds(config.worlds)
+    panel_size = count_panel_episodes(worlds_by_name, config.panel)
+    demonstration_tasks, exploration_tasks = choose_tasks(worlds_by_name, config)
+    folder = args.resume or choose_run_folder("evolve", config.output_dir)
+    initial = resolve_policy(config.policy, list(worlds_by_name.values()), seed=config.seed)
     console.print(f"run {folder}, report {folder / 'report.html'}", soft_wrap=True)
-    with playing_on(config.on, config.worlds, made, threads=config.threads) as verbs:
-        job = Job(
+    with open_backend(config.backend, config.worlds, worlds_by_name, threads=config.threads) as backend_factory:
+        job = RunSetup(
             folder,
-            made,
-            Record("evolve", config, config.seed, ("evolve", "control"), "agentevol"),
+            worlds_by_name,
+            RunRecord("evolve", config, config.seed, ("evolve", "control"), "agentevol"),
             train=config.train,
-            panel=config.panel.panel(),
+            panel=config.panel.make_panel(),
             slots=config.slots,
             max_tokens=config.max_tokens,
             threads=config.threads,
-            plan=stages(config, len(tried), panel),
-            verbs=verbs,
+            plan=plan_stages(config, len(exploration_tasks), panel_size),
+            backend_factory=backend_factory,
         )
-        with opened(job, console) as running:
-            write_floors(folder, made, config)
-            taught = demonstrations(list(made.values()), shown, seed=config.seed, namings=config.namings)
-            best = agentevol(initial, tried, taught, config=config.method, run=running)
-            idle = config.method.model_copy(update={"keep": "none", "samples": 0})
-            agentevol(initial, tried, taught, config=idle, run=running.arm("control"))
-            best.save(folder / "model")
+        with open_run(job, console) as active_run:
+            write_floors(folder, worlds_by_name, config)
+            demonstration_trajectories = collect_demonstrations(
+                list(worlds_by_name.values()), demonstration_tasks, seed=config.seed, namings=config.namings
+            )
+            best_policy = agentevol(
+                initial, exploration_tasks, demonstration_trajectories, config=config.method, run=active_run
+            )
+            control_config = config.method.model_copy(update={"keep": "none", "samples": 0})
+            agentevol(
+                initial,
+                exploration_tasks,
+                demonstration_trajectories,
+                config=control_config,
+                run=active_run.arm("control"),
+            )
+            best_policy.save(folder / "model")
     console.print(summary(read_run(folder), width=console.width))
     console.print(f"model  {folder / 'model'}\nreport {folder / 'report.html'}", soft_wrap=True)
     return 0
 
 
-def chosen_tasks(worlds: Mapping[str, World], config: Evolve) -> tuple[list[Task], list[Task]]:
-    """(tasks to demonstrate, tasks to explore) of all worlds.
+def choose_tasks(worlds: Mapping[str, World], config: EvolveConfig) -> tuple[list[Task], list[Task]]:
+    """Chooses the tasks to demonstrate and the tasks to explore, from all worlds.
 
+    Returns:
+        (tasks to demonstrate, tasks to explore).
     Raises:
-        ConfigError: a world with fewer tasks than asked for.
+        ConfigError: a world with fewer tasks than requested.
     """
-    shown: list[Task] = []
-    tried: list[Task] = []
+    demonstration_tasks: list[Task] = []
+    exploration_tasks: list[Task] = []
     problems = []
     counts = [*config.demonstrations, *[config.demonstrations[-1]] * len(worlds)]
     for count, (name, world) in zip(counts, worlds.items(), strict=False):
         panel = list(world.tasks("train", world.tiers[0]))
-        rest = explored(world, count, config.explore)
+        available = choose_exploration_tasks(world, count, config.explore)
         if len(panel) < count:
-            what = f"the world {name!r} has {len(panel)} tasks to demonstrate, got {count}"
-            problems.append(Problem("demonstrations", what, f"give at most {len(panel)}"))
-        if len(rest) < config.explore:
-            what = f"the world {name!r} has {len(rest)} more tasks to explore, got {config.explore}"
-            problems.append(Problem("explore", what, f"give at most {len(rest)}"))
-        shown += panel[:count]
-        tried += rest
+            message = f"the world {name!r} has {len(panel)} tasks to demonstrate, got {count}"
+            problems.append(Problem("demonstrations", message, f"give at most {len(panel)}"))
+        if len(available) < config.explore:
+            message = f"the world {name!r} has {len(available)} more tasks to explore, got {config.explore}"
+            problems.append(Problem("explore", message, f"give at most {len(available)}"))
+        demonstration_tasks += panel[:count]
+        exploration_tasks += available
     if problems:
         raise ConfigError(problems)
-    return shown, tried
+    return demonstration_tasks, exploration_tasks
 
 
-def explored(world: World, demonstrated: int, count: int) -> list[Task]:
-    """At most `count` training tasks that are not demonstrated, evenly from all tiers that may be trained on."""
+def choose_exploration_tasks(world: World, num_demonstrated: int, count: int) -> list[Task]:
+    """Returns at most `count` training tasks that are not demonstrated, evenly from all trainable tiers."""
     panels = [list(world.tasks("train", tier)) for tier in world.tiers]
-    panels[0] = panels[0][demonstrated:]
-    dealt = [task for row in zip_longest(*panels) for task in row if task is not None]
-    return dealt[:count]
+    panels[0] = panels[0][num_demonstrated:]
+    interleaved = [task for row in zip_longest(*panels) for task in row if task is not None]
+    return interleaved[:count]
 
 
-def stages(config: Evolve, tried: int, panel: int) -> list[Planned]:
-    """The stages of both arms, in order, with their sizes in tokens and episodes."""
+def plan_stages(config: EvolveConfig, num_exploration_tasks: int, panel_size: int) -> list[PlannedStage]:
+    """Returns the planned stages of both arms, in order, with their sizes in tokens and episodes."""
     method, train = config.method, config.train
-    learn = Planned("fit", method.round_tokens or train.tokens)
-    measure = Planned("evaluate", panel)
-    explore = [Planned("collect", tried * method.samples)] if tried * method.samples else []
-    plan = [*(Planned("fit", tokens or train.tokens) for tokens in method.clones), measure]
+    learn = PlannedStage("fit", method.round_tokens or train.tokens)
+    measure = PlannedStage("evaluate", panel_size)
+    explore = (
+        [PlannedStage("collect", num_exploration_tasks * method.samples)]
+        if num_exploration_tasks * method.samples
+        else []
+    )
+    plan = [*(PlannedStage("fit", tokens or train.tokens) for tokens in method.cloning_tokens), measure]
     return plan + [*explore, learn, measure] * method.iterations + [learn, measure] * method.iterations
 
 
-def write_floors(folder: Path, worlds: Mapping[str, World], config: Evolve) -> None:
-    """Keep what random actions, blind replay and the expert win in each panel: what a success rate is compared with."""
+def write_floors(folder: Path, worlds: Mapping[str, World], config: EvolveConfig) -> None:
+    """Writes the success of random actions, blind replay and the expert in each panel, as baselines of success
+    rates.
+    """
     path = folder / "floors.json"
     if path.exists() or config.panel.split == "train":
         return
     floors: dict[str, dict[str, Any]] = {}
     for name, world in worlds.items():
-        found = audit(world, config.panel.split, limit=config.panel.limit, seed=config.seed)
+        report = audit(world, config.panel.split, limit=config.panel.limit, seed=config.seed)
         floors[name] = {
             tier: {"random": row.random, "blind_replay": row.replay, "expert": row.expert}
-            for tier, row in found.tiers.items()
+            for tier, row in report.tiers.items()
         }
     write_atomic(path, json.dumps(floors))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING
 
-from evolvent.errors import ConfigError, boundary, unknown
+from evolvent.errors import ConfigError, boundary, unknown_name_problem
 from evolvent.plugins import installed_plugins, load_plugin, plugin_type_error
 
 if TYPE_CHECKING:
@@ -13,57 +13,61 @@ if TYPE_CHECKING:
     from evolvent.memory.encoders import Encoder
     from evolvent.methods.base import Method
 
-__all__ = ["encoder", "grader", "method"]
+__all__ = ["load_encoder", "load_grader", "load_method"]
 
 
-def method(point: EntryPoint) -> Method:
-    """The method of an entry point.
+def load_method(point: EntryPoint) -> Method:
+    """Loads the method of an entry point.
 
     Raises:
-        ConfigError: it cannot be loaded, or is no `Method`; named.
+        ConfigError: it cannot be loaded or is not a `Method`; the message names it.
     """
     from evolvent.methods.base import Method
 
-    found = load_plugin("method", point)
-    if not isinstance(found, Method):
-        raise plugin_type_error("method", point, found, "an object of evolvent.methods.base.Method")
-    return found
+    loaded = load_plugin("method", point)
+    if not isinstance(loaded, Method):
+        raise plugin_type_error("method", point, loaded, "an object of evolvent.methods.base.Method")
+    return loaded
 
 
-def grader(name: str) -> Grader:
-    """The grader of this name.
-
-    Raises:
-        ConfigError: no such grader, or one that cannot be loaded.
-    """
-    known = installed_plugins("graders")
-    if name not in known:
-        raise ConfigError([unknown("grader", name, known)])
-    found = load_plugin("grader", known[name])
-    if not callable(found):
-        raise plugin_type_error("grader", known[name], found, "a function (response, gold) -> Grade")
-    made: Grader = found
-    return made
-
-
-def encoder(name: str) -> Encoder:
-    """The encoder of this name: an installed one, or a model of sentence-transformers in a folder.
+def load_grader(name: str) -> Grader:
+    """Loads the grader of this name.
 
     Raises:
-        ConfigError: neither, or one that cannot be loaded. MissingExtra: sentence-transformers is not installed.
+        ConfigError: the grader is unknown or cannot be loaded.
     """
-    known = installed_plugins("encoders")
-    if name not in known:
+    entry_points = installed_plugins("graders")
+    if name not in entry_points:
+        raise ConfigError([unknown_name_problem("grader", name, entry_points)])
+    loaded = load_plugin("grader", entry_points[name])
+    if not callable(loaded):
+        raise plugin_type_error("grader", entry_points[name], loaded, "a function (response, gold) -> Grade")
+    typed_grader: Grader = loaded
+    return typed_grader
+
+
+def load_encoder(name: str) -> Encoder:
+    """Loads the encoder of this name: an installed encoder, or a model of sentence-transformers in a folder.
+
+    Raises:
+        ConfigError: the encoder is unknown or cannot be loaded.
+        MissingExtra: sentence-transformers is not installed.
+    """
+    entry_points = installed_plugins("encoders")
+    if name not in entry_points:
         from evolvent.memory.encoders import SentenceEncoder
 
         return SentenceEncoder(name)
-    make = load_plugin("encoder", known[name])
-    if not callable(make):
+    encoder_factory = load_plugin("encoder", entry_points[name])
+    if not callable(encoder_factory):
         raise plugin_type_error(
-            "encoder", known[name], make, "a class or function that makes an Encoder without arguments"
+            "encoder",
+            entry_points[name],
+            encoder_factory,
+            "a class or function that makes an Encoder without arguments",
         )
-    with boundary(ConfigError, f"the installed encoder {name!r} cannot be made", entry=known[name].value):
-        made: Encoder = make()
-    if not callable(made) or not isinstance(getattr(made, "id", None), str):
-        raise plugin_type_error("encoder", known[name], made, "an Encoder: a callable with an id")
-    return made
+    with boundary(ConfigError, f"the installed encoder {name!r} cannot be made", entry=entry_points[name].value):
+        loaded: Encoder = encoder_factory()
+    if not callable(loaded) or not isinstance(getattr(loaded, "id", None), str):
+        raise plugin_type_error("encoder", entry_points[name], loaded, "an Encoder: a callable with an id")
+    return loaded

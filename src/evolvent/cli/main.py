@@ -1,4 +1,4 @@
-"""The `evolvent` command: finds the verb, runs it, and turns whatever happens into an exit code and a clear sentence.
+"""The `evolvent` command: finds the verb, runs it, and turns the outcome into an exit code and a clear message.
 
 Exit codes: 0 done, 1 failed, 2 bad config or usage, 130 interrupted, 143 terminated.
 """
@@ -18,11 +18,11 @@ from rich.console import Console
 
 from evolvent import __version__
 from evolvent.cli.console import open_console
-from evolvent.cli.parsing import choose
-from evolvent.cli.registry import needs_train
+from evolvent.cli.parsing import choose_verb
+from evolvent.cli.registry import require_train_extra
 from evolvent.errors import ConfigError, EvolventError, Problem, boundary
-from evolvent.logs import FORMAT, configure, hidden, secrets_in
-from evolvent.view.escape import plain
+from evolvent.logs import FORMAT_VARIABLE, configure, find_secrets, hide_secrets
+from evolvent.view.escape import show_hidden
 
 __all__ = ["VERBS", "main"]
 
@@ -46,43 +46,44 @@ VERBS = {
     "bench": "compare two results; say what a controlled study shows",
     "doctor": "say what this machine offers and what is missing",
 }
-_SERVES_A_POLICY = "serve-policy"  # FOLDER: what `serve --policy FOLDER` does
+_SERVE_POLICY = "serve-policy"  # FOLDER: what `serve --policy FOLDER` does
 _MODEL_VERBS = ("evolve", "train", "eval", "search", "export")
 FAILED, USAGE, INTERRUPTED, TERMINATED = 1, 2, 130, 143
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command line; returns its exit code.
+    """Runs one command line; returns its exit code.
 
-    `--debug` anywhere shows the trace of a failure, `--log-json` anywhere writes logs as JSON lines to standard error.
+    `--debug` anywhere shows the trace of a failure, `--log-json` anywhere writes logs as JSON lines to standard
+    error.
     """
-    words = list(sys.argv[1:] if argv is None else argv)
-    debug = "--debug" in words
-    if "--log-json" in words:
-        os.environ[FORMAT] = "json"  # worker processes inherit it
-    words = [word for word in words if word not in ("--debug", "--log-json")]
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    is_debug = "--debug" in arguments
+    if "--log-json" in arguments:
+        os.environ[FORMAT_VARIABLE] = "json"  # worker processes inherit it
+    arguments = [word for word in arguments if word not in ("--debug", "--log-json")]
     configure(os.environ)
-    console, errors = open_console(), open_console(stderr=True)
+    console, error_console = open_console(), open_console(stderr=True)
     try:
-        with _terminable(), boundary(EvolventError, "a fault of evolvent itself (--debug shows where)"):
-            code = _quietly(words, console)
+        with _exit_on_sigterm(), boundary(EvolventError, "a fault of evolvent itself (--debug shows where)"):
+            code = _run_quietly(arguments, console)
     except EvolventError as error:
-        if debug:
-            errors.print(hidden(traceback.format_exc(), secrets_in(os.environ)), soft_wrap=True)
-        errors.print(hidden(_sentence(error), secrets_in(os.environ)), soft_wrap=True)
+        if is_debug:
+            error_console.print(hide_secrets(traceback.format_exc(), find_secrets(os.environ)), soft_wrap=True)
+        error_console.print(hide_secrets(_format_error(error), find_secrets(os.environ)), soft_wrap=True)
         code = USAGE if isinstance(error, ConfigError) else FAILED
     except KeyboardInterrupt:
-        errors.print("interrupted", soft_wrap=True)
+        error_console.print("interrupted", soft_wrap=True)
         code = INTERRUPTED
-    except SystemExit as leave:
-        code = leave.code if isinstance(leave.code, int) else 0 if leave.code is None else FAILED
+    except SystemExit as exit_error:
+        code = exit_error.code if isinstance(exit_error.code, int) else 0 if exit_error.code is None else FAILED
     return code
 
 
-def _quietly(words: Sequence[str], console: Console) -> int:
-    """Run the words; a reader that went away (`evolvent runs list | head`) ends the command without a complaint."""
+def _run_quietly(argv: Sequence[str], console: Console) -> int:
+    """Runs the arguments; a reader that went away (`evolvent runs list | head`) ends the command without an error."""
     try:
-        code = _run(words, console)
+        code = _run_verb(argv, console)
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -90,32 +91,32 @@ def _quietly(words: Sequence[str], console: Console) -> int:
     return code
 
 
-def _run(words: Sequence[str], console: Console) -> int:
-    if not words or words[0] in ("-h", "--help", "help"):
-        console.print(_usage(), soft_wrap=True)
-        return 0 if words else USAGE
-    if words[0] in ("-V", "--version"):
+def _run_verb(argv: Sequence[str], console: Console) -> int:
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        console.print(_format_usage(), soft_wrap=True)
+        return 0 if argv else USAGE
+    if argv[0] in ("-V", "--version"):
         console.print(f"evolvent {__version__}")
         return 0
-    if words[0] == _SERVES_A_POLICY:
-        words = ["serve", *_with_policy(words[1:])]
-    verb, rest = choose("evolvent", words, VERBS)
+    if argv[0] == _SERVE_POLICY:
+        argv = ["serve", *_translate_serve_policy(argv[1:])]
+    verb, verb_argv = choose_verb("evolvent", argv, VERBS)
     if verb in _MODEL_VERBS:
-        needs_train(f"evolvent {verb}")
-    run = import_module(f"evolvent.cli.{verb}").run
-    return int(run(rest, console))
+        require_train_extra(f"evolvent {verb}")
+    run_command = import_module(f"evolvent.cli.{verb}").run
+    return int(run_command(verb_argv, console))
 
 
-def _with_policy(words: Sequence[str]) -> list[str]:
-    """The words of `serve-policy` as `serve` takes them: the first names the policy."""
-    if words and not words[0].startswith("-"):
-        return ["--policy", *words]
-    if any(word.partition("=")[0] in ("--policy", "--config", "-h", "--help") for word in words):
-        return list(words)
-    raise ConfigError([Problem(f"evolvent {_SERVES_A_POLICY}", "got no policy", "expected its folder, or a run")])
+def _translate_serve_policy(argv: Sequence[str]) -> list[str]:
+    """Converts the arguments of `serve-policy` to those of `serve`: the first one names the policy."""
+    if argv and not argv[0].startswith("-"):
+        return ["--policy", *argv]
+    if any(word.partition("=")[0] in ("--policy", "--config", "-h", "--help") for word in argv):
+        return list(argv)
+    raise ConfigError([Problem(f"evolvent {_SERVE_POLICY}", "got no policy", "expected its folder, or a run")])
 
 
-def _usage() -> str:
+def _format_usage() -> str:
     verbs = "\n".join(f"  {verb:9}{about}" for verb, about in VERBS.items())
     return (
         "usage: evolvent VERB ...\n\nAgents that learn by acting.\n\n" + verbs + "\n\n"
@@ -124,25 +125,25 @@ def _usage() -> str:
     )
 
 
-def _sentence(error: EvolventError) -> str:
+def _format_error(error: EvolventError) -> str:
     if isinstance(error, ConfigError) and len(error.problems) > 1:
-        lines = "\n".join(f"  {plain(str(problem))}" for problem in error.problems)
+        lines = "\n".join(f"  {show_hidden(str(problem))}" for problem in error.problems)
         return f"error: {len(error.problems)} problems\n{lines}"
-    return "error: " + plain(str(error).replace("\n", " "))
+    return "error: " + show_hidden(str(error).replace("\n", " "))
 
 
 @contextmanager
-def _terminable() -> Iterator[None]:
-    """SIGTERM becomes an orderly exit: `finally` blocks run, what is finished stays, the code is 143."""
+def _exit_on_sigterm() -> Iterator[None]:
+    """Turns SIGTERM into an orderly exit: `finally` blocks run, finished work stays, and the exit code is 143."""
 
-    def leave(number: int, frame: FrameType | None) -> None:
+    def raise_exit(number: int, frame: FrameType | None) -> None:
         raise SystemExit(TERMINATED)
 
-    before = signal.signal(signal.SIGTERM, leave)
+    previous_handler = signal.signal(signal.SIGTERM, raise_exit)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous_handler)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`evolvent memory`: what others thought, saw and did at a like moment, kept in a folder and asked."""
+"""`evolvent memory`: builds and queries a memory of the thoughts, observations and actions of recorded episodes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from evolvent.cli.console import table
-from evolvent.cli.extensions import encoder
-from evolvent.cli.parsing import Parser, choose, verbs_help, whole
+from evolvent.cli.console import render_table
+from evolvent.cli.extensions import load_encoder
+from evolvent.cli.parsing import Parser, choose_verb, format_verbs_help, parse_count
 from evolvent.errors import ConfigError, EvolventError, Problem
-from evolvent.view.escape import clip, plain
+from evolvent.view.escape import clip, show_hidden
 
 if TYPE_CHECKING:
     from evolvent.memory.encoders import Encoder
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
 
 __all__ = ["run"]
 
-_ABOUT = {
+_VERB_HELP = {
     "build": "make a memory of recorded episodes, or add some to one",
     "query": "the remembered steps that are nearest to a text",
 }
-_TOLD, _SHOWN = 5, 160
+_MAX_MESSAGES, _MAX_CELL_LENGTH = 5, 160
 
 
-def run(words: Sequence[str], console: Console) -> int:
-    """Run one of the verbs about memories; returns the exit code: 1 where episodes were refused."""
-    verbs: Mapping[str, Callable[[Sequence[str], Console], int]] = {"build": _build, "query": _query}
-    if words and words[0] in ("-h", "--help"):
-        console.print(verbs_help("evolvent memory", _ABOUT), soft_wrap=True)
+def run(argv: Sequence[str], console: Console) -> int:
+    """Runs one of the verbs about memories; returns the exit code: 1 where episodes were refused."""
+    verbs: Mapping[str, Callable[[Sequence[str], Console], int]] = {"build": _run_build, "query": _run_query}
+    if argv and argv[0] in ("-h", "--help"):
+        console.print(format_verbs_help("evolvent memory", _VERB_HELP), soft_wrap=True)
         return 0
-    verb, rest = choose("evolvent memory", words, verbs)
-    return verbs[verb](rest, console)
+    verb, verb_argv = choose_verb("evolvent memory", argv, verbs)
+    return verbs[verb](verb_argv, console)
 
 
 def _add_encoder(parser: Parser) -> None:
@@ -50,14 +50,14 @@ def _add_encoder(parser: Parser) -> None:
     )
 
 
-def _encoder(found: argparse.Namespace) -> Encoder | None:
-    return encoder(found.encoder) if found.encoder else None
+def _open_encoder(args: argparse.Namespace) -> Encoder | None:
+    return load_encoder(args.encoder) if args.encoder else None
 
 
 # ---------------------------------------------------------------------------------------------------- building
 
 
-def _build(words: Sequence[str], console: Console) -> int:
+def _run_build(argv: Sequence[str], console: Console) -> int:
     parser = Parser("evolvent memory build", "Make a memory of episodes; a folder that holds one gets more.")
     parser.add("data", type=Path, help="a run, a .jsonl file of trajectories, or TRAD's folder or zip")
     parser.add("--to", type=Path, required=True, metavar="FOLDER", help="the folder of the memory")
@@ -72,7 +72,7 @@ def _build(words: Sequence[str], console: Console) -> int:
     )
     parser.add(
         "--kind_words",
-        type=whole,
+        type=parse_count,
         default=0,
         metavar="N",
         help="of a task's kind so many words are its type, for filters; 0: all",
@@ -80,54 +80,54 @@ def _build(words: Sequence[str], console: Console) -> int:
     parser.add("--every", action="store_true", help="failed episodes too; else those known as failed are left out")
     parser.add("--index", choices=("flat", "usearch"), default="flat", help="exact, or a graph for large memories")
     _add_encoder(parser)
-    found = parser.read(words)
+    args = parser.parse_argv(argv)
     from evolvent.memory.steps import Key, StepMemory
 
     refused: list[str] = []
-    if (found.to / "memory.json").is_file():
-        if found.key or found.index != "flat":
-            raise ConfigError([Problem("--key, --index", f"{found.to} holds a memory already", "they are its own")])
-        memory = StepMemory.load(found.to, _encoder(found))
+    if (args.to / "memory.json").is_file():
+        if args.key or args.index != "flat":
+            raise ConfigError([Problem("--key, --index", f"{args.to} holds a memory already", "they are its own")])
+        memory = StepMemory.load(args.to, _open_encoder(args))
     else:
-        keys = [Key.of_name(name) for name in found.key] or [Key()]
-        memory = StepMemory(_encoder(found), keys, index=found.index)
-    added = memory.add(_episodes(found, refused))
-    memory.save(found.to)
-    new = f"{added.episodes} episodes, {added.steps} steps added to {found.to}; {added.known} were known"
-    console.print(plain(new), soft_wrap=True)
+        keys = [Key.from_name(name) for name in args.key] or [Key()]
+        memory = StepMemory(_open_encoder(args), keys, index=args.index)
+    added = memory.add(_read_demonstrations(args, refused))
+    memory.save(args.to)
+    added_text = f"{added.episodes} episodes, {added.steps} steps added to {args.to}; {added.num_known} were known"
+    console.print(show_hidden(added_text), soft_wrap=True)
     for name, count in added.skipped.items():
         if count:
-            console.print(plain(f"{count} steps have no text for the key {name}"), soft_wrap=True)
-    told = [f"encoder {memory.encoder.id}", f"{len(memory)} steps", f"digest {memory.digest}"]
-    console.print(plain(", ".join(told)), soft_wrap=True)
-    for line in refused[:_TOLD]:
-        console.print(plain(clip(line, 300)), soft_wrap=True)
+            console.print(show_hidden(f"{count} steps have no text for the key {name}"), soft_wrap=True)
+    summary_parts = [f"encoder {memory.encoder.id}", f"{len(memory)} steps", f"digest {memory.digest}"]
+    console.print(show_hidden(", ".join(summary_parts)), soft_wrap=True)
+    for line in refused[:_MAX_MESSAGES]:
+        console.print(show_hidden(clip(line, 300)), soft_wrap=True)
     if refused:
         console.print(f"episodes left out: {len(refused)}", soft_wrap=True)
     return 1 if refused else 0
 
 
-def _episodes(found: argparse.Namespace, refused: list[str]) -> Iterable[Demonstration]:
-    from evolvent.cli.runs import store_folder
+def _read_demonstrations(args: argparse.Namespace, refused: list[str]) -> Iterable[Demonstration]:
+    from evolvent.cli.runs import find_store
     from evolvent.memory.loaders import read_trad
-    from evolvent.memory.records import demonstration
+    from evolvent.memory.records import make_demonstration
     from evolvent.store.exchange import read_jsonl
     from evolvent.store.store import Store
 
-    if found.layout == "trad":
-        imported = read_trad(found.data)
+    if args.layout == "trad":
+        imported = read_trad(args.data)
         refused += [str(error) for error in imported.invalid]
-        handed: Iterable[Trajectory] = imported.trajectories
-    elif found.data.is_dir():
-        handed = Store.open(store_folder(found.data)).trajectories()
+        trajectories: Iterable[Trajectory] = imported.trajectories
+    elif args.data.is_dir():
+        trajectories = Store.open(find_store(args.data)).trajectories()
     else:
-        handed = read_jsonl(found.data)
-    for one in handed:
-        if one.error is not None or (one.success is False and not found.every):
+        trajectories = read_jsonl(args.data)
+    for trajectory in trajectories:
+        if trajectory.error is not None or (trajectory.success is False and not args.every):
             continue
-        kind = " ".join(one.task.kind.split()[: found.kind_words or None])
+        kind = " ".join(trajectory.task.kind.split()[: args.kind_words or None])
         try:
-            yield demonstration(one, kind=kind)
+            yield make_demonstration(trajectory, kind=kind)
         except EvolventError as error:
             refused.append(str(error))
 
@@ -135,28 +135,28 @@ def _episodes(found: argparse.Namespace, refused: list[str]) -> Iterable[Demonst
 # ---------------------------------------------------------------------------------------------------- asking
 
 
-def _query(words: Sequence[str], console: Console) -> int:
+def _run_query(argv: Sequence[str], console: Console) -> int:
     parser = Parser("evolvent memory query", "The remembered steps nearest to a text, best first.")
     parser.add("memory", type=Path, help="the folder of a memory")
     parser.add("text", help="what is looked for")
-    parser.add("--k", type=whole, default=3, help="how many (3)")
+    parser.add("--k", type=parse_count, default=3, help="how many (3)")
     parser.add("--by", default="", metavar="FIELD[/PART]", help="one of the memory's keys; none: its first")
     parser.add("--kind", action="append", default=[], help="only tasks of this type; more than once")
     parser.add("--repeat", action="store_true", help="more than one step of an episode")
     parser.add("--json", action="store_true", help="print JSON lines instead of the table")
     _add_encoder(parser)
-    found = parser.read(words)
+    args = parser.parse_argv(argv)
     from evolvent.memory.steps import Key, StepMemory
 
-    memory = StepMemory.load(found.memory, _encoder(found))
+    memory = StepMemory.load(args.memory, _open_encoder(args))
     (hits,) = memory.query(
-        [found.text],
-        found.k,
-        by=Key.of_name(found.by) if found.by else None,
-        where={"kind": found.kind} if found.kind else None,
-        distinct=not found.repeat,
+        [args.text],
+        args.k,
+        lookup_key=Key.from_name(args.by) if args.by else None,
+        filters={"kind": args.kind} if args.kind else None,
+        distinct=not args.repeat,
     )
-    if found.json:
+    if args.json:
         for hit in hits:
             console.print(json.dumps({"score": hit.score, **asdict(hit.record)}), soft_wrap=True, markup=False)
         return 0
@@ -164,10 +164,10 @@ def _query(words: Sequence[str], console: Console) -> int:
         (
             f"{hit.score:.3f}",
             f"{hit.record.trajectory_id} {hit.record.step}",
-            clip(hit.record.action, _SHOWN),
-            clip(" / ".join(hit.record.key.split("\n")), _SHOWN),
+            clip(hit.record.action, _MAX_CELL_LENGTH),
+            clip(" / ".join(hit.record.key.split("\n")), _MAX_CELL_LENGTH),
         )
         for hit in hits
     ]
-    console.print(table(console, ("cosine", "step", "action", "found by"), rows, numbers=("cosine",)))
+    console.print(render_table(console, ("cosine", "step", "action", "found by"), rows, numbers=("cosine",)))
     return 0

@@ -1,4 +1,4 @@
-"""Which method a command line names, before its settings are read: each method has settings of its own."""
+"""The method that a command line names, found before its settings are parsed: each method has its own settings."""
 
 from __future__ import annotations
 
@@ -6,42 +6,44 @@ import tomllib
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from evolvent.errors import ConfigError, Problem, unknown
+from evolvent.errors import ConfigError, Problem, unknown_name_problem
 
-__all__ = ["method_named"]
+__all__ = ["parse_method"]
 
 
-def method_named(words: Sequence[str], known: Collection[str], *, usual: str) -> tuple[str | None, list[str]]:
-    """The method that the words name (or the resumed run's, or the usual one), and the other words; None: help for all.
+def parse_method(argv: Sequence[str], method_names: Collection[str], *, default: str) -> tuple[str | None, list[str]]:
+    """Parses the method from the arguments: the named one, that of the resumed run, or the default.
 
+    Returns:
+        The method's name and the other arguments; the name is None where help for all methods is requested.
     Raises:
-        ConfigError: no such method, or another than that of the resumed run.
+        ConfigError: an unknown method, or a method other than that of the resumed run.
     """
-    rest, name, begun, run = list(words), None, None, ""
-    for at, word in enumerate(words):
-        option, mark, text = word.partition("=")
-        value = text if mark else words[at + 1] if at + 1 < len(words) else ""
+    other_argv, name, resumed_method, run = list(argv), None, None, ""
+    for index, word in enumerate(argv):
+        option, equals_sign, text = word.partition("=")
+        value = text if equals_sign else argv[index + 1] if index + 1 < len(argv) else ""
         if option == "--method" and name is None:
             name = value
-            del rest[at : at + (1 if mark else 2)]
+            del other_argv[index : index + (1 if equals_sign else 2)]
         elif option == "--resume":
-            begun, run = _method_of(Path(value), known), value
-    if name is not None and begun not in (None, name):
-        told = f"{run} is a run of {begun}, got {name}"
-        raise ConfigError([Problem("--method", told, "leave --method out, or begin another run")])
-    name = begun if name is None else name
-    if name is None and (not rest or any(word in ("-h", "--help") for word in rest)):
-        return None, rest
-    name = usual if name is None else name
-    if name not in known:
-        raise ConfigError([unknown("method", name, known, where="--method")])
-    return name, rest
+            resumed_method, run = _read_method(Path(value), method_names), value
+    if name is not None and resumed_method not in (None, name):
+        message = f"{run} is a run of {resumed_method}, got {name}"
+        raise ConfigError([Problem("--method", message, "leave --method out, or begin another run")])
+    name = resumed_method if name is None else name
+    if name is None and (not other_argv or any(word in ("-h", "--help") for word in other_argv)):
+        return None, other_argv
+    name = default if name is None else name
+    if name not in method_names:
+        raise ConfigError([unknown_name_problem("method", name, method_names, location="--method")])
+    return name, other_argv
 
 
-def _method_of(run: Path, known: Collection[str]) -> str | None:
-    """Of a run that was begun; None: its settings tell none that is known."""
+def _read_method(run: Path, method_names: Collection[str]) -> str | None:
+    """Reads the method of a run that was begun; None: its settings name no known method."""
     try:
-        found = tomllib.loads((run / "config.toml").read_text(encoding="utf-8")).get("method")
+        name = tomllib.loads((run / "config.toml").read_text(encoding="utf-8")).get("method")
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, str) and found in known else None
+    return name if isinstance(name, str) and name in method_names else None

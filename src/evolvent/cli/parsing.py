@@ -1,4 +1,4 @@
-"""Reading the words of a command: argparse, but mistakes are collected and come out as one `ConfigError`."""
+"""Argument parsing of a command: argparse, but all mistakes are collected into one `ConfigError`."""
 
 from __future__ import annotations
 
@@ -8,74 +8,78 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from evolvent.errors import ConfigError, Problem, unknown
+from evolvent.errors import ConfigError, Problem, unknown_name_problem
 
-__all__ = ["Parser", "choose", "verbs_help", "whole"]
+__all__ = ["Parser", "choose_verb", "format_verbs_help", "parse_count"]
 
-_OPTION = re.compile(r"--?[A-Za-z]")
+_OPTION_PATTERN = re.compile(r"--?[A-Za-z]")
 
 
-def _formatter(prog: str) -> argparse.HelpFormatter:
+def _make_formatter(prog: str) -> argparse.HelpFormatter:
     return argparse.HelpFormatter(prog, width=min(80, shutil.get_terminal_size((80, 24)).columns), max_help_position=28)
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser of one verb. It never exits on a mistake: `read` raises `ConfigError` with all that it can tell."""
+    """A parser of one verb. It never exits on a mistake: `parse_argv` raises `ConfigError` with all problems."""
 
     def __init__(self, prog: str, description: str) -> None:
-        super().__init__(prog=prog, description=description, allow_abbrev=False, formatter_class=_formatter)
+        super().__init__(prog=prog, description=description, allow_abbrev=False, formatter_class=_make_formatter)
         self.known = {"-h", "--help"}
 
     def add(self, *names: str, **options: Any) -> None:
-        """Add one argument, as `add_argument` does."""
+        """Adds one argument, as `add_argument` does."""
         self.known |= {name for name in names if name.startswith("-")}
         self.add_argument(*names, **options)
 
-    def read(self, words: Sequence[str]) -> argparse.Namespace:
-        """The values of all arguments.
+    def parse_argv(self, argv: Sequence[str]) -> argparse.Namespace:
+        """Parses the values of all arguments.
 
         Raises:
-            ConfigError: unknown options (with the nearest one), wrong values, missing or surplus words.
+            ConfigError: unknown options (with the nearest known option), wrong values, missing or extra arguments.
         """
-        given = [word.partition("=")[0] for word in words if _OPTION.match(word)]
-        problems = [unknown("option", name, self.known, where=self.prog) for name in given if name not in self.known]
+        option_names = [word.partition("=")[0] for word in argv if _OPTION_PATTERN.match(word)]
+        problems = [
+            unknown_name_problem("option", name, self.known, location=self.prog)
+            for name in option_names
+            if name not in self.known
+        ]
         try:
-            found, surplus = self.parse_known_args(list(words))
+            args, extra_argv = self.parse_known_args(list(argv))
         except ConfigError as error:
             raise ConfigError(problems + error.problems) from error
-        if surplus and not problems:
-            problems.append(Problem(self.prog, f"unexpected {' '.join(surplus)!r}", f"see {self.prog} --help"))
+        if extra_argv and not problems:
+            problems.append(Problem(self.prog, f"unexpected {' '.join(extra_argv)!r}", f"see {self.prog} --help"))
         if problems:
             raise ConfigError(problems)
-        return found
+        return args
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError([Problem(self.prog, message, f"see {self.prog} --help")])
 
 
-def choose(prog: str, words: Sequence[str], known: Iterable[str]) -> tuple[str, list[str]]:
-    """The sub-verb that the words begin with, and the rest.
+def choose_verb(prog: str, argv: Sequence[str], verbs: Iterable[str]) -> tuple[str, list[str]]:
+    """Returns the verb at the start of the arguments, and the remaining arguments.
 
     Raises:
-        ConfigError: none, or one that does not exist (with the nearest one).
+        ConfigError: no verb, or an unknown verb (with the nearest known one).
     """
-    names = list(known)
-    if not words:
+    names = list(verbs)
+    if not argv:
         raise ConfigError([Problem(prog, "got no verb, expected one", f"known: {', '.join(names)}")])
-    if words[0] not in names:
-        raise ConfigError([unknown("verb", words[0], names, where=prog)])
-    return words[0], list(words[1:])
+    if argv[0] not in names:
+        raise ConfigError([unknown_name_problem("verb", argv[0], names, location=prog)])
+    return argv[0], list(argv[1:])
 
 
-def verbs_help(prog: str, verbs: Mapping[str, str]) -> str:
-    """Usage of a command that has verbs of its own, and what each of them does."""
-    wide = max(map(len, verbs)) + 2
-    lines = [f"usage: {prog} VERB ...", "", *(f"  {verb:{wide}}{about}" for verb, about in verbs.items())]
+def format_verbs_help(prog: str, verbs: Mapping[str, str]) -> str:
+    """Formats the usage of a command that has verbs, with a line about each verb."""
+    column_width = max(map(len, verbs)) + 2
+    lines = [f"usage: {prog} VERB ...", "", *(f"  {verb:{column_width}}{about}" for verb, about in verbs.items())]
     return "\n".join([*lines, "", f"`{prog} VERB --help` says more."])
 
 
-def whole(text: str) -> int:
-    """A whole number of 0 or more, for argparse's `type`."""
+def parse_count(text: str) -> int:
+    """Parses an integer of 0 or more, for argparse's `type`."""
     if not text.isdigit():
         raise argparse.ArgumentTypeError(f"got {text!r}, expected a whole number of 0 or more")
     return int(text)

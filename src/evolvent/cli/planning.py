@@ -1,6 +1,7 @@
-"""What memory a training needs: `evolvent train RECIPE DATA --plan` says it kind by kind, with what would fit a card.
+"""The memory that a training needs: `evolvent train RECIPE DATA --plan` lists it by kind, with layouts that would
+fit.
 
-A training that will not fit its device is warned of before its first step.
+A training that will not fit its device prints a warning before its first step.
 """
 
 from __future__ import annotations
@@ -13,89 +14,117 @@ from typing import Any, Literal
 import torch
 from rich.console import Console
 
-from evolvent.cli.console import table
-from evolvent.cli.registry import POLICIES, model_folder, policy, worlds
-from evolvent.cli.train_recipes import Recipe
+from evolvent.cli.console import render_table
+from evolvent.cli.registry import POLICIES, load_worlds, resolve_model_folder, resolve_policy
+from evolvent.cli.train_recipes import RecipeConfig
 from evolvent.errors import ConfigError, EvolventError, Problem, boundary
-from evolvent.learn.forward import chosen_layout
+from evolvent.learn.forward import resolve_layout
 from evolvent.learn.parallel.lay import check_layout
-from evolvent.learn.parallel.memory import Load, MemoryEstimate, Plan, estimate, meta_model, nearest_fit, plan_table
+from evolvent.learn.parallel.memory import (
+    Load,
+    MemoryEstimate,
+    TrainingPlan,
+    build_meta_model,
+    estimate_memory,
+    format_plans,
+    suggest_plans,
+)
 from evolvent.models.adapters import adapt
 from evolvent.models.dialects import dialect_for
 from evolvent.models.policy import Policy, load_policy
 from evolvent.models.tuned import FILES as ADAPTER_FILES
 from evolvent.models.tuned import kind_of
 
-__all__ = ["model_config", "plan", "too_large"]
+__all__ = ["memory_warning", "print_plan", "read_model_config"]
 
-_GIB = 2**30
-_WINDOW = 1024  # tokens of a row, where neither settings nor the model limit it
+_BYTES_PER_GIB = 2**30
+_DEFAULT_CONTEXT = 1024  # tokens of a row, where neither settings nor the model limit it
 
 
-def plan(config: Recipe, console: Console, *, card: float | None = None) -> int:
-    """Print the plan; nothing is trained, and of a model folder no weights are read. Returns the exit code.
+def print_plan(config: RecipeConfig, console: Console, *, card_gib: float | None = None) -> int:
+    """Prints the plan; nothing is trained, and no weights of a model folder are read. Returns the exit code.
 
     Args:
-        card: memory of a device in GiB; None: of the one that the recipe names, or 80.
+        card_gib: memory of a device in GiB; None: that of the recipe's device, or 80.
     Raises:
-        ConfigError: a layout that is impossible, or a policy that is no model or cannot be planned.
+        ConfigError: an impossible layout, or a policy that is not a model or cannot be planned.
     """
-    model = _model(config)
+    model = _build_model(config)
     check_layout(model.config, config.parallel, world=config.parallel.mesh.size, adapter=kind_of(model) or "none")
-    load = _load(config, model)
-    asked = Plan(config.parallel, config.optimizer, load, _estimated(model, config, load), "as asked")
-    named = config.device == "cuda" and torch.cuda.is_available()
-    size = round(card * _GIB) if card else _device_bytes(config) if named else 80 * _GIB
-    fitting = nearest_fit(model, config.parallel, config.optimizer, load=load, card=size)
-    fits = any(other.changes == asked.changes for other in fitting)
-    unit: Literal["GiB", "MiB"] = "GiB" if asked.estimate.total >= _GIB else "MiB"
-    shown = plan_table([asked] if fits else [asked, *fitting], size, unit=unit)
-    for line in (*_said(model, config, load), f"memory of a rank in {unit}:"):
+    load = _estimate_load(config, model)
+    requested = TrainingPlan(config.parallel, config.optimizer, load, _estimate_memory(model, config, load), "as asked")
+    uses_cuda_card = config.device == "cuda" and torch.cuda.is_available()
+    card_bytes = (
+        round(card_gib * _BYTES_PER_GIB)
+        if card_gib
+        else _device_bytes(config)
+        if uses_cuda_card
+        else 80 * _BYTES_PER_GIB
+    )
+    suggestions = suggest_plans(model, config.parallel, config.optimizer, load=load, card=card_bytes)
+    is_fitting = any(suggestion.changes == requested.changes for suggestion in suggestions)
+    unit: Literal["GiB", "MiB"] = "GiB" if requested.estimate.total >= _BYTES_PER_GIB else "MiB"
+    plan_rows = format_plans([requested] if is_fitting else [requested, *suggestions], card_bytes, unit=unit)
+    for line in (*_describe_plan(model, config, load), f"memory of a rank in {unit}:"):
         console.print(line)
-    shown[0][0] = "kind"
-    console.print(table(console, tuple(shown[0]), [tuple(row) for row in shown[1:]], numbers=tuple(shown[0][1:])))
-    if not fitting:
+    plan_rows[0][0] = "kind"
+    console.print(
+        render_table(
+            console, tuple(plan_rows[0]), [tuple(row) for row in plan_rows[1:]], numbers=tuple(plan_rows[0][1:])
+        )
+    )
+    if not suggestions:
         console.print("neither recomputation nor smaller forwards, 128 times the ranks or adalomo make it fit")
     return 0
 
 
-def _said(model: Any, config: Recipe, load: Load) -> Iterator[str]:
-    """What is planned, in words."""
-    weights = sum(weight.numel() for weight in model.parameters())
-    trained = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
-    some = f", {trained:,} of them trained" if trained < weights else ""
-    yield f"{weights:,} parameters{some}; {config.optimizer.name}, {load.dtype}, over {config.parallel.mesh}"
-    times = f"{load.micro_batches} forwards of " if load.micro_batches > 1 else ""
-    rows = f"{load.rows} row{'s' * (load.rows > 1)}"
-    yield f"an update of a rank: {times}{rows} of {load.tokens:,} tokens, all of them learned"
+def _describe_plan(model: Any, config: RecipeConfig, load: Load) -> Iterator[str]:
+    """Yields lines that describe the plan."""
+    num_weights = sum(weight.numel() for weight in model.parameters())
+    num_trainable = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
+    trainable_text = f", {num_trainable:,} of them trained" if num_trainable < num_weights else ""
+    yield (
+        f"{num_weights:,} parameters{trainable_text}; {config.optimizer.name}, {load.dtype}, "
+        f"over {config.parallel.mesh}"
+    )
+    forwards_text = f"{load.micro_batches} forwards of " if load.micro_batches > 1 else ""
+    rows_text = f"{load.rows} row{'s' * (load.rows > 1)}"
+    yield f"an update of a rank: {forwards_text}{rows_text} of {load.tokens:,} tokens, all of them learned"
 
 
-def too_large(config: Recipe, tuned: Policy, *, longest: int) -> str | None:
-    """A warning, where what a rank is going to hold is more than its device has; None: it fits, or cannot be planned.
+def memory_warning(config: RecipeConfig, tuned_policy: Policy, *, max_sequence_length: int) -> str | None:
+    """Returns a warning where a rank needs more memory than its device has; None: it fits, or cannot be planned.
 
     Args:
-        tuned: what is trained, not laid over ranks yet. longest: most tokens of a sequence.
+        tuned_policy: the trained policy, not laid over ranks yet.
+        max_sequence_length: maximum tokens of a sequence.
     """
     try:
-        model = _without_weights(tuned.model.config, tuned, config)
-        needed = _estimated(model, config, _load(config, model, longest=longest)).total
+        model = _build_meta_model(tuned_policy.model.config, tuned_policy, config)
+        needed_bytes = _estimate_memory(
+            model, config, _estimate_load(config, model, max_sequence_length=max_sequence_length)
+        ).total
     except EvolventError:
         return None
-    size = _device_bytes(config)
-    if needed <= size:
+    device_bytes = _device_bytes(config)
+    if needed_bytes <= device_bytes:
         return None
-    unit, name = (_GIB, "GiB") if size >= _GIB else (2**20, "MiB")
-    numbers = f"about {needed / unit:.1f} {name} are planned, and this {config.device} has {size / unit:.1f} {name}"
-    return f"a rank may run out of memory: {numbers} for it; --plan says what would fit"
+    unit, unit_name = (_BYTES_PER_GIB, "GiB") if device_bytes >= _BYTES_PER_GIB else (2**20, "MiB")
+    sizes_text = (
+        f"about {needed_bytes / unit:.1f} {unit_name} are planned, and this {config.device} has "
+        f"{device_bytes / unit:.1f} {unit_name}"
+    )
+    return f"a rank may run out of memory: {sizes_text} for it; --plan says what would fit"
 
 
-def model_config(name: str) -> Any:
-    """The transformers configuration of a model folder, or of a run's last policy; no weights are read.
+def read_model_config(name: str) -> Any:
+    """Reads the transformers configuration of a model folder or of a run's last policy; no weights are read.
 
     Raises:
-        ConfigError: no such folder, or no model in it. Incomplete: a run without a policy.
+        ConfigError: the folder does not exist or holds no model.
+        Incomplete: a run without a policy.
     """
-    folder = model_folder(name)
+    folder = resolve_model_folder(name)
     if (folder / ADAPTER_FILES[0]).is_file():
         return load_policy(folder).model.config
     if not (folder / "config.json").is_file():
@@ -106,60 +135,60 @@ def model_config(name: str) -> Any:
         return AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
 
 
-def _model(config: Recipe) -> Any:
-    """What would be trained, without memory for its weights."""
+def _build_model(config: RecipeConfig) -> Any:
+    """Builds the model that would be trained, without memory for its weights."""
     if config.policy in POLICIES:
-        given = policy(config.policy, list(worlds(config.worlds).values()), seed=config.seed)
-        return _without_weights(given.model.config, given, config)
-    folder = model_folder(config.policy)
+        untrained_policy = resolve_policy(config.policy, list(load_worlds(config.worlds).values()), seed=config.seed)
+        return _build_meta_model(untrained_policy.model.config, untrained_policy, config)
+    folder = resolve_model_folder(config.policy)
     if (folder / ADAPTER_FILES[0]).is_file():
         return load_policy(folder).model.to("meta")
-    shape = model_config(config.policy)
+    model_shape = read_model_config(config.policy)
     if config.adapter.kind == "none":
-        return meta_model(shape)
+        return build_meta_model(model_shape)
     from transformers import AutoTokenizer
 
     with boundary(ConfigError, f"the tokenizer in {folder} is not understood"):
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
-    return _without_weights(shape, Policy(None, tokenizer, dialect_for(tokenizer, None)), config)
+    return _build_meta_model(model_shape, Policy(None, tokenizer, dialect_for(tokenizer, None)), config)
 
 
-def _without_weights(shape: Any, given: Policy, config: Recipe) -> Any:
-    bare = replace(given, model=meta_model(shape), base=None)
-    return adapt(bare, config.adapter, seed=config.seed).model
+def _build_meta_model(model_shape: Any, source_policy: Policy, config: RecipeConfig) -> Any:
+    meta_policy = replace(source_policy, model=build_meta_model(model_shape), base=None)
+    return adapt(meta_policy, config.adapter, seed=config.seed).model
 
 
-def _estimated(model: Any, config: Recipe, load: Load) -> MemoryEstimate:
+def _estimate_memory(model: Any, config: RecipeConfig, load: Load) -> MemoryEstimate:
     base = model.get_base_model() if kind_of(model) is not None else model
-    what = f"the memory of a {model.config.model_type} model cannot be planned"
+    message = f"the memory of a {model.config.model_type} model cannot be planned"
     if not hasattr(base.get_decoder(), "layers"):
-        raise ConfigError([Problem("policy", what, "one process trains it all the same")])
-    with boundary(ConfigError, what):
-        return estimate(model, config.parallel, config.optimizer, load=load)
+        raise ConfigError([Problem("policy", message, "one process trains it all the same")])
+    with boundary(ConfigError, message):
+        return estimate_memory(model, config.parallel, config.optimizer, load=load)
 
 
-def _load(config: Recipe, model: Any, *, longest: int | None = None) -> Load:
-    """What a rank is fed, at most: rows as long as the longest sequence, or as the policy takes."""
+def _estimate_load(config: RecipeConfig, model: Any, *, max_sequence_length: int | None = None) -> Load:
+    """Estimates the maximum load of a rank: rows as long as the longest sequence, or as the policy's context."""
     train, mesh = config.train, config.parallel.mesh
-    most = train.most
-    window = int(getattr(model.config, "max_position_embeddings", 0) or _WINDOW)
-    packed = train.layout == "shared" or chosen_layout(model, train.layout) == "packed"  # both have a mask
-    tokens = max(1, min(longest or config.context or window, most))
-    rows = max(1, most // tokens)
-    shares = max(1, train.batch_tokens // mesh.dp)
-    micros = -(-shares // most) if shares > most else 1
+    max_forward_tokens = train.max_forward_tokens
+    model_context = int(getattr(model.config, "max_position_embeddings", 0) or _DEFAULT_CONTEXT)
+    packed = train.layout == "shared" or resolve_layout(model, train.layout) == "packed"  # both have a mask
+    tokens = max(1, min(max_sequence_length or config.context or model_context, max_forward_tokens))
+    rows = max(1, max_forward_tokens // tokens)
+    rank_tokens = max(1, train.batch_tokens // mesh.dp)
+    num_micro_batches = -(-rank_tokens // max_forward_tokens) if rank_tokens > max_forward_tokens else 1
     return Load(
-        rows if micros > 1 else max(1, min(rows, shares // tokens)),
+        rows if num_micro_batches > 1 else max(1, min(rows, rank_tokens // tokens)),
         tokens,
-        micro_batches=micros,
+        micro_batches=num_micro_batches,
         dtype=train.dtype,
         packed=packed,
     )
 
 
-def _device_bytes(config: Recipe) -> int:
-    """Memory that a rank has: of its CUDA device, or its share of this machine's."""
+def _device_bytes(config: RecipeConfig) -> int:
+    """Returns the memory of a rank: that of its CUDA device, or its part of this machine's memory."""
     if config.device == "cuda":
         return int(torch.cuda.get_device_properties(int(os.environ.get("LOCAL_RANK", "0"))).total_memory)
-    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // ranks
+    num_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // num_ranks

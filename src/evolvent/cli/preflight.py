@@ -1,4 +1,4 @@
-"""Whether a training can begin: what is wrong with it, all at once, before weights are read or a file is written."""
+"""Checks before a training begins: all problems at once, before weights are read or a file is written."""
 
 from __future__ import annotations
 
@@ -11,153 +11,178 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from evolvent.cli.planning import model_config
-from evolvent.cli.record import new_folder
-from evolvent.cli.registry import POLICIES, model_folder, policy, worlds
-from evolvent.cli.train_recipes import Distill, Given, Recipe
-from evolvent.cli.training_data import holds_episodes, strangers, survey
+from evolvent.cli.planning import read_model_config
+from evolvent.cli.record import choose_run_folder
+from evolvent.cli.registry import POLICIES, load_worlds, resolve_model_folder, resolve_policy
+from evolvent.cli.train_recipes import DistillConfig, RecipeConfig, RecipeInputs
+from evolvent.cli.training_data import holds_episodes, summarize_episodes, unknown_world_problems
 from evolvent.errors import ConfigError, EvolventError, MissingExtra, Problem
-from evolvent.learn.optim.make import check_fused, make
+from evolvent.learn.optim.make import build_optimizer, check_fused
 from evolvent.learn.parallel.lay import check_layout
-from evolvent.learn.parallel.stages import micro_batches
+from evolvent.learn.parallel.stages import min_micro_batches
 from evolvent.models.policy import Policy
 from evolvent.worlds.base import World
 
-__all__ = ["Asked", "given"]
+__all__ = ["TrainingRequest", "check_request"]
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A training as it was asked for.
+class TrainingRequest:
+    """A requested training.
 
     Args:
-        config: its recipe, resolved. command: its words, for the line that starts it over several processes.
-        resume: the run that is gone on with. world: how many processes there are. rank: which one this is.
+        config: its recipe, resolved.
+        command: its arguments, for the message about starting it over several processes.
+        resume: the run to resume.
+        world_size: number of processes.
+        rank: rank of this process.
     """
 
-    config: Recipe
+    config: RecipeConfig
     command: str
     resume: Path | None = None
-    world: int = 1
+    world_size: int = 1
     rank: int = 0
 
     @property
-    def reads(self) -> bool:
-        """Whether data are read: a run that has its tokens goes on with those."""
+    def reads_data(self) -> bool:
+        """Returns whether data are read: a run that has stored its tokens resumes from those."""
         return self.resume is None or not (self.resume / "tokens" / "manifest.json").is_file()
 
 
-def given(asked: Asked) -> Given:
-    """What the recipe works with, once nothing is wrong with it.
+def check_request(request: TrainingRequest) -> RecipeInputs:
+    """Returns the inputs of the recipe after checking the request.
 
     Raises:
-        ConfigError: everything that can be found without reading weights. Then whatever loading the policy raises.
+        ConfigError: every problem that can be found without reading weights. Then any error of loading the policy.
     """
-    config, problems = asked.config, list[Problem]()
-    made: dict[str, World] = {}
-    played = False
-    with _noting(problems, "to"):
-        _check_folder(asked)
-    with _noting(problems, "data"):
-        played = asked.reads and holds_episodes(config.data)
-    with _noting(problems, "worlds"):
-        made = worlds(config.worlds) if played or config.policy in POLICIES else {}
-    if asked.reads and not problems:
-        with _noting(problems, "data"):
-            _check_data(asked, made, played=played)
-    with _noting(problems, "teacher"):
-        if asked.reads and isinstance(config, Distill):
+    config, problems = request.config, list[Problem]()
+    worlds_by_name: dict[str, World] = {}
+    is_episodes = False
+    with _collect_problems(problems, "to"):
+        _check_folder(request)
+    with _collect_problems(problems, "data"):
+        is_episodes = request.reads_data and holds_episodes(config.data)
+    with _collect_problems(problems, "worlds"):
+        worlds_by_name = load_worlds(config.worlds) if is_episodes or config.policy in POLICIES else {}
+    if request.reads_data and not problems:
+        with _collect_problems(problems, "data"):
+            _check_data(request, worlds_by_name, is_episodes=is_episodes)
+    with _collect_problems(problems, "teacher"):
+        if request.reads_data and isinstance(config, DistillConfig):
             _check_teacher(config)
     initial: Policy | None = None
-    with _noting(problems, "policy"):
+    with _collect_problems(problems, "policy"):
         if config.policy in POLICIES:
-            initial = policy(config.policy, list(made.values()), seed=config.seed) if made else None
+            initial = (
+                resolve_policy(config.policy, list(worlds_by_name.values()), seed=config.seed)
+                if worlds_by_name
+                else None
+            )
         else:
-            model_folder(config.policy)
-    with _noting(problems, "parallel"):
-        _check_layout(asked, initial)
-    with _noting(problems, "optimizer"):
+            resolve_model_folder(config.policy)
+    with _collect_problems(problems, "parallel"):
+        _check_layout(request, initial)
+    with _collect_problems(problems, "optimizer"):
         _check_optimizer(config)
-    problems += _of_device(config)
+    problems += _check_device(config)
     if problems:
         raise ConfigError(list(dict.fromkeys(problems)))
     if initial is None:
-        initial = policy(config.policy, list(made.values()), seed=config.seed)
-    return Given(initial, made, torch.device(config.device))
+        initial = resolve_policy(config.policy, list(worlds_by_name.values()), seed=config.seed)
+    return RecipeInputs(initial, worlds_by_name, torch.device(config.device))
 
 
 @contextmanager
-def _noting(problems: list[Problem], where: str) -> Iterator[None]:
-    """What is wrong inside is noted; `where` it is, if it does not say that itself."""
+def _collect_problems(problems: list[Problem], setting: str) -> Iterator[None]:
+    """Collects the problems raised in the block; `setting` is their place unless they name another one."""
     try:
         yield
     except MissingExtra:
         raise
     except ConfigError as error:
-        problems += [replace(one, where=where) if one.where == "input" else one for one in error.problems]
+        problems += [
+            replace(problem, where=setting) if problem.where == "input" else problem for problem in error.problems
+        ]
     except EvolventError as error:
-        problems.append(Problem(where, str(error)))
+        problems.append(Problem(setting, str(error)))
 
 
-def _of_device(config: Recipe) -> list[Problem]:
-    here, wanted = torch.cuda.device_count(), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    if config.device == "cpu" or here >= wanted:
+def _check_device(config: RecipeConfig) -> list[Problem]:
+    num_devices, num_ranks = torch.cuda.device_count(), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    if config.device == "cpu" or num_devices >= num_ranks:
         return []
-    if not here:
+    if not num_devices:
         return [Problem("device", "there is no CUDA device here", "train on the cpu")]
-    return [Problem("device", f"{wanted} ranks run here and there are {here} CUDA devices", "start one for each")]
+    return [
+        Problem("device", f"{num_ranks} ranks run here and there are {num_devices} CUDA devices", "start one for each")
+    ]
 
 
-def _check_folder(asked: Asked) -> None:
-    if asked.resume is not None:
+def _check_folder(request: TrainingRequest) -> None:
+    if request.resume is not None:
         return
-    if asked.world > 1 and asked.config.to is None:
-        raise ConfigError([Problem("to", "several ranks need one folder", "name it: --to runs/NAME")])
-    if asked.rank == 0:
-        new_folder("train", asked.config.to)
+    if request.world_size > 1 and request.config.output_dir is None:
+        raise ConfigError([Problem("output_dir", "several ranks need one folder", "name it: --to runs/NAME")])
+    if request.rank == 0:
+        choose_run_folder("train", request.config.output_dir)
 
 
-def _check_data(asked: Asked, made: Mapping[str, World], *, played: bool) -> None:
-    """Whether the recipe takes such data, and they hold something for it; one rank looks into them."""
-    config = asked.config
-    if played and config.form == "rows":
-        what = f"{config.data} holds episodes, and this recipe learns from text"
-        raise ConfigError([Problem("data", what, "evolvent train sft learns from episodes")])
-    if not played and config.form == "episodes":
-        what = f"{config.data} holds no episodes"
-        raise ConfigError([Problem("data", what, "name a run, or a file that evolvent runs export wrote as jsonl")])
-    if not played or asked.rank:
+def _check_data(request: TrainingRequest, worlds_by_name: Mapping[str, World], *, is_episodes: bool) -> None:
+    """Checks that the recipe accepts the data and that they hold usable entries; one rank inspects them."""
+    config = request.config
+    if is_episodes and config.form == "rows":
+        message = f"{config.data} holds episodes, and this recipe learns from text"
+        raise ConfigError([Problem("data", message, "evolvent train sft learns from episodes")])
+    if not is_episodes and config.form == "episodes":
+        message = f"{config.data} holds no episodes"
+        raise ConfigError([Problem("data", message, "name a run, or a file that evolvent runs export wrote as jsonl")])
+    if not is_episodes or request.rank:
         return
-    seen = survey(config.data)
-    lacking = config.lacking([one for one in seen if not one.failed])
-    problems = [*strangers(seen, made, config.data), *([lacking] if lacking is not None else [])]
+    summaries = summarize_episodes(config.data)
+    lacking = config.check_episodes([summary for summary in summaries if not summary.failed])
+    problems = [
+        *unknown_world_problems(summaries, worlds_by_name, config.data),
+        *([lacking] if lacking is not None else []),
+    ]
     if problems:
         raise ConfigError(problems)
 
 
-def _check_teacher(config: Distill) -> None:
+def _check_teacher(config: DistillConfig) -> None:
     if not config.teacher:
         raise ConfigError([Problem("teacher", "no teacher is named", "--teacher FOLDER, a model or a run")])
     if not Path(config.teacher).is_dir():
         raise ConfigError([Problem("teacher", f"there is no model at {config.teacher}", "name a model or a run")])
-    model_folder(config.teacher)
+    resolve_model_folder(config.teacher)
 
 
-def _check_layout(asked: Asked, initial: Policy | None) -> None:
-    config = asked.config
+def _check_layout(request: TrainingRequest, initial: Policy | None) -> None:
+    config = request.config
     if initial is None and (config.policy in POLICIES or not Path(config.policy).is_dir()):
         return  # what is wrong with it is noted already
-    shape = initial.model.config if initial is not None else model_config(config.policy)
-    check_layout(shape, config.parallel, world=asked.world, adapter=config.adapter.kind, command=asked.command)
+    model_shape = initial.model.config if initial is not None else read_model_config(config.policy)
+    check_layout(
+        model_shape, config.parallel, world=request.world_size, adapter=config.adapter.kind, command=request.command
+    )
 
 
-def _check_optimizer(config: Recipe) -> None:
-    """Make it for a small weight; then see whether a fused one could keep its promise."""
+def _check_optimizer(config: RecipeConfig) -> None:
+    """Builds the optimizer for a small weight, then checks whether a fused one fits the training."""
     train = config.train
     weight = nn.Parameter(torch.zeros(2, 2))
-    make(config.optimizer, [("weight", weight)], lr=train.lr, betas=train.betas, weight_decay=0.0, clip=train.clip)
-    parts = 2 if train.micro_tokens is not None and train.micro_tokens < train.batch_tokens else 1
+    build_optimizer(
+        config.optimizer,
+        [("weight", weight)],
+        lr=train.lr,
+        betas=train.betas,
+        weight_decay=0.0,
+        clip=train.max_grad_norm,
+    )
+    num_parts = (
+        2 if train.max_tokens_per_forward is not None and train.max_tokens_per_forward < train.batch_tokens else 1
+    )
     parallel = config.parallel
-    problems = check_fused(config.optimizer, micro_batches(parallel.schedule, parallel.pp, parts), parallel.pp)
+    problems = check_fused(config.optimizer, min_micro_batches(parallel.schedule, parallel.pp, num_parts), parallel.pp)
     if problems:
         raise ConfigError(problems)

@@ -1,4 +1,4 @@
-"""Progress: one living line on a terminal, a plain line per finished stage elsewhere, with throughput and time left."""
+"""Progress: one updating line on a terminal, elsewhere a line per finished stage, with throughput and time left."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from evolvent.run import Evaluation, Stage, Verbs
+from evolvent.run import Backend, Evaluation, RunStage
 from evolvent.trajectory import Start, Trajectory
-from evolvent.view.escape import plain
+from evolvent.view.escape import show_hidden
 
-__all__ = ["Planned", "Progress", "Watched"]
+__all__ = ["PlannedStage", "Progress", "ProgressBackend"]
 
 P = TypeVar("P")
-_PAUSE_S = 0.2  # between two pictures of the living line
+_REDRAW_INTERVAL_S = 0.2  # between two pictures of the living line
 _UNITS = {
     "fit": "tokens",
     "collect": "episodes",
@@ -29,24 +29,24 @@ _UNITS = {
     "search": "searches",
     "label": "labellings",
 }
-_QUIET_S = 60.0  # where there is no terminal, a practice says so often how far it is
+_LINE_INTERVAL_S = 60.0  # where there is no terminal, a practice says so often how far it is
 
 
 @dataclass(frozen=True)
-class Planned:
-    """A stage to come: its verb, and how much it has to do in tokens or episodes (None: not known before)."""
+class PlannedStage:
+    """A stage to come: its verb, and its size in tokens or episodes (None: not known in advance)."""
 
     verb: str
     size: int | None
 
 
 @dataclass
-class _Now:
-    """The stage that runs: how much of it is done, and the last numbers it reported."""
+class _ActiveStage:
+    """The running stage, with its completed amount and the last numbers that it reported."""
 
     unit: str
     label: str
-    began: float
+    start_time: float
     size: int | None
     done: int = 0
     env_steps: int = 0
@@ -56,24 +56,24 @@ class _Now:
 
 @dataclass
 class Progress:
-    """Shows what a run does. Use it in a `with` statement, so that the terminal is always restored.
+    """Displays what a run does. Use it in a `with` statement, so that the terminal is always restored.
 
     Args:
-        console: where to.
-        plan: the stages to come, in order; stages found in the ledger are passed over.
-        clock: seconds.
+        console: the console to write to.
+        plan: the stages to come, in order; stages found in the ledger are skipped.
+        clock: returns the time in seconds.
     """
 
     console: Console
-    plan: Sequence[Planned] = ()
+    plan: Sequence[PlannedStage] = ()
     clock: Callable[[], float] = time.monotonic
     _live: Live | None = None
-    _now: _Now | None = None
-    _outer: list[_Now] = field(default_factory=list)
-    _said: float = 0.0
-    _place: int = 0
-    _drawn: float = 0.0
-    _spent: dict[str, tuple[float, int]] = field(default_factory=dict)  # unit -> seconds, amount
+    _active: _ActiveStage | None = None
+    _outer_stages: list[_ActiveStage] = field(default_factory=list)
+    _last_line_time: float = 0.0
+    _plan_position: int = 0
+    _last_redraw_time: float = 0.0
+    _totals: dict[str, tuple[float, int]] = field(default_factory=dict)  # unit -> seconds, amount
 
     def __enter__(self) -> Progress:
         if self.console.is_terminal:
@@ -89,186 +89,210 @@ class Progress:
             self._live = None
 
     def begin(self, verb: str, label: str, size: int | None, *, unit: str | None = None) -> None:
-        """A stage begins. Planned stages before it were found in the ledger.
+        """Starts a stage. Planned stages before it were found in the ledger.
 
         Args:
-            verb: "fit", "collect", "evaluate", or "practise", in which others may lie.
-            label: what its line begins with.
-            size: its tokens or episodes; None: what is planned.
-            unit: what is counted, where it is neither.
+            verb: "fit", "collect", "evaluate", or "practise", in which others may be nested.
+            label: the start of its line.
+            size: its tokens or episodes; None: as planned.
+            unit: the counted unit, where it is neither.
         """
-        while self._place < len(self.plan) and self.plan[self._place].verb != verb:
-            self._place += 1
-        planned = self.plan[self._place].size if self._place < len(self.plan) else None
-        self._place += 1
-        self._outer += [self._now] if self._now is not None else []
-        self._now = _Now(unit or _UNITS[verb], label, self.clock(), size if size is not None else planned)
-        self._draw(force=True)
+        while self._plan_position < len(self.plan) and self.plan[self._plan_position].verb != verb:
+            self._plan_position += 1
+        planned = self.plan[self._plan_position].size if self._plan_position < len(self.plan) else None
+        self._plan_position += 1
+        self._outer_stages += [self._active] if self._active is not None else []
+        self._active = _ActiveStage(unit or _UNITS[verb], label, self.clock(), size if size is not None else planned)
+        self._redraw(force=True)
 
-    def note(self, values: Mapping[str, Any]) -> None:
-        """Numbers that the stage logged: episodes so far (in all), or tokens learned (by this update)."""
-        now = self._now
-        if now is None:
+    def update(self, values: Mapping[str, Any]) -> None:
+        """Updates the stage with logged numbers: episodes so far (in total), or tokens learned (by this update)."""
+        stage = self._active
+        if stage is None:
             return
         if values.get("kind") == "practise":
-            now.done, now.env_steps = int(values["step"]), int(values.get("env_steps", 0))
-            now.success = float(values["success"]) if "success" in values else None
-            self._say(now)
+            stage.done, stage.env_steps = int(values["step"]), int(values.get("env_steps", 0))
+            stage.success = float(values["success"]) if "success" in values else None
+            self._report_rl(stage)
         elif "episodes" in values:
-            now.done, now.env_steps = int(values["episodes"]), int(values.get("env_steps", 0))
-            now.success = float(values["success"]) if "success" in values else None
+            stage.done, stage.env_steps = int(values["episodes"]), int(values.get("env_steps", 0))
+            stage.success = float(values["success"]) if "success" in values else None
         elif "tokens" in values:
-            now.done += int(values["tokens"])
-            now.loss = values.get("loss")
-        self._draw(force=False)
+            stage.done += int(values["tokens"])
+            stage.loss = values.get("loss")
+        self._redraw(force=False)
 
     def end(self) -> None:
-        """The stage is done: its line stays."""
-        now = self._now
-        if now is None:
+        """Ends the stage and prints its line."""
+        stage = self._active
+        if stage is None:
             return
-        seconds, amount = self._spent.get(now.unit, (0.0, 0))
-        self._spent[now.unit] = (seconds + self.clock() - now.began, amount + now.done)
-        self.console.print(self._line(now), soft_wrap=True)
-        self._now = self._outer.pop() if self._outer else None
+        seconds, amount = self._totals.get(stage.unit, (0.0, 0))
+        self._totals[stage.unit] = (seconds + self.clock() - stage.start_time, amount + stage.done)
+        self.console.print(self._format_line(stage), soft_wrap=True)
+        self._active = self._outer_stages.pop() if self._outer_stages else None
 
-    def _say(self, now: _Now) -> None:
-        """A practice is long: without a terminal it says now and then how far it is; its last iteration ends it."""
-        if now.size is not None and now.done >= now.size:
+    def _report_rl(self, stage: _ActiveStage) -> None:
+        """Reports RL training: without a terminal it prints a line at intervals, and its last iteration ends it."""
+        if stage.size is not None and stage.done >= stage.size:
             self.end()
-        elif self._live is None and self.clock() - max(self._said, now.began) > _QUIET_S:
-            self._said = self.clock()
-            self.console.print(self._line(now), soft_wrap=True)
+        elif self._live is None and self.clock() - max(self._last_line_time, stage.start_time) > _LINE_INTERVAL_S:
+            self._last_line_time = self.clock()
+            self.console.print(self._format_line(stage), soft_wrap=True)
 
-    def _draw(self, *, force: bool) -> None:
-        if self._live is None or self._now is None or (not force and self.clock() - self._drawn < _PAUSE_S):
+    def _redraw(self, *, force: bool) -> None:
+        if (
+            self._live is None
+            or self._active is None
+            or (not force and self.clock() - self._last_redraw_time < _REDRAW_INTERVAL_S)
+        ):
             return
-        self._drawn = self.clock()
-        self._live.update(Text(self._line(self._now), overflow="ellipsis", no_wrap=True), refresh=True)
+        self._last_redraw_time = self.clock()
+        self._live.update(Text(self._format_line(self._active), overflow="ellipsis", no_wrap=True), refresh=True)
 
-    def _line(self, now: _Now) -> str:
-        spent = max(1e-9, self.clock() - now.began)
-        where = f"[{self._place}/{len(self.plan)}] " if self.plan else ""
-        of = f"/{now.size:,}" if now.size else ""
-        parts = [f"{where}{now.label}", f"{now.done:,}{of} {now.unit}"]
-        if now.success is not None:
-            parts.append(f"success {now.success:.1%}")
-        if now.loss is not None:
-            parts.append(f"loss {now.loss:.3f}")
-        amount, what = (now.env_steps, "env steps") if now.env_steps else (now.done, now.unit)
-        parts += [f"{amount / spent:,.0f} {what}/s", minutes(spent)]
-        left = self.left_s()
-        if left:
-            parts.append(f"about {minutes(left)} left")
-        return plain(", ".join(parts))
+    def _format_line(self, stage: _ActiveStage) -> str:
+        elapsed_s = max(1e-9, self.clock() - stage.start_time)
+        position_text = f"[{self._plan_position}/{len(self.plan)}] " if self.plan else ""
+        size_text = f"/{stage.size:,}" if stage.size else ""
+        parts = [f"{position_text}{stage.label}", f"{stage.done:,}{size_text} {stage.unit}"]
+        if stage.success is not None:
+            parts.append(f"success {stage.success:.1%}")
+        if stage.loss is not None:
+            parts.append(f"loss {stage.loss:.3f}")
+        amount, unit = (stage.env_steps, "env steps") if stage.env_steps else (stage.done, stage.unit)
+        parts += [f"{amount / elapsed_s:,.0f} {unit}/s", format_duration(elapsed_s)]
+        left_s = self.estimate_time_left()
+        if left_s:
+            parts.append(f"about {format_duration(left_s)} left")
+        return show_hidden(", ".join(parts))
 
-    def left_s(self) -> float | None:
-        """Seconds until the plan is done, by the rates so far; None until every kind of stage has been seen."""
-        now = self._now
-        rates = {unit: seconds / amount for unit, (seconds, amount) in self._spent.items() if amount}
-        rest: list[tuple[str, int | None]] = [(_UNITS[p.verb], p.size) for p in self.plan[self._place :]]
-        if now is not None:
-            if now.done:
-                rates.setdefault(now.unit, (self.clock() - now.began) / now.done)
-            rest.append((now.unit, None if now.size is None else max(0, now.size - now.done)))
-        if not self.plan or any(size is None or unit not in rates for unit, size in rest):
+    def estimate_time_left(self) -> float | None:
+        """Estimates the seconds until the plan is done, from the rates so far.
+
+        Returns:
+            Seconds; None until every kind of stage has run.
+        """
+        stage = self._active
+        rates = {unit: seconds / amount for unit, (seconds, amount) in self._totals.items() if amount}
+        remaining: list[tuple[str, int | None]] = [
+            (_UNITS[planned.verb], planned.size) for planned in self.plan[self._plan_position :]
+        ]
+        if stage is not None:
+            if stage.done:
+                rates.setdefault(stage.unit, (self.clock() - stage.start_time) / stage.done)
+            remaining.append((stage.unit, None if stage.size is None else max(0, stage.size - stage.done)))
+        if not self.plan or any(size is None or unit not in rates for unit, size in remaining):
             return None
-        return sum(rates[unit] * size for unit, size in rest if size is not None)
+        return sum(rates[unit] * size for unit, size in remaining if size is not None)
 
 
-def minutes(seconds: float) -> str:
-    """Seconds as minutes:seconds, or hours:minutes:seconds."""
-    whole = round(seconds)
-    hours, rest = divmod(whole, 3600)
-    return f"{hours}:{rest // 60:02}:{rest % 60:02}" if hours else f"{rest // 60}:{rest % 60:02}"
+def format_duration(seconds: float) -> str:
+    """Formats seconds as minutes:seconds or hours:minutes:seconds."""
+    total_seconds = round(seconds)
+    hours, remainder = divmod(total_seconds, 3600)
+    return f"{hours}:{remainder // 60:02}:{remainder % 60:02}" if hours else f"{remainder // 60}:{remainder % 60:02}"
 
 
-class Watched(Generic[P]):
-    """The verbs of a run, with a progress that is told what they do."""
+class ProgressBackend(Generic[P]):
+    """A backend that reports the operations of another backend to a progress display."""
 
-    def __init__(self, verbs: Verbs[P], progress: Progress) -> None:
-        self._verbs, self._progress = verbs, progress
+    def __init__(self, backend: Backend[P], progress: Progress) -> None:
+        self._verbs, self._progress = backend, progress
 
-    def _begin(self, stage: Stage, size: int | None) -> None:
+    def _begin_stage(self, stage: RunStage, size: int | None) -> None:
         self._progress.begin(stage.verb, f"{stage.arm} round {stage.round} {stage.verb}", size)
 
-    def _told(self, stage: Stage) -> Stage:
-        def log(values: Mapping[str, Any]) -> None:
+    def _with_progress_log(self, stage: RunStage) -> RunStage:
+        def log_and_report(values: Mapping[str, Any]) -> None:
             stage.log(values)
-            self._progress.note(values)
+            self._progress.update(values)
 
-        return replace(stage, log=log)
+        return replace(stage, log=log_and_report)
 
     def collect(
-        self, policy: P, starts: Sequence[Start], stage: Stage, *, temperature: float = 1.0, horizon: int | None = None
+        self,
+        policy: P,
+        starts: Sequence[Start],
+        stage: RunStage,
+        *,
+        temperature: float = 1.0,
+        horizon: int | None = None,
     ) -> Iterator[Trajectory]:
-        """Play the starts, and show how far that is."""
-        self._begin(stage, len(starts))
-        told = self._told(stage)
-        yield from self._verbs.collect(policy, starts, told, temperature=temperature, horizon=horizon)
+        """Plays the starts and reports the progress."""
+        self._begin_stage(stage, len(starts))
+        logging_stage = self._with_progress_log(stage)
+        yield from self._verbs.collect(policy, starts, logging_stage, temperature=temperature, horizon=horizon)
         self._progress.end()
 
     def search(
-        self, policy: P, starts: Sequence[Start], stage: Stage, *, how: Any, judge: P | None = None
+        self, policy: P, starts: Sequence[Start], stage: RunStage, *, search: Any, value_model: P | None = None
     ) -> Iterator[Trajectory]:
-        """Search from the starts, and show how far that is."""
-        self._begin(stage, len(starts))
-        yield from self._verbs.search(policy, starts, self._told(stage), how=how, judge=judge)
+        """Searches from the starts and reports the progress."""
+        self._begin_stage(stage, len(starts))
+        yield from self._verbs.search(
+            policy, starts, self._with_progress_log(stage), search=search, value_model=value_model
+        )
         self._progress.end()
 
     def label(
-        self, policy: P, data: Sequence[Trajectory], stage: Stage, *, how: Any
+        self, policy: P, data: Sequence[Trajectory], stage: RunStage, *, labeler: Any
     ) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-        """Label trajectories, and show how far that is."""
-        self._begin(stage, len(data))
-        yield from self._verbs.label(policy, data, self._told(stage), how=how)
+        """Labels trajectories and reports the progress."""
+        self._begin_stage(stage, len(data))
+        yield from self._verbs.label(policy, data, self._with_progress_log(stage), labeler=labeler)
         self._progress.end()
 
     def fit(
         self,
         policy: P,
         data: Sequence[Any],
-        stage: Stage,
+        stage: RunStage,
         *,
         objective: Any,
         weight: Callable[[Trajectory], float] | None = None,
         tokens: int | None = None,
         lr_scale: float = 1.0,
     ) -> P:
-        """Learn from data, and show how far that is."""
-        self._begin(stage, tokens)
+        """Trains on data and reports the progress."""
+        self._begin_stage(stage, tokens)
         fitted = self._verbs.fit(
-            policy, data, self._told(stage), objective=objective, weight=weight, tokens=tokens, lr_scale=lr_scale
+            policy,
+            data,
+            self._with_progress_log(stage),
+            objective=objective,
+            weight=weight,
+            tokens=tokens,
+            lr_scale=lr_scale,
         )
         self._progress.end()
         return fitted
 
     def evaluate(
-        self, policy: P, stage: Stage, *, split: str | None = None, **guided: Any
+        self, policy: P, stage: RunStage, *, split: str | None = None, **search_options: Any
     ) -> tuple[Sequence[Evaluation], Sequence[Mapping[str, Any]]]:
-        """Play the panels, and show how far that is."""
-        self._begin(stage, None)
-        result = self._verbs.evaluate(policy, self._told(stage), split=split, **guided)
+        """Plays the panels and reports the progress."""
+        self._begin_stage(stage, None)
+        result = self._verbs.evaluate(policy, self._with_progress_log(stage), split=split, **search_options)
         self._progress.end()
         return result
 
-    def practise(self, policy: P, stage: Stage, *, setup: Any) -> Any:
+    def train_rl(self, policy: P, stage: RunStage, *, spec: Any) -> Any:
         """Learn by acting, and show how far that is."""
-        self._begin(stage, setup.config.iterations)
-        return self._verbs.practise(policy, self._told(stage), setup=setup)
+        self._begin_stage(stage, spec.config.iterations)
+        return self._verbs.train_rl(policy, self._with_progress_log(stage), spec=spec)
 
     def save(self, policy: P, folder: Path) -> None:
-        """Keep a policy."""
+        """Saves a policy."""
         self._verbs.save(policy, folder)
 
     def load(self, folder: Path) -> P:
-        """A kept policy."""
+        """Loads a saved policy."""
         return self._verbs.load(folder)
 
     def origin(self, policy: P) -> str:
-        """A digest of a policy from elsewhere."""
+        """Returns a digest of a policy that no stage of the run produced."""
         return self._verbs.origin(policy)
 
     def usage(self) -> Mapping[str, int]:
-        """Running totals of what was generated, computed, trained."""
+        """Returns running totals of generated, computed and trained tokens."""
         return self._verbs.usage()

@@ -1,6 +1,6 @@
 """`evolvent publish RUN --to DIR`: a policy of a run as a folder that transformers loads, with a model card.
 
-The policy is what the run ended with, its folder `model`; where there is none, the one that its main arm fitted last.
+The policy is the run's result, its folder `model`; without a result, the policy that its main arm fitted last.
 DIR is written whole or not at all: beside it, under another name, then renamed.
 """
 
@@ -19,22 +19,30 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from evolvent.cli.parsing import Parser, whole
-from evolvent.cli.publishing import Before, before, copy, digests, put, weights_of, whole_folder
-from evolvent.cli.registry import needs_train
+from evolvent.cli.parsing import Parser, parse_count
+from evolvent.cli.publishing import (
+    EarlierPublication,
+    atomic_folder,
+    copy_policy_files,
+    file_digests,
+    read_earlier,
+    weights_digest,
+    write_text,
+)
+from evolvent.cli.registry import require_train_extra
 from evolvent.config import redact
-from evolvent.errors import ConfigError, Problem, UnsafePath, nearest, unknown
-from evolvent.files import TEMPORARY, disk_errors, plain_json, safe_join
-from evolvent.view.card import card, missing, placeless
+from evolvent.errors import ConfigError, Problem, UnsafePath, find_nearest, unknown_name_problem
+from evolvent.files import TEMPORARY_SUFFIX, disk_errors, plain_json, safe_join
+from evolvent.view.card import build_card, list_missing, strip_folders
 from evolvent.view.data import ReportData, StageRow, read_run
-from evolvent.view.escape import plain
+from evolvent.view.escape import show_hidden
 from evolvent.view.outcome import main_arm
-from evolvent.view.published import License, Line, Published, Weights, lineage, lines
+from evolvent.view.published import License, PanelLine, PolicyFacts, PublishedPolicy, build_lines, find_lineage
 
 if TYPE_CHECKING:
     from evolvent.models.policy import Policy
 
-__all__ = ["LICENSES", "Chosen", "chosen", "license_of", "run"]
+__all__ = ["LICENSES", "PublishablePolicy", "find_policy", "parse_license", "run"]
 
 # SPDX id -> the Hub's id. Others are refused, so that a slip of the pen is no licence; LicenseRef-NAME is one's own.
 LICENSES: Mapping[str, str] = {
@@ -69,118 +77,128 @@ LICENSES: Mapping[str, str] = {
         for ending in ("only", "or-later")
     },
 }
-_OWN_LICENSE = re.compile(r"LicenseRef-([A-Za-z0-9][A-Za-z0-9.-]{0,60})")
-_RECORDS = ("run.json", "config.toml", "stages.jsonl", "results.jsonl", "floors.json")
-_DEEPEST = 8
+_CUSTOM_LICENSE = re.compile(r"LicenseRef-([A-Za-z0-9][A-Za-z0-9.-]{0,60})")
+_RECORD_FILES = ("run.json", "config.toml", "stages.jsonl", "results.jsonl", "floors.json")
+_MAX_DEPTH = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
-    """A policy of a run: its folder and where that is in the run, the stage that fitted it (None: unknown), and whether
-    it is the run's result.
-    """
+class PublishablePolicy:
+    """A policy of a run: its folder, that folder's path in the run, and the stage that fitted it (None: unknown)."""
 
     folder: Path
     source: str
     fit: StageRow | None
-    result: bool
+    is_result: bool
 
 
-def run(words: Sequence[str], console: Console) -> int:
-    """Publish a policy of a run; returns the exit code."""
+def run(argv: Sequence[str], console: Console) -> int:
+    """Writes a policy of a run as a model folder; returns the exit code."""
     parser = Parser("evolvent publish", "Write a policy of a run as a model folder with a model card.")
     parser.add("run", type=Path, help="the folder of a run")
     parser.add("--to", type=Path, required=True, metavar="DIR", help="the folder to write; it must not hold anything")
     parser.add("--arm", metavar="NAME", help="the arm of the policy (default: what the run ended with)")
-    parser.add("--round", type=whole, metavar="N", help="the round of the policy (default: the last)")
+    parser.add("--round", type=parse_count, metavar="N", help="the round of the policy (default: the last)")
     parser.add("--license", metavar="SPDX", help="its licence, such as Apache-2.0 or LicenseRef-NAME (default: none)")
     parser.add("--force", action="store_true", help="replace what was published there before from the same run")
-    found = parser.read(words)
-    needs_train("evolvent publish")
+    args = parser.parse_argv(argv)
+    require_train_extra("evolvent publish")
     problems: list[Problem] = []
-    license = license_of(found.license, problems)
-    to: Path = found.to
-    if not (found.run / "run.json").is_file() and not (found.run / "stages.jsonl").is_file():
-        before(to, problems)
+    license = parse_license(args.license, problems)
+    output_dir: Path = args.to
+    if not (args.run / "run.json").is_file() and not (args.run / "stages.jsonl").is_file():
+        read_earlier(output_dir, problems)
         problems.append(
-            Problem(
-                "run", f"{found.run} is no run: it holds no run.json and no stages.jsonl", "see: evolvent runs list"
-            )
+            Problem("run", f"{args.run} is no run: it holds no run.json and no stages.jsonl", "see: evolvent runs list")
         )
         raise ConfigError(problems)
-    data, keys = read_run(found.run), _keys(found.run)
-    there = before(to, problems)
-    _check_replaced(to, there, _identity(data, keys), force=found.force, problems=problems)
-    one = chosen(found.run, data, arm=found.arm, round=found.round, problems=problems)
-    if one is None or problems:
+    data, keys = read_run(args.run), _read_stage_keys(args.run)
+    earlier = read_earlier(output_dir, problems)
+    _check_replacement(output_dir, earlier, _run_identity(data, keys), force=args.force, problems=problems)
+    publishable = find_policy(args.run, data, arm=args.arm, round=args.round, problems=problems)
+    if publishable is None or problems:
         raise ConfigError(problems)
-    with _whole_weights(one, to) as (policy, folder, adapter):
-        published = _published(found.run, data, one, license=license, policy=policy, adapter=adapter)
-        _write(to, published, folder, note=_note(published, keys, digests(found.run, _RECORDS)))
-    _tell(console, to, published)
+    with _load_merged(publishable, output_dir) as (policy, folder, adapter):
+        published = _describe_policy(args.run, data, publishable, license=license, policy=policy, adapter=adapter)
+        _write_folder(
+            output_dir, published, folder, note=_build_note(published, keys, file_digests(args.run, _RECORD_FILES))
+        )
+    _print_summary(console, output_dir, published)
     return 0
 
 
-def license_of(name: str | None, problems: list[Problem], *, where: str = "--license") -> License | None:
-    """The licence of an SPDX id in any case, or of `LicenseRef-NAME`; adds to the problems where it is neither.
+def parse_license(name: str | None, problems: list[Problem], *, option: str = "--license") -> License | None:
+    """Parses an SPDX id in any case, or `LicenseRef-NAME`; adds a problem where the name is neither.
 
     Args:
-        where: the option that named it.
+        name: the license's name; None: no license.
+        problems: receives the problem.
+        option: the option that named the license.
     """
     if name is None:
         return None
-    known = {spdx.lower(): spdx for spdx in LICENSES}
-    if name.lower() in known:
-        spdx = known[name.lower()]
+    ids_by_lower_case = {spdx.lower(): spdx for spdx in LICENSES}
+    if name.lower() in ids_by_lower_case:
+        spdx = ids_by_lower_case[name.lower()]
         return License(spdx, LICENSES[spdx])
-    own = _OWN_LICENSE.fullmatch(name)
-    if own:
-        return License(name, "other", own[1].lower())
-    near = nearest(name.lower(), known)
-    hint = f"did you mean {known[near]!r}?" if near else "give an SPDX id such as Apache-2.0, MIT or CC-BY-4.0"
-    problems.append(Problem(where, f"unknown licence {name!r}", f"{hint}; your own is LicenseRef-NAME"))
+    custom = _CUSTOM_LICENSE.fullmatch(name)
+    if custom:
+        return License(name, "other", custom[1].lower())
+    suggestion = find_nearest(name.lower(), ids_by_lower_case)
+    hint = (
+        f"did you mean {ids_by_lower_case[suggestion]!r}?"
+        if suggestion
+        else "give an SPDX id such as Apache-2.0, MIT or CC-BY-4.0"
+    )
+    problems.append(Problem(option, f"unknown licence {name!r}", f"{hint}; your own is LicenseRef-NAME"))
     return None
 
 
 # ---------------------------------------------------------------- which policy
 
 
-def chosen(
+def find_policy(
     run: Path, data: ReportData, *, arm: str | None, round: int | None, problems: list[Problem]
-) -> Chosen | None:
-    """The policy asked for; None where the run does not hold it, and why is added to the problems."""
+) -> PublishablePolicy | None:
+    """Finds the requested policy; where the run does not hold it, returns None and adds the reason to the problems."""
     fits = [row for row in data.stages if row.verb == "fit"]
-    main, model = _main(data, fits), run / "model"
-    kept = any((model / name).is_file() for name in ("config.json", "adapter_config.json"))
-    if round is None and arm in (None, main) and kept:
-        return Chosen(model, "model", _twin(run, fits, weights_of(model)), result=True)
+    main_arm_name, result_folder = _main_arm(data, fits), run / "model"
+    has_result = any((result_folder / name).is_file() for name in ("config.json", "adapter_config.json"))
+    if round is None and arm in (None, main_arm_name) and has_result:
+        return PublishablePolicy(
+            result_folder, "model", _find_fit(run, fits, weights_digest(result_folder)), is_result=True
+        )
     arms = sorted({row.arm for row in fits})
-    own = [row for row in fits if row.arm in ("base", arm or main)] or (fits if arm is None else [])
-    asked = [row for row in own if round in (None, row.round)]
+    arm_fits = [row for row in fits if row.arm in ("base", arm or main_arm_name)] or (fits if arm is None else [])
+    matching_fits = [row for row in arm_fits if round in (None, row.round)]
     if not fits:
         problems.append(Problem("run", f"{run} holds no policy: its ledger has no finished fit", "train one first"))
-    elif arm is not None and arm not in {*arms, main}:
-        problems.append(unknown("arm", arm, arms, where="--arm"))
-    elif not asked:
-        known = ", ".join(str(number) for number in sorted({row.round for row in own if row.round is not None}))
-        what = f"the arm {arm or main!r} has no policy of round {round}"
-        problems.append(Problem("--round", what, f"known: {known or 'none'}"))
-    if not asked or problems:
+    elif arm is not None and arm not in {*arms, main_arm_name}:
+        problems.append(unknown_name_problem("arm", arm, arms, location="--arm"))
+    elif not matching_fits:
+        known_rounds = ", ".join(
+            str(number) for number in sorted({row.round for row in arm_fits if row.round is not None})
+        )
+        message = f"the arm {arm or main_arm_name!r} has no policy of round {round}"
+        problems.append(Problem("--round", message, f"known: {known_rounds or 'none'}"))
+    if not matching_fits or problems:
         return None
-    fit = asked[-1]
+    fit = matching_fits[-1]
     folder, source = _policy_folder(run, fit), f"stages/{fit.name}/policy"
     if folder is None:
         problems.append(Problem("run", f"{run} does not hold {source} any more", "choose another --round or --arm"))
         return None
-    return Chosen(folder, source, fit, result=kept and weights_of(folder) == weights_of(model))
+    return PublishablePolicy(
+        folder, source, fit, is_result=has_result and weights_digest(folder) == weights_digest(result_folder)
+    )
 
 
-def _main(data: ReportData, fits: Sequence[StageRow]) -> str:
-    """The arm the run is about; where its record names none, the one that learned last and is not the control."""
+def _main_arm(data: ReportData, fits: Sequence[StageRow]) -> str:
+    """Returns the run's main arm; where its record names none, the last arm that learned and is not the control."""
     if data.info.arms:
         return main_arm(data)
-    named = [row.arm for row in fits if row.arm not in ("base", "control")]
-    return named[-1] if named else main_arm(data)
+    learned_arms = [row.arm for row in fits if row.arm not in ("base", "control")]
+    return learned_arms[-1] if learned_arms else main_arm(data)
 
 
 def _policy_folder(run: Path, fit: StageRow) -> Path | None:
@@ -191,11 +209,11 @@ def _policy_folder(run: Path, fit: StageRow) -> Path | None:
     return folder if folder.is_dir() else None
 
 
-def _twin(run: Path, fits: Sequence[StageRow], weights: str) -> StageRow | None:
-    """The last stage that fitted these very weights."""
+def _find_fit(run: Path, fits: Sequence[StageRow], expected_digest: str) -> StageRow | None:
+    """Finds the last stage that fitted exactly these weights."""
     for fit in reversed(fits):
         folder = _policy_folder(run, fit)
-        if folder is not None and weights_of(folder) == weights:
+        if folder is not None and weights_digest(folder) == expected_digest:
             return fit
     return None
 
@@ -204,76 +222,94 @@ def _twin(run: Path, fits: Sequence[StageRow], weights: str) -> StageRow | None:
 
 
 @contextmanager
-def _whole_weights(one: Chosen, to: Path) -> Iterator[tuple[Policy, Path, str]]:
-    """The policy, which proves that it can be loaded; a folder that holds all its weights; the adapter in them, or "".
+def _load_merged(publishable: PublishablePolicy, output_dir: Path) -> Iterator[tuple[Policy, Path, str]]:
+    """Yields the loaded policy, a folder with all its weights, and the kind of the adapter merged into them, or "".
 
-    An adapter lies on a base in another place of this machine, so it is merged, into a folder of its own beside `to`.
+    An adapter depends on a base elsewhere on this machine, so it is merged into a temporary folder beside
+    `output_dir`.
 
     Raises:
         ConfigError: virtual tokens, which cannot be merged.
     """
-    from evolvent.models.adapters import kind_of, merged, virtual_tokens
+    from evolvent.models.adapters import kind_of, merge_adapter, virtual_tokens
     from evolvent.models.policy import load_policy
 
-    policy = load_policy(one.folder, context=None)
-    kind = kind_of(policy.model)
-    if kind is None:
-        yield policy, one.folder, ""
+    policy = load_policy(publishable.folder, context=None)
+    adapter_kind = kind_of(policy.model)
+    if adapter_kind is None:
+        yield policy, publishable.folder, ""
         return
     if any(virtual_tokens(policy.model)):
-        what = f"{one.source} is tuned by {kind}: no weights can stand for its {sum(virtual_tokens(policy.model))} "
-        raise ConfigError([Problem("run", f"{what}virtual tokens", "publish a run tuned by lora, dora or ia3")])
-    with disk_errors(to):
-        to.resolve().parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=to.resolve().parent, prefix=f".{to.name}.", suffix=TEMPORARY) as folder:
-            plain_policy = merged(policy)
-            plain_policy.save(Path(folder))
-            yield plain_policy, Path(folder), kind
+        message = (
+            f"{publishable.source} is tuned by {adapter_kind}: no weights can stand for its "
+            f"{sum(virtual_tokens(policy.model))} "
+        )
+        raise ConfigError([Problem("run", f"{message}virtual tokens", "publish a run tuned by lora, dora or ia3")])
+    with disk_errors(output_dir):
+        output_dir.resolve().parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(
+            dir=output_dir.resolve().parent, prefix=f".{output_dir.name}.", suffix=TEMPORARY_SUFFIX
+        ) as folder:
+            merged_policy = merge_adapter(policy)
+            merged_policy.save(Path(folder))
+            yield merged_policy, Path(folder), adapter_kind
 
 
-def _published(
-    run: Path, data: ReportData, one: Chosen, *, license: License | None, policy: Policy, adapter: str
-) -> Published:
-    """What the card says about the policy."""
+def _describe_policy(
+    run: Path,
+    data: ReportData,
+    publishable: PublishablePolicy,
+    *,
+    license: License | None,
+    policy: Policy,
+    adapter: str,
+) -> PublishedPolicy:
+    """Collects the facts of the policy for its card."""
     config = policy.model.config
-    shape = {"layers": "num_hidden_layers", "hidden units": "hidden_size", "attention heads": "num_attention_heads"}
-    known = {name: getattr(config, key, None) for name, key in shape.items()}
-    weights = Weights(
+    shape_attributes = {
+        "layers": "num_hidden_layers",
+        "hidden units": "hidden_size",
+        "attention heads": "num_attention_heads",
+    }
+    shape_values = {name: getattr(config, key, None) for name, key in shape_attributes.items()}
+    weights = PolicyFacts(
         type(policy.model).__name__,
         policy.parameters(),
         len(policy.tokenizer),
         policy.context,
         str(policy.model.dtype).removeprefix("torch."),
         policy.dialect.name,
-        {name: value for name, value in known.items() if isinstance(value, int)},
+        {name: value for name, value in shape_values.items() if isinstance(value, int)},
         policy.version,
         adapter,
     )
     name = data.info.name or run.resolve().name
-    return Published(name, data, weights, one.source, one.fit, one.result, license)
+    return PublishedPolicy(name, data, weights, publishable.source, publishable.fit, publishable.is_result, license)
 
 
-def _write(to: Path, published: Published, source: Path, *, note: dict[str, Any]) -> None:
-    with whole_folder(to) as folder:
-        files = copy(source, folder)
-        files["README.md"] = put(folder / "README.md", card(published))
+def _write_folder(output_dir: Path, published: PublishedPolicy, source: Path, *, note: dict[str, Any]) -> None:
+    with atomic_folder(output_dir) as folder:
+        files = copy_policy_files(source, folder)
+        files["README.md"] = write_text(folder / "README.md", build_card(published))
         if published.license is not None:
-            files["LICENSE"] = put(folder / "LICENSE", _license_text(published.license))
-        whole = note | {"published": note["published"] | {"files": {name: files[name] for name in sorted(files)}}}
-        put(folder / "evolvent.json", json.dumps(whole, indent=1) + "\n")
+            files["LICENSE"] = write_text(folder / "LICENSE", _license_text(published.license))
+        complete_note = note | {
+            "published": note["published"] | {"files": {name: files[name] for name in sorted(files)}}
+        }
+        write_text(folder / "evolvent.json", json.dumps(complete_note, indent=1) + "\n")
 
 
 def _license_text(license: License) -> str:
-    listed = f"Its text: https://spdx.org/licenses/{license.spdx}.html\n"
-    own = "It is not on the SPDX list: ask those who published this model for its text.\n"
-    return f"SPDX-License-Identifier: {license.spdx}\n\n{own if license.name else listed}"
+    spdx_text = f"Its text: https://spdx.org/licenses/{license.spdx}.html\n"
+    custom_text = "It is not on the SPDX list: ask those who published this model for its text.\n"
+    return f"SPDX-License-Identifier: {license.spdx}\n\n{custom_text if license.name else spdx_text}"
 
 
-def _note(published: Published, keys: Mapping[str, str], records: Mapping[str, str]) -> dict[str, Any]:
-    """`evolvent.json`: what `load_policy` reads, and under `published` everything that the card rests on."""
-    info, fit = published.data.info, published.fit
-    shown = lines(published)
-    own = {row.name for row in lineage(published)}
+def _build_note(published: PublishedPolicy, keys: Mapping[str, str], records: Mapping[str, str]) -> dict[str, Any]:
+    """Builds `evolvent.json`: the fields that `load_policy` reads, and under `published` the facts behind the card."""
+    run_info, fit = published.data.info, published.fit
+    panel_lines = build_lines(published)
+    lineage_names = {row.name for row in find_lineage(published)}
     return {
         "format": 1,
         "dialect": published.weights.dialect,
@@ -281,19 +317,19 @@ def _note(published: Published, keys: Mapping[str, str], records: Mapping[str, s
         "published": {
             "format": 1,
             "run": {
-                "identity": _identity(published.data, keys),
+                "identity": _run_identity(published.data, keys),
                 "name": published.name,
-                "method": info.method,
-                "seed": info.seed,
-                "created": info.created,
-                "state": info.state,
-                "arms": list(info.arms),
-                "command": [placeless(word) for word in info.command],
-                "versions": _settings(info.versions),
-                "settings": _settings(info.config),
+                "method": run_info.method,
+                "seed": run_info.seed,
+                "created": run_info.created,
+                "state": run_info.state,
+                "arms": list(run_info.arms),
+                "command": [strip_folders(word) for word in run_info.command],
+                "versions": _publishable_settings(run_info.versions),
+                "settings": _publishable_settings(run_info.config),
             },
             "policy": {
-                "source": placeless(published.source),
+                "source": strip_folders(published.source),
                 "result": published.result,
                 "arm": published.arm,
                 "round": fit.round if fit else None,
@@ -309,32 +345,32 @@ def _note(published: Published, keys: Mapping[str, str], records: Mapping[str, s
                     "verb": row.verb,
                     "arm": row.arm,
                     "round": row.round,
-                    "counts": _whole(row.counts),
-                    "result": _whole(row.result),
-                    "led_here": row.name in own,
+                    "counts": _integers_where_exact(row.counts),
+                    "result": _integers_where_exact(row.result),
+                    "led_here": row.name in lineage_names,
                 }
                 for row in published.data.stages
             ],
-            "results": [_result(line) for line in shown],
-            "missing": missing(published, shown),
+            "results": [_line_to_json(line) for line in panel_lines],
+            "missing": list_missing(published, panel_lines),
             "records": dict(records),
         },
     }
 
 
-def _whole(values: Mapping[str, float]) -> dict[str, float]:
+def _integers_where_exact(values: Mapping[str, float]) -> dict[str, float]:
     return {name: int(value) if value.is_integer() and value < 2**53 else value for name, value in values.items()}
 
 
-def _result(line: Line) -> dict[str, Any]:
-    row, one = line.result, line.difference
-    apart = (
+def _line_to_json(line: PanelLine) -> dict[str, Any]:
+    row, difference = line.result, line.difference
+    difference_json = (
         None
-        if one is None
+        if difference is None
         else {
-            "mean": one.mean,
-            "low": None if isnan(one.low) else one.low,
-            "high": None if isnan(one.high) else one.high,
+            "mean": difference.mean,
+            "low": None if isnan(difference.low) else difference.low,
+            "high": None if isnan(difference.high) else difference.high,
         }
     )
     return {
@@ -352,72 +388,78 @@ def _result(line: Line) -> dict[str, Any]:
         "panel": _panel_digest(line),
         "base": line.base.mean if line.base else None,
         "control": line.control.mean if line.control else None,
-        "difference": apart,
+        "difference": difference_json,
         "floors": dict(line.floors),
     }
 
 
-def _panel_digest(line: Line) -> str:
-    """A digest of the ids of the tasks that were played: two results of one digest played the same tasks."""
+def _panel_digest(line: PanelLine) -> str:
+    """Returns a digest of the ids of the played tasks: two results with one digest played the same tasks."""
     return hashlib.sha256(json.dumps(sorted(task for task, _, _ in line.result.outcomes)).encode()).hexdigest()[:24]
 
 
-def _settings(value: Any, depth: int = 0) -> Any:
-    """Settings as they are published: no secrets, no folders of the machine, not nested without end."""
+def _publishable_settings(value: Any, depth: int = 0) -> Any:
+    """Returns settings as they are published: without secrets or local folders, and with limited nesting."""
     if isinstance(value, Mapping):
-        if depth == _DEEPEST:
+        if depth == _MAX_DEPTH:
             return "(nested deeper)"
-        return redact({key: _settings(item, depth + 1) for key, item in value.items()})
+        return redact({key: _publishable_settings(item, depth + 1) for key, item in value.items()})
     if isinstance(value, list):
-        return "(nested deeper)" if depth == _DEEPEST else [_settings(item, depth + 1) for item in value]
-    return placeless(value) if isinstance(value, str) else value
+        return "(nested deeper)" if depth == _MAX_DEPTH else [_publishable_settings(item, depth + 1) for item in value]
+    return strip_folders(value) if isinstance(value, str) else value
 
 
-def _keys(run: Path) -> dict[str, str]:
-    """The key of every stage by its name: the digest of all that it depends on, its data included."""
-    path, found = run / "stages.jsonl", {}
+def _read_stage_keys(run: Path) -> dict[str, str]:
+    """Reads the key of every stage by its name: the digest of everything it depends on, including its data."""
+    path, keys_by_stage = run / "stages.jsonl", {}
     for line in path.read_bytes().splitlines() if path.is_file() else ():
         try:
             row = json.loads(line)
         except (ValueError, RecursionError):
             continue  # `read_run` counts it
         if isinstance(row, dict) and isinstance(row.get("name"), str) and isinstance(row.get("key"), str):
-            found[row["name"]] = row["key"]
-    return found
+            keys_by_stage[row["name"]] = row["key"]
+    return keys_by_stage
 
 
-def _identity(data: ReportData, keys: Mapping[str, str]) -> str:
-    """What tells one run from another, wherever its folder lies: how it began, and its first stage."""
-    info = data.info
-    text = plain_json([info.method, info.created, info.seed, next(iter(keys.values()), "")])
+def _run_identity(data: ReportData, keys: Mapping[str, str]) -> str:
+    """Returns the identity of a run, wherever its folder is: its start and its first stage."""
+    run_info = data.info
+    text = plain_json([run_info.method, run_info.created, run_info.seed, next(iter(keys.values()), "")])
     return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:24]
 
 
 # ---------------------------------------------------------------- the folder
 
 
-def _check_replaced(to: Path, there: Before | None, identity: str, *, force: bool, problems: list[Problem]) -> None:
-    """Only what was published from the same run may be replaced, and only where that is asked for."""
-    if there is None:
+def _check_replacement(
+    output_dir: Path, earlier: EarlierPublication | None, identity: str, *, force: bool, problems: list[Problem]
+) -> None:
+    """Checks that only an earlier publication of the same run is replaced, and only with `--force`."""
+    if earlier is None:
         return
-    if there.identity != identity:
-        problems.append(Problem("--to", f"{to} was published from another run", "name another folder"))
-    elif there.strange:
-        shown = ", ".join(there.strange[:5])
-        problems.append(Problem("--to", f"{to} holds files that were not published: {shown}", "move them away"))
+    if earlier.identity != identity:
+        problems.append(Problem("--to", f"{output_dir} was published from another run", "name another folder"))
+    elif earlier.unknown_files:
+        file_names = ", ".join(earlier.unknown_files[:5])
+        problems.append(
+            Problem("--to", f"{output_dir} holds files that were not published: {file_names}", "move them away")
+        )
     elif not force:
-        problems.append(Problem("--to", f"{to} was published from this run before", "--force replaces it"))
+        problems.append(Problem("--to", f"{output_dir} was published from this run before", "--force replaces it"))
 
 
-def _tell(console: Console, to: Path, published: Published) -> None:
-    fit, measured = published.fit, lines(published)
+def _print_summary(console: Console, output_dir: Path, published: PublishedPolicy) -> None:
+    fit, panel_lines = published.fit, build_lines(published)
     unknown_fit = "of a stage that the ledger does not tell" if published.data.stages else ""
-    about = [f"arm {fit.arm}, round {fit.round}" if fit else unknown_fit]
-    about += ["what the run ended with"] if published.result else []
-    about += [f"its {published.weights.merged} merged"] if published.weights.merged else []
-    said = [f"published {published.source} ({', '.join(filter(None, about))}), {len(measured)} panels, to {to}"]
+    facts = [f"arm {fit.arm}, round {fit.round}" if fit else unknown_fit]
+    facts += ["what the run ended with"] if published.result else []
+    facts += [f"its {published.weights.merged} merged"] if published.weights.merged else []
+    messages = [
+        f"published {published.source} ({', '.join(filter(None, facts))}), {len(panel_lines)} panels, to {output_dir}"
+    ]
     if published.license is None:
-        said.append("warning: no licence stated, so the card says `license: other` (give --license SPDX)")
-    said += [f"note: {note}" for note in published.data.notes]
-    for line in said:
-        console.print(plain(line), soft_wrap=True)
+        messages.append("warning: no licence stated, so the card says `license: other` (give --license SPDX)")
+    messages += [f"note: {note}" for note in published.data.notes]
+    for line in messages:
+        console.print(show_hidden(line), soft_wrap=True)

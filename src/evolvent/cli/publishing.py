@@ -1,4 +1,4 @@
-"""How a folder is published: copied from files that may be handed on, whole or not at all, and known again later."""
+"""Publication of a folder: safe files are copied, whole or not at all, and the folder is recognized later."""
 
 from __future__ import annotations
 
@@ -13,48 +13,59 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from evolvent.errors import Problem, UnsafeFile
-from evolvent.files import TEMPORARY, disk_errors, ensure_space, sync_folder
+from evolvent.files import TEMPORARY_SUFFIX, disk_errors, ensure_space, sync_folder
 
-__all__ = ["Before", "before", "copy", "digests", "put", "weights_of", "whole_folder"]
+__all__ = [
+    "EarlierPublication",
+    "atomic_folder",
+    "copy_policy_files",
+    "file_digests",
+    "read_earlier",
+    "weights_digest",
+    "write_text",
+]
 
-_ENDINGS = (".json", ".safetensors", ".txt", ".model", ".jinja")
-_OURS = ("README.md", "LICENSE", "evolvent.json")  # written anew
-_CHUNK = 1 << 20
+_COPIED_SUFFIXES = (".json", ".safetensors", ".txt", ".model", ".jinja")
+_GENERATED_FILES = ("README.md", "LICENSE", "evolvent.json")  # written anew
+_CHUNK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Before:
-    """What was published in a folder before: the identity of its run, and the names there that were not published."""
+class EarlierPublication:
+    """An earlier publication in a folder: the identity of its run, and the files there that were not published."""
 
     identity: str
-    strange: tuple[str, ...]
+    unknown_files: tuple[str, ...]
 
 
-def before(to: Path, problems: list[Problem]) -> Before | None:
-    """What a folder holds already; None where it is free, or where it may not be used, which is added to the problems.
+def read_earlier(output_dir: Path, problems: list[Problem]) -> EarlierPublication | None:
+    """Reads the earlier publication of a folder; None where the folder is free or unusable; the latter adds a
+    problem.
 
     Raises:
         StoreUnavailable: it cannot be read.
     """
-    with disk_errors(to):
-        if not to.exists() and not to.is_symlink():
+    with disk_errors(output_dir):
+        if not output_dir.exists() and not output_dir.is_symlink():
             return None
-        if not to.is_dir():
-            problems.append(Problem("--to", f"{to} is no folder", "name another place"))
+        if not output_dir.is_dir():
+            problems.append(Problem("--to", f"{output_dir} is no folder", "name another place"))
             return None
-        names = sorted(path.name for path in to.iterdir())
+        names = sorted(path.name for path in output_dir.iterdir())
     if not names:
         return None
-    note = _note(to / "evolvent.json")
+    note = _read_note(output_dir / "evolvent.json")
     if note is None:
-        problems.append(Problem("--to", f"{to} is not empty and was not published before", "name another folder"))
+        problems.append(
+            Problem("--to", f"{output_dir} is not empty and was not published before", "name another folder")
+        )
         return None
     identity, files = note
-    return Before(identity, tuple(name for name in names if name not in (*files, "evolvent.json")))
+    return EarlierPublication(identity, tuple(name for name in names if name not in (*files, "evolvent.json")))
 
 
-def _note(path: Path) -> tuple[str, tuple[str, ...]] | None:
-    """Identity and files of an earlier publication, None where the file tells of none."""
+def _read_note(path: Path) -> tuple[str, tuple[str, ...]] | None:
+    """Reads the identity and files of an earlier publication, None where the file describes none."""
     try:
         note = json.loads(path.read_bytes())
         published = note["published"]
@@ -64,108 +75,116 @@ def _note(path: Path) -> tuple[str, tuple[str, ...]] | None:
 
 
 @contextmanager
-def whole_folder(to: Path) -> Iterator[Path]:
-    """A folder to write into; it appears as `to` only when the block ends well, whole and on disk.
+def atomic_folder(output_dir: Path) -> Iterator[Path]:
+    """Yields a folder to write into; it appears as `output_dir` only when the block ends well, whole and on disk.
 
-    A folder that lies there is set aside first and removed last. Killed in between, it is left beside `to` under a
-    name that begins with a full stop and ends in `.part~`.
+    An existing folder is moved aside first and removed last. If the process is killed in between, it remains beside
+    `output_dir` under a name that begins with a full stop and ends in `.part~`.
 
     Raises:
-        NoSpace, StoreUnavailable: nothing is left behind then, and an old folder is as it was.
+        NoSpace, StoreUnavailable: nothing is left behind then, and an old folder is unchanged.
     """
-    to = to.resolve()
-    mark = secrets.token_hex(4)
-    fresh, old = (to.with_name(f".{to.name}.{what}-{mark}{TEMPORARY}") for what in ("new", "old"))
-    done = False
+    output_dir = output_dir.resolve()
+    suffix = secrets.token_hex(4)
+    new_folder, old_folder = (
+        output_dir.with_name(f".{output_dir.name}.{state}-{suffix}{TEMPORARY_SUFFIX}") for state in ("new", "old")
+    )
+    is_published = False
     try:
-        with disk_errors(to):
-            to.parent.mkdir(parents=True, exist_ok=True)
-            fresh.mkdir()
-            yield fresh
-            sync_folder(fresh)
-            _exchange(fresh, to, old)
-            done = True
-            sync_folder(to.parent)
+        with disk_errors(output_dir):
+            output_dir.parent.mkdir(parents=True, exist_ok=True)
+            new_folder.mkdir()
+            yield new_folder
+            sync_folder(new_folder)
+            _swap_folders(new_folder, output_dir, old_folder)
+            is_published = True
+            sync_folder(output_dir.parent)
     finally:
-        shutil.rmtree(old if done else fresh, ignore_errors=True)
+        shutil.rmtree(old_folder if is_published else new_folder, ignore_errors=True)
 
 
-def _exchange(fresh: Path, to: Path, old: Path) -> None:
-    there = to.exists()
-    if there:
-        to.rename(old)
+def _swap_folders(new_folder: Path, output_dir: Path, old_folder: Path) -> None:
+    is_present = output_dir.exists()
+    if is_present:
+        output_dir.rename(old_folder)
     try:
-        fresh.rename(to)
+        new_folder.rename(output_dir)
     finally:  # refused or interrupted: the old folder comes back
-        if there and not to.exists():
-            old.rename(to)
+        if is_present and not output_dir.exists():
+            old_folder.rename(output_dir)
 
 
-def copy(source: Path, folder: Path) -> dict[str, str]:
-    """Copy the files of a policy that may be handed on; returns the SHA-256 of each by name.
+def copy_policy_files(source: Path, folder: Path) -> dict[str, str]:
+    """Copies the publishable files of a policy; returns the SHA-256 of each by name.
 
-    Other files stay behind: pickles, code, folders.
+    Other files are not copied: pickles, code, folders.
+
     Raises:
-        UnsafeFile: one that is a link: it could lead out of the run. NoSpace, StoreUnavailable.
+        UnsafeFile: a file is a link, which could lead out of the run.
+        NoSpace, StoreUnavailable: the copy cannot be written.
     """
     with disk_errors(source):
-        paths = [path for path in sorted(source.iterdir()) if path.suffix in _ENDINGS and path.name not in _OURS]
-        linked = [path.name for path in paths if path.is_symlink()]
+        paths = [
+            path
+            for path in sorted(source.iterdir())
+            if path.suffix in _COPIED_SUFFIXES and path.name not in _GENERATED_FILES
+        ]
+        links = [path.name for path in paths if path.is_symlink()]
         paths = [path for path in paths if path.is_file()]
         size = sum(path.stat().st_size for path in paths)
-    if linked:
+    if links:
         raise UnsafeFile(
             f"{source} holds links, which are not published",
-            value=linked[:5],
+            value=links[:5],
             expected="plain files",
             hint="copy the files in their place",
         )
-    ensure_space(folder, size + _CHUNK)
-    return {path.name: _copied(path, folder / path.name) for path in paths}
+    ensure_space(folder, size + _CHUNK_BYTES)
+    return {path.name: _copy_file(path, folder / path.name) for path in paths}
 
 
-def _copied(source: Path, target: Path) -> str:
-    found = hashlib.sha256()
+def _copy_file(source: Path, target: Path) -> str:
+    digest = hashlib.sha256()
     with disk_errors(target), target.open("xb") as file:
-        for chunk in _chunks(source):
-            found.update(chunk)
+        for chunk in _read_chunks(source):
+            digest.update(chunk)
             file.write(chunk)
         file.flush()
         os.fsync(file.fileno())
-    return found.hexdigest()
+    return digest.hexdigest()
 
 
-def _chunks(path: Path) -> Iterator[bytes]:
+def _read_chunks(path: Path) -> Iterator[bytes]:
     with disk_errors(path), path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
+        while chunk := file.read(_CHUNK_BYTES):
             yield chunk
 
 
-def put(path: Path, text: str) -> str:
-    """Write a text file into a folder that is not there yet for others; returns its SHA-256."""
-    raw = text.encode()
+def write_text(path: Path, text: str) -> str:
+    """Writes a text file into a folder that is not visible to others yet; returns its SHA-256."""
+    encoded = text.encode()
     with disk_errors(path), path.open("xb") as file:
-        file.write(raw)
+        file.write(encoded)
         file.flush()
         os.fsync(file.fileno())
-    return hashlib.sha256(raw).hexdigest()
+    return hashlib.sha256(encoded).hexdigest()
 
 
-def digests(folder: Path, names: Sequence[str]) -> dict[str, str]:
-    """The SHA-256 of those of the files that are there."""
-    found = {}
+def file_digests(folder: Path, names: Sequence[str]) -> dict[str, str]:
+    """Returns the SHA-256 of each of the files that exist."""
+    digest_by_name = {}
     for name in names:
         if (folder / name).is_file():
-            found[name] = hashlib.sha256(b"".join(_chunks(folder / name))).hexdigest()
-    return found
+            digest_by_name[name] = hashlib.sha256(b"".join(_read_chunks(folder / name))).hexdigest()
+    return digest_by_name
 
 
-def weights_of(folder: Path) -> str:
-    """A digest of the weights in a policy's folder, whatever its other files say."""
-    found = hashlib.sha256()
+def weights_digest(folder: Path) -> str:
+    """Returns a digest of the weights in a policy's folder, independent of its other files."""
+    digest = hashlib.sha256()
     with disk_errors(folder):
         for path in sorted(folder.glob("*.safetensors")):
-            found.update(f"{path.name}\n{path.stat().st_size}\n".encode())
-            for chunk in _chunks(path):
-                found.update(chunk)
-    return found.hexdigest()
+            digest.update(f"{path.name}\n{path.stat().st_size}\n".encode())
+            for chunk in _read_chunks(path):
+                digest.update(chunk)
+    return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""What the command line keeps about a run: its settings (`config.toml`) and its state (`run.json`)."""
+"""The command line's record of a run: its settings (`config.toml`) and its state (`run.json`)."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from evolvent.cli.console import open_console
 from evolvent.config import Config, as_dict, redact, to_toml
 from evolvent.errors import ConfigError, Problem
 from evolvent.files import disk_errors, write_atomic
-from evolvent.logs import about
-from evolvent.view.escape import plain
+from evolvent.logs import log_run
+from evolvent.view.escape import show_hidden
 
-__all__ = ["RUNS", "Record", "new_folder", "recorded", "versions"]
+__all__ = ["RUNS", "RunRecord", "choose_run_folder", "collect_versions", "record_run"]
 
 RUNS = Path("runs")
 State = Literal["running", "finished", "interrupted", "failed"]
@@ -29,16 +29,16 @@ _PACKAGES = ("numpy", "pyarrow", "pydantic", "torch", "transformers")
 
 
 @dataclass(frozen=True)
-class Record:
-    """What is written about a run beside its results.
+class RunRecord:
+    """The record of a run that is written beside its results.
 
     Args:
-        verb: the verb that does it, and goes on with it.
+        verb: the verb that runs it, and resumes it.
         config: its resolved configuration, secrets redacted on writing.
         seed: all its randomness derives from it.
         arms: the arms that its results name.
         method: the method that the verb runs, where it has another name.
-        program: how the command is started.
+        program: the program that starts the command.
     """
 
     verb: str
@@ -49,57 +49,71 @@ class Record:
     program: str = "evolvent"
 
 
-def new_folder(verb: str, to: Path | None) -> Path:
-    """Where a new run goes: the folder asked for, or the first free `runs/VERB-N`.
+def choose_run_folder(verb: str, output_dir: Path | None) -> Path:
+    """Returns the folder of a new run: the requested one, or the first free `runs/VERB-N`.
 
     Raises:
         ConfigError: the folder holds a run already.
     """
-    if to is None:
+    if output_dir is None:
         with disk_errors(RUNS):
-            taken = {path.name for path in RUNS.iterdir()} if RUNS.exists() else set()
-        return RUNS / next(name for name in (f"{verb}-{n}" for n in range(1, len(taken) + 2)) if name not in taken)
-    if (to / "run.json").exists() or (to / "config.toml").exists():
-        raise ConfigError([Problem("to", f"{to} holds a run already", f"choose another folder, or --resume {to}")])
-    return to
+            existing_names = {path.name for path in RUNS.iterdir()} if RUNS.exists() else set()
+        return RUNS / next(
+            name for name in (f"{verb}-{n}" for n in range(1, len(existing_names) + 2)) if name not in existing_names
+        )
+    if (output_dir / "run.json").exists() or (output_dir / "config.toml").exists():
+        raise ConfigError(
+            [
+                Problem(
+                    "output_dir",
+                    f"{output_dir} holds a run already",
+                    f"choose another folder, or --resume {output_dir}",
+                )
+            ]
+        )
+    return output_dir
 
 
-def versions() -> dict[str, str]:
-    """Versions of everything that a result depends on; imports none of it."""
-    found = {"evolvent": __version__, "python": platform.python_version(), "platform": platform.platform(terse=True)}
+def collect_versions() -> dict[str, str]:
+    """Returns the versions of everything that a result depends on; imports none of it."""
+    version_by_name = {
+        "evolvent": __version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(terse=True),
+    }
     for name in _PACKAGES:
         try:
-            found[name] = version(name)
+            version_by_name[name] = version(name)
         except PackageNotFoundError:
-            found[name] = "not installed"
-    return found
+            version_by_name[name] = "not installed"
+    return version_by_name
 
 
 @contextmanager
-def recorded(folder: Path, record: Record) -> Iterator[None]:
-    """Write the settings, and the state as it changes: running, then finished, interrupted or failed.
+def record_run(folder: Path, record: RunRecord) -> Iterator[None]:
+    """Writes the settings, and the state as it changes: running, then finished, interrupted or failed.
 
-    After an interrupt a line says which command goes on. Enter it when the run is open, so that nobody's record is
-    touched whose folder is locked.
+    After an interrupt a line names the command that resumes the run. Enter the context when the run is open, so
+    that the record of a locked folder is never touched.
     """
     if not (folder / "config.toml").exists():
         write_atomic(folder / "config.toml", to_toml(record.config))
-    _write(folder, record, "running")
+    _write_state(folder, record, "running")
     state: State = "failed"
     try:
-        with about(folder.name):
+        with log_run(folder.name):
             yield
         state = "finished"
     except (KeyboardInterrupt, SystemExit):
         state = "interrupted"
-        words = plain(f"go on with: {record.program} {record.verb} --resume {folder}")
-        open_console(stderr=True).print(words, soft_wrap=True)
+        resume_command = show_hidden(f"go on with: {record.program} {record.verb} --resume {folder}")
+        open_console(stderr=True).print(resume_command, soft_wrap=True)
         raise
     finally:
-        _write(folder, record, state)
+        _write_state(folder, record, state)
 
 
-def _write(folder: Path, record: Record, state: State) -> None:
+def _write_state(folder: Path, record: RunRecord, state: State) -> None:
     path = folder / "run.json"
     created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     row = {
@@ -107,17 +121,17 @@ def _write(folder: Path, record: Record, state: State) -> None:
         "method": record.method or record.verb,
         "name": folder.name,
         "seed": record.seed,
-        "created": _created(path) or created,
-        "versions": versions(),
+        "created": _read_created(path) or created,
+        "versions": collect_versions(),
         "config": as_dict(record.config),
-        "command": redact(_command(sys.argv[1:])),
+        "command": redact(_redact_argv(sys.argv[1:])),
         "state": state,
         "arms": list(record.arms),
     }
     write_atomic(path, json.dumps(row, indent=1))
 
 
-def _created(path: Path) -> str | None:
+def _read_created(path: Path) -> str | None:
     try:
         row: Any = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -125,14 +139,14 @@ def _created(path: Path) -> str | None:
     return str(row.get("created")) if isinstance(row, dict) else None
 
 
-def _command(words: Sequence[str]) -> list[str]:
-    """The words of the command; the value after an option with a secret name is hidden."""
-    shown: list[str] = []
-    for before, word in zip(["", *words], words, strict=False):
-        name, mark, _ = word.partition("=")
-        if before.startswith("--") and "=" not in before:
-            word = str(redact({before: word})[before])
-        elif mark:
+def _redact_argv(argv: Sequence[str]) -> list[str]:
+    """Returns the arguments of the command; values of options with a secret name are hidden."""
+    redacted: list[str] = []
+    for previous, word in zip(["", *argv], argv, strict=False):
+        name, equals_sign, _ = word.partition("=")
+        if previous.startswith("--") and "=" not in previous:
+            word = str(redact({previous: word})[previous])
+        elif equals_sign:
             word = f"{name}={redact({name: word.partition('=')[2]})[name]}"
-        shown.append(word)
-    return ["evolvent", *shown]
+        redacted.append(word)
+    return ["evolvent", *redacted]

@@ -1,4 +1,4 @@
-"""The one place where names become objects: worlds and policies. Everywhere else objects are handed around."""
+"""The one place where names become worlds and policies. Everywhere else objects are passed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from evolvent.errors import (
     VocabularyMismatch,
     WorldError,
     boundary,
-    unknown,
+    unknown_name_problem,
 )
 from evolvent.plugins import describe_origin, installed_plugins
 from evolvent.store.ledger import read_rows
@@ -26,10 +26,19 @@ from evolvent.worlds.base import World
 if TYPE_CHECKING:
     from evolvent.models.policy import Policy
 
-__all__ = ["EVERY", "POLICIES", "model_folder", "needs_train", "policy", "world", "world_origins", "worlds"]
+__all__ = [
+    "ALL_WORLDS",
+    "POLICIES",
+    "describe_worlds",
+    "load_world",
+    "load_worlds",
+    "require_train_extra",
+    "resolve_model_folder",
+    "resolve_policy",
+]
 
 _log = logging.getLogger(__name__)
-EVERY = (  # what the name `all` stands for
+ALL_WORLDS = (  # what the name `all` stands for
     "crafting",
     "lookup",
     "gridworld",
@@ -46,78 +55,94 @@ EVERY = (  # what the name `all` stands for
     "sheet",
 )
 POLICIES = ("xs", "s", "m")
-_TALKATIVE = ("torchao", "torch.utils._pytree")  # transformers imports torchao, which tells of other devices' kernels
-_MEMBERS = ("name", "version", "instructions", "grammar", "horizon", "reward_range", "tiers", "tasks", "make", "score")
+_NOISY_LOGGERS = (
+    "torchao",
+    "torch.utils._pytree",
+)  # transformers imports torchao, which tells of other devices' kernels
+_WORLD_MEMBERS = (
+    "name",
+    "version",
+    "instructions",
+    "grammar",
+    "horizon",
+    "reward_range",
+    "tiers",
+    "tasks",
+    "make",
+    "score",
+)
 
 
-def _installed() -> dict[str, EntryPoint]:
-    """Worlds of other packages, known by name; nothing of them is imported. Embedded names win."""
+def _installed_worlds() -> dict[str, EntryPoint]:
+    """Returns the worlds of other packages by name, without importing them. Embedded names take precedence."""
     return installed_plugins("worlds", EMBEDDED)
 
 
-def world_origins() -> dict[str, str]:
-    """Every world's name, and what it is or where it comes from; loads none of them."""
-    found = {name: about for name, (_, _, about) in sorted(EMBEDDED.items())}
-    for name, point in _installed().items():
-        found[name] = describe_origin(point)
-    return found
+def describe_worlds() -> dict[str, str]:
+    """Returns a description or the origin of every world by name; loads none of them."""
+    descriptions = {name: about for name, (_, _, about) in sorted(EMBEDDED.items())}
+    for name, point in _installed_worlds().items():
+        descriptions[name] = describe_origin(point)
+    return descriptions
 
 
-def world(name: str) -> World:
-    """The world of this name: embedded (`crafting`, `crafting:1`, `textcraft:FOLDER`, ...) or of an installed package.
+def load_world(name: str) -> World:
+    """Loads the world of a name: embedded (`crafting`, `crafting:1`, `textcraft:FOLDER`, ...) or of an installed
+    package.
 
     Raises:
-        ConfigError: no such world, or an option that it does not take.
-        WorldError: a package's world that cannot be loaded, named.
+        ConfigError: an unknown world, or an option that it does not take.
+        WorldError: a package's world that cannot be loaded; the message names it.
     """
     base, colon, option = name.partition(":")
-    others = {} if base in EMBEDDED else _installed()
-    if base not in EMBEDDED and base not in others:
-        raise ConfigError([unknown("world", name, world_origins())])
-    if colon and (base in others or not EMBEDDED[base][1]):
+    entry_points = {} if base in EMBEDDED else _installed_worlds()
+    if base not in EMBEDDED and base not in entry_points:
+        raise ConfigError([unknown_name_problem("world", name, describe_worlds())])
+    if colon and (base in entry_points or not EMBEDDED[base][1]):
         raise ConfigError([Problem(name, f"the world {base!r} takes no option, got {option!r}", f"use {base!r}")])
     if base in EMBEDDED:
-        own = EMBEDDED[base][0](option)
-        if left := getattr(own, "problems", ()):
-            _log.warning("%s: rows left out: %d; the first: %s", name, len(left), left[0])
-        return own
-    point = others[base]
+        embedded = EMBEDDED[base][0](option)
+        if problems := getattr(embedded, "problems", ()):
+            _log.warning("%s: rows left out: %d; the first: %s", name, len(problems), problems[0])
+        return embedded
+    point = entry_points[base]
     with boundary(WorldError, f"the installed world {base!r} cannot be loaded", entry=point.value):
-        made = point.load()
-        made = made() if callable(made) else made
-    return _checked(base, made)
+        loaded = point.load()
+        loaded = loaded() if callable(loaded) else loaded
+    return _check_world(base, loaded)
 
 
-def _checked(name: str, made: World) -> World:
-    missing = [member for member in _MEMBERS if not hasattr(made, member)]
+def _check_world(name: str, loaded: World) -> World:
+    missing = [member for member in _WORLD_MEMBERS if not hasattr(loaded, member)]
     if missing:
         raise WorldError(f"the installed world {name!r} is no World", value=f"without {', '.join(missing)}")
-    return made
+    return loaded
 
 
-def worlds(names: Sequence[str]) -> dict[str, World]:
-    """Several worlds by their own names, every wrong name reported at once; `all` stands for every embedded one."""
-    names = [name for given in names for name in (EVERY if given == "all" else (given,))]
+def load_worlds(names: Sequence[str]) -> dict[str, World]:
+    """Loads worlds by name and reports all wrong names at once; `all` stands for the main embedded worlds."""
+    names = [name for requested in names for name in (ALL_WORLDS if requested == "all" else (requested,))]
     problems = [Problem("worlds", f"got {list(names)}, expected at least one world", "for example --worlds lookup")]
     problems = [] if names else problems
-    made: dict[str, World] = {}
+    worlds_by_name: dict[str, World] = {}
     for name in names:
         try:
-            found = world(name)
+            loaded = load_world(name)
         except ConfigError as error:
-            told = error.problems if error.value is None else [Problem(name, str(error))]
-            problems += told
+            name_problems = error.problems if error.value is None else [Problem(name, str(error))]
+            problems += name_problems
             continue
-        if found.name in made:
+        if loaded.name in worlds_by_name:
             problems.append(Problem("worlds", f"{name!r} is named twice", "name each world once"))
-        made[found.name] = found
+        worlds_by_name[loaded.name] = loaded
     if problems:
         raise ConfigError(problems)
-    return made
+    return worlds_by_name
 
 
-def needs_train(feature: str) -> None:
-    """Say which extra is missing, before anything else is done; with it, keep its progress bars off the terminal.
+def require_train_extra(feature: str) -> None:
+    """Raises an error about the missing extra before any work begins; silences its progress bars where it is
+    installed.
 
     Raises:
         MissingExtra: torch or transformers cannot be imported.
@@ -129,35 +154,37 @@ def needs_train(feature: str) -> None:
     except ImportError as error:
         raise MissingExtra("train", feature) from error
     transformers.utils.logging.disable_progress_bar()
-    for name in _TALKATIVE:
+    for name in _NOISY_LOGGERS:
         logging.getLogger(name).setLevel(logging.ERROR)
 
 
-def policy(name: str, worlds: Sequence[World], *, seed: int = 0) -> Policy:
-    """A policy by name: a size of the embedded default (untrained), a model folder, or a run (its last policy).
+def resolve_policy(name: str, worlds: Sequence[World], *, seed: int = 0) -> Policy:
+    """Loads a policy by name: a size of the embedded default (untrained), a model folder, or a run (its last
+    policy).
 
     Raises:
         ConfigError: neither a size nor a folder.
         Incomplete: a run without a policy, or a folder without a model.
         CorruptRecord: a run whose ledger cannot be read.
-        VocabularyMismatch: a policy of whole words that does not know those of the worlds.
+        VocabularyMismatch: a whole-word policy whose vocabulary lacks words of the worlds.
     """
     if name in POLICIES:
-        from evolvent.scale.initial import policy_for
+        from evolvent.scale.initial import make_policy
 
-        return policy_for(worlds, size=name, seed=seed)
+        return make_policy(worlds, size=name, seed=seed)
     from evolvent.models.policy import load_policy
 
-    loaded = load_policy(model_folder(name))
-    _check_words(name, loaded, worlds)
+    loaded = load_policy(resolve_model_folder(name))
+    _check_vocabulary(name, loaded, worlds)
     return loaded
 
 
-def model_folder(name: str) -> Path:
-    """The model folder that a name means: itself, or the last policy of a run.
+def resolve_model_folder(name: str) -> Path:
+    """Returns the model folder of a name: the folder itself, or the last policy of a run.
 
     Raises:
-        ConfigError: no such folder. Incomplete, CorruptRecord: see `policy`.
+        ConfigError: the folder does not exist.
+        Incomplete, CorruptRecord: see `resolve_policy`.
     """
     folder = Path(name)
     if folder.is_file():
@@ -165,39 +192,41 @@ def model_folder(name: str) -> Path:
 
         refuse_pickle(folder)
     if not folder.is_dir():
-        known = f"sizes: {', '.join(POLICIES)}; or a model folder; or the folder of a run"
-        raise ConfigError([Problem("policy", f"unknown policy {name!r}", known)])
-    run = any((folder / file).exists() for file in ("stages.jsonl", "run.json"))
-    return _last_policy(folder) if run else folder
+        hint = f"sizes: {', '.join(POLICIES)}; or a model folder; or the folder of a run"
+        raise ConfigError([Problem("policy", f"unknown policy {name!r}", hint)])
+    is_run = any((folder / file).exists() for file in ("stages.jsonl", "run.json"))
+    return _last_policy(folder) if is_run else folder
 
 
-def _check_words(name: str, policy: Policy, worlds: Sequence[World]) -> None:
-    """A policy that reads whole words must know those of its worlds: it would read the others as unknown."""
+def _check_vocabulary(name: str, policy: Policy, worlds: Sequence[World]) -> None:
+    """Checks that a whole-word policy knows the words of its worlds; it would read other words as unknown."""
     if policy.dialect.name != "words":
         return
-    known = policy.tokenizer.get_vocab()
+    vocabulary = policy.tokenizer.get_vocab()
     for world in worlds:
-        strange = sorted(set(world.vocabulary() or ()) - set(known), key=lambda word: (not word.isalpha(), word))
-        if strange:
+        missing_words = sorted(
+            set(world.vocabulary() or ()) - set(vocabulary), key=lambda word: (not word.isalpha(), word)
+        )
+        if missing_words:
             raise VocabularyMismatch(
-                f"the policy {name!r} does not know {len(strange)} words of the world {world.name!r}",
-                value=", ".join(strange[:5]),
+                f"the policy {name!r} does not know {len(missing_words)} words of the world {world.name!r}",
+                value=", ".join(missing_words[:5]),
                 hint="choose the worlds it was trained for, or train one for these",
             )
 
 
 def _last_policy(run: Path) -> Path:
-    """The folder of a run's result; until it has one, of the policy fitted last, in its main arm where it has several.
+    """Returns the folder of a run's result; without a result, of the last fitted policy, preferably of its main arm.
 
-    A run that is to end with the best of its rounds may not end with the last.
+    A run that ends with the best of its rounds may not end with its last round.
     """
     if any((run / "model" / file).is_file() for file in ("config.json", "adapter_config.json")):
         return run / "model"
     rows = read_rows(run / "stages.jsonl")
     fits = [row for row in rows if row.get("verb") == "fit"]
-    main = [row for row in fits if row.get("arm") != "control"]
-    for row in reversed(main or fits):
-        found = run / "stages" / str(row.get("name")) / "policy"
-        if found.is_dir():
-            return found
+    main_fits = [row for row in fits if row.get("arm") != "control"]
+    for row in reversed(main_fits or fits):
+        policy_folder = run / "stages" / str(row.get("name")) / "policy"
+        if policy_folder.is_dir():
+            return policy_folder
     raise Incomplete(f"the run {run} holds no policy", value=f"{len(rows)} stages", hint="train one first")

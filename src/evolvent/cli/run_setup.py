@@ -1,4 +1,4 @@
-"""What the verbs that use a model share: panels, a watched run in this process, its report and its final policy."""
+"""Setup shared by the commands that run a model: panels, a run with progress display, its report and final policy."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import torch
 from pydantic import Field
 from rich.console import Console
 
-from evolvent.cli.backends import placed
-from evolvent.cli.console import open_console, rate, table
-from evolvent.cli.progress import Planned, Progress, Watched
-from evolvent.cli.record import Record, recorded
+from evolvent.cli.backends import open_cluster_players
+from evolvent.cli.console import format_rate, open_console, render_table
+from evolvent.cli.progress import PlannedStage, Progress, ProgressBackend
+from evolvent.cli.record import RunRecord, record_run
 from evolvent.config import Config
 from evolvent.errors import EvolventError, boundary
 from evolvent.learn.learner import TrainConfig
@@ -24,124 +24,139 @@ from evolvent.learn.optim.make import OptimizerConfig
 from evolvent.models.policy import Policy
 from evolvent.rollout.evaluate import panel_starts
 from evolvent.run import Evaluation, Run
-from evolvent.scale.local_backend import LocalVerbs, Panel
-from evolvent.scale.ray_backend import RayVerbs
+from evolvent.scale.local_backend import EvaluationPanel, LocalBackend
+from evolvent.scale.ray_backend import RayBackend
 from evolvent.view import report
-from evolvent.view.escape import plain
+from evolvent.view.escape import show_hidden
 from evolvent.worlds.base import World
 
-__all__ = ["Job", "PanelConfig", "check_panel", "opened", "playing_on", "results_table", "write_report"]
+__all__ = [
+    "EvaluationConfig",
+    "RunSetup",
+    "count_panel_episodes",
+    "open_backend",
+    "open_run",
+    "print_results",
+    "write_report",
+]
 
 
-class PanelConfig(Config):
-    """What is played to measure a policy."""
+class EvaluationConfig(Config):
+    """Settings of the panels that measure a policy."""
 
     split: Literal["train", "dev", "test"] = Field(default="test", description="the split whose panels are played")
     limit: int = Field(default=200, ge=1, description="most tasks of a panel")
 
-    def panel(self, *, temperature: float = 0.0) -> Panel:
-        """The panels as the run's verbs take them; by default the likeliest token is played."""
-        return Panel(self.split, None, self.limit, temperature)
+    def make_panel(self, *, temperature: float = 0.0) -> EvaluationPanel:
+        """Returns the panels as the backend takes them; by default the most likely token is played."""
+        return EvaluationPanel(self.split, None, self.limit, temperature)
 
 
 @dataclass(frozen=True)
-class Job:
-    """A run that is to be opened.
+class RunSetup:
+    """The setup of a run that is to be opened.
 
     Args:
-        folder: of the run.
-        worlds: by name.
-        record: what is kept about it.
-        train, panel: how its verbs learn and measure.
-        slots, max_tokens, threads: episodes open at once, longest action, threads of torch.
-        plan: the stages to come, for the time left.
-        practising, optimizer: how practices learn; None: as `train`, and by AdamW.
-        choose, deciding: policies take their actions from those that worlds list, token by token or as wholes.
-        verbs: makes what plays and learns (`scale.remote_play.RemoteVerbs` plays on an endpoint).
+        folder: the folder of the run.
+        worlds: the worlds by name.
+        record: the record that is kept about it.
+        train: settings of training by `fit`.
+        panel: settings of the measurement.
+        slots: number of simultaneous episodes.
+        max_tokens: maximum tokens of an action.
+        threads: threads of torch.
+        plan: the stages to come, for the estimate of the time left.
+        rl_train: training settings of RL; None: as `train`.
+        optimizer: the optimizer of RL; None: AdamW.
+        restrict_to_admissible: whether actions are sampled among those that worlds list, token by token.
+        action_level: whether policies choose among the listed actions as wholes.
+        backend_factory: builds the backend that plays and trains (`scale.endpoint_backend` plays on an endpoint).
     """
 
     folder: Path
     worlds: Mapping[str, World]
-    record: Record
+    record: RunRecord
     train: TrainConfig | None = None
-    panel: Panel | None = None
+    panel: EvaluationPanel | None = None
     slots: int = 192
     max_tokens: int = 32
     threads: int = 1
-    plan: Sequence[Planned] = ()
-    practising: TrainConfig | None = None
+    plan: Sequence[PlannedStage] = ()
+    rl_train: TrainConfig | None = None
     optimizer: OptimizerConfig | None = None
-    choose: bool = False
-    deciding: bool = False
-    verbs: Callable[..., LocalVerbs] = LocalVerbs
+    restrict_to_admissible: bool = False
+    action_level: bool = False
+    backend_factory: Callable[..., LocalBackend] = LocalBackend
 
 
 @contextmanager
-def playing_on(
-    on: str, names: Sequence[str], worlds: Mapping[str, World], *, threads: int
-) -> Iterator[Callable[..., LocalVerbs]]:
-    """What makes the verbs of a job: they play here, or on a cluster (see `placed`); they learn here."""
-    with placed(on, names, worlds, threads=threads) as players:
-        yield LocalVerbs if players is None else partial(RayVerbs, players=players)
+def open_backend(
+    backend: str, world_names: Sequence[str], worlds: Mapping[str, World], *, threads: int
+) -> Iterator[Callable[..., LocalBackend]]:
+    """Yields the factory of a run's backend, which plays here or on a cluster (`open_cluster_players`) and trains
+    here.
+    """
+    with open_cluster_players(backend, world_names, worlds, threads=threads) as player_pool:
+        yield LocalBackend if player_pool is None else partial(RayBackend, players=player_pool)
 
 
 @contextmanager
-def opened(job: Job, console: Console) -> Iterator[Run[Policy]]:
-    """The run, locked, recorded and watched; its report is drawn again after every stage and at the end."""
-    torch.set_num_threads(job.threads)
-    verbs = job.verbs(
-        job.worlds,
-        job.train or TrainConfig(),
-        job.panel or Panel(),
-        slots=job.slots,
-        max_tokens=job.max_tokens,
-        practising=job.practising,
-        optimizer=job.optimizer or OptimizerConfig(),
-        choose=job.choose,
-        deciding=job.deciding,
+def open_run(setup: RunSetup, console: Console) -> Iterator[Run[Policy]]:
+    """Opens the run: locked, recorded and displayed; its report is redrawn after every stage and at the end."""
+    torch.set_num_threads(setup.threads)
+    backend = setup.backend_factory(
+        setup.worlds,
+        setup.train or TrainConfig(),
+        setup.panel or EvaluationPanel(),
+        slots=setup.slots,
+        max_tokens=setup.max_tokens,
+        rl_train=setup.rl_train,
+        optimizer=setup.optimizer or OptimizerConfig(),
+        restrict_to_admissible=setup.restrict_to_admissible,
+        action_level=setup.action_level,
     )
-    progress = Progress(console, job.plan)
-    watched: Watched[Policy] = Watched(verbs, progress)
-    with Run(job.folder, watched, seed=job.record.seed) as run:
-        run.observe(partial(write_report, job.folder))
+    progress = Progress(console, setup.plan)
+    progress_backend: ProgressBackend[Policy] = ProgressBackend(backend, progress)
+    with Run(setup.folder, progress_backend, seed=setup.record.seed) as run:
+        run.observe(partial(write_report, setup.folder))
         try:
-            with recorded(job.folder, job.record), progress:
+            with record_run(setup.folder, setup.record), progress:
                 yield run
         finally:
-            write_report(job.folder)
+            write_report(setup.folder)
 
 
 def write_report(folder: Path) -> None:
-    """Write `report.html` of a run. Where that fails the run goes on, and a line says what happened."""
+    """Writes `report.html` of a run. Where that fails the run continues, and a line states the error."""
     try:
         with boundary(EvolventError, "a fault in drawing it"):
             report(folder, folder / "report.html")
     except EvolventError as error:
-        open_console(stderr=True).print(plain(f"no report was written: {error}"), soft_wrap=True)
+        open_console(stderr=True).print(show_hidden(f"no report was written: {error}"), soft_wrap=True)
 
 
-def check_panel(worlds: Mapping[str, World], panel: PanelConfig) -> int:
-    """How many episodes measuring takes.
+def count_panel_episodes(worlds: Mapping[str, World], panel: EvaluationConfig) -> int:
+    """Returns the number of episodes of a measurement.
 
     Raises:
-        ConfigError: an empty panel, or one of a single task, before any model is loaded.
+        ConfigError: an empty panel, or a panel of a single task, before any model is loaded.
     """
     return len(panel_starts(worlds, split=panel.split, limit=panel.limit))
 
 
-def results_table(console: Console, rows: Sequence[Evaluation]) -> None:
-    """Print evaluation rows with their 95 % intervals and their cost in tokens."""
+def print_results(console: Console, rows: Sequence[Evaluation]) -> None:
+    """Prints evaluation rows with their 95 % intervals and their cost in tokens."""
     columns = ("world", "tier", "tasks", "success", "95 %", "errors", "generated")
     cells = [
         (
             row.world,
             row.tier,
             row.n,
-            "withheld" if row.mean is None else rate(row.mean),
-            "-" if row.low is None else f"{rate(row.low)} to {rate(row.high)}",
+            "withheld" if row.mean is None else format_rate(row.mean),
+            "-" if row.low is None else f"{format_rate(row.low)} to {format_rate(row.high)}",
             row.errors,
             f"{row.generated:,}",
         )
         for row in rows
     ]
-    console.print(table(console, columns, cells, numbers=("tasks", "success", "errors", "generated")))
+    console.print(render_table(console, columns, cells, numbers=("tasks", "success", "errors", "generated")))

@@ -1,4 +1,4 @@
-"""`evolvent search`: searches on the panels of worlds, method by method and budget by budget, and what they cost."""
+"""`evolvent search`: searches on the panels of worlds, by method and budget, with accuracy and cost."""
 
 from __future__ import annotations
 
@@ -13,107 +13,114 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from rich.console import Console
 
-from evolvent.belief.named import DETECTORS, read_detector
-from evolvent.belief.outcomes import outcomes
+from evolvent.belief.named import DETECTORS, parse_detector
+from evolvent.belief.outcomes import tabulate_outcomes
 from evolvent.belief.stopping import AnyOf, Detector, StdBelow, TraceBelow
-from evolvent.bench.suite import contests
-from evolvent.cli.console import rate, table
-from evolvent.cli.progress import Planned, Progress
-from evolvent.cli.record import Record, new_folder, recorded
-from evolvent.cli.registry import worlds
+from evolvent.bench.suite import list_panels
+from evolvent.cli.console import format_rate, render_table
+from evolvent.cli.progress import PlannedStage, Progress
+from evolvent.cli.record import RunRecord, choose_run_folder, record_run
+from evolvent.cli.registry import load_worlds
 from evolvent.cli.run_setup import write_report
-from evolvent.cli.search_setup import SearchedBy, Searchers, searchers
-from evolvent.cli.settings import Command, read_given
+from evolvent.cli.search_setup import SearchPlayerFactory, SearchSetupConfig, open_search_policies
+from evolvent.cli.settings import Command, parse_command
 from evolvent.config import Choice
 from evolvent.errors import ConfigError, Problem
 from evolvent.files import append_line, plain_json, write_atomic
-from evolvent.rollout.search import Searched, check_search, searching
+from evolvent.rollout.search import SearchOutcome, check_search, search_starts
 from evolvent.search.settings import ForestConfig, find_search, forest_names
 from evolvent.store.ledger import read_rows
 from evolvent.store.store import Store
 from evolvent.trajectory import Start, trajectory_name
-from evolvent.view.escape import clip, plain
-from evolvent.view.searches import SearchCell, SearchRow, cells, search_row
+from evolvent.view.escape import clip, show_hidden
+from evolvent.view.searches import SearchCell, SearchRow, aggregate_cells, parse_search_row
 from evolvent.worlds.base import World
 
-__all__ = ["COMMAND", "SearchRun", "detectors", "run", "stopped_lines"]
+__all__ = ["COMMAND", "SearchRunConfig", "describe_early_stops", "parse_detectors", "run"]
 
 
-def detectors(names: Iterable[str]) -> list[Detector]:
-    """The detectors of votes that are named.
+def parse_detectors(names: Iterable[str]) -> list[Detector]:
+    """Parses the named detectors of votes.
 
     Raises:
-        ConfigError: unknown ones, and those that look at places; all of them.
+        ConfigError: unknown detectors, and those that look at places; all of them.
     """
-    found, problems = list[Detector](), list[Problem]()
+    parsed, problems = list[Detector](), list[Problem]()
     for name in names:
         try:
-            found.append(read_detector(name))
+            parsed.append(parse_detector(name))
         except ConfigError as error:
             problems += error.problems
             continue
-        parts = found[-1].detectors if isinstance(found[-1], AnyOf) else (found[-1],)
+        parts = parsed[-1].detectors if isinstance(parsed[-1], AnyOf) else (parsed[-1],)
         if any(isinstance(part, StdBelow | TraceBelow) for part in parts):
             problems.append(Problem("stop", f"{name!r} looks at places, and votes have none", ", ".join(DETECTORS[:4])))
     if problems:
         raise ConfigError(problems)
-    return found
+    return parsed
 
 
-def stopped_lines(rows: Iterable[SearchRow]) -> list[str]:
-    """A line for each search with a detector, beside the same one without it on the same tasks.
+def describe_early_stops(rows: Iterable[SearchRow]) -> list[str]:
+    """Describes each search with a detector, compared with the same search without it on the same tasks.
 
-    A false stop is a search that was ended early with a wrong answer. `Decided` has as many of them as the whole votes
-    are wrong on these tasks; a lossy detector may have more.
+    A false stop is a search that was ended early with a wrong answer. `Decided` has as many of them as the whole
+    votes are wrong on these tasks; a lossy detector may have more.
     """
-    last = {row.key: row for row in rows}
-    arms: dict[tuple[str, str, int | None], list[SearchRow]] = {}
-    for row in last.values():
-        arms.setdefault((row.world, row.method, row.budget), []).append(row)
-    found = []
-    for (world, method, budget), own in arms.items():
-        plain, _, detector = method.partition(" ")
-        whole = {row.task: row for row in arms.get((world, plain, budget), ())}
+    last_rows = {row.key: row for row in rows}
+    rows_by_arm: dict[tuple[str, str, int | None], list[SearchRow]] = {}
+    for row in last_rows.values():
+        rows_by_arm.setdefault((row.world, row.method, row.budget), []).append(row)
+    lines = []
+    for (world, method, budget), stopped_rows in rows_by_arm.items():
+        base_method, _, detector = method.partition(" ")
+        full_vote_rows = {row.task: row for row in rows_by_arm.get((world, base_method, budget), ())}
         if detector:
-            where = f"{world}, {method}" + ("" if budget is None else f" at {budget:,}")
-            found.append(f"{where}: {_stop_line(own, [whole[row.task] for row in own if row.task in whole], plain)}")
-    return found
+            title = f"{world}, {method}" + ("" if budget is None else f" at {budget:,}")
+            rows_of_full_votes = [full_vote_rows[row.task] for row in stopped_rows if row.task in full_vote_rows]
+            lines.append(f"{title}: {_describe_stops(stopped_rows, rows_of_full_votes, base_method)}")
+    return lines
 
 
-def _stop_line(own: Sequence[SearchRow], whole: Sequence[SearchRow], plain: str) -> str:
-    table = outcomes([row.stopped for row in own], [row.success for row in own], [row.samples for row in own])
-    told = f"{table.stops} of {table.episodes} ended early"
-    wrong = table.rate("false_stop")
-    if wrong is not None:
-        told += (
-            f", {table.false_stop} of them wrong (false stops {100 * wrong.mean:.1f} %, "
-            f"{100 * wrong.low:.0f} to {100 * wrong.high:.0f})"
+def _describe_stops(stopped_rows: Sequence[SearchRow], full_vote_rows: Sequence[SearchRow], base_method: str) -> str:
+    stop_outcomes = tabulate_outcomes(
+        [row.stopped for row in stopped_rows],
+        [row.success for row in stopped_rows],
+        [row.samples for row in stopped_rows],
+    )
+    text = f"{stop_outcomes.stops} of {stop_outcomes.episodes} ended early"
+    false_stop_rate = stop_outcomes.rate("false_stop")
+    if false_stop_rate is not None:
+        text += (
+            f", {stop_outcomes.false_stop} of them wrong (false stops {100 * false_stop_rate.mean:.1f} %, "
+            f"{100 * false_stop_rate.low:.0f} to {100 * false_stop_rate.high:.0f})"
         )
-    spent, before = sum(row.generated for row in own), sum(row.generated for row in whole)
-    if len(whole) == len(own) and before:
-        told += f"; {100 * (1 - spent / before):.1f} % of the generated tokens of {plain} saved"
-    return told
+    generated, full_generated = sum(row.generated for row in stopped_rows), sum(row.generated for row in full_vote_rows)
+    if len(full_vote_rows) == len(stopped_rows) and full_generated:
+        text += f"; {100 * (1 - generated / full_generated):.1f} % of the generated tokens of {base_method} saved"
+    return text
 
 
-_ROWS = "searches.jsonl"
-_ANSWERS = 10  # of a search that its row lists
+_ROWS_FILE = "searches.jsonl"
+_MAX_LISTED_ANSWERS = 10  # of a search that its row lists
 
 
-def _plain_name(method: object) -> object:
-    """Self-consistency is samples that are put to the vote."""
+def _resolve_alias(method: object) -> object:
+    """Returns the method's main name: self-consistency is a vote of samples."""
     return "samples" if method in ("self-consistency", "self_consistency") else method
 
 
-class SearchRun(SearchedBy):
-    """Everything that can be chosen about `evolvent search`."""
+class SearchRunConfig(SearchSetupConfig):
+    """Settings of `evolvent search`."""
 
     worlds: tuple[str, ...] = Field(default=("countdown",), description="the worlds to search in")
-    methods: tuple[Annotated[str, BeforeValidator(_plain_name), Choice(forest_names)], ...] = Field(
+    methods: tuple[Annotated[str, BeforeValidator(_resolve_alias), Choice(forest_names)], ...] = Field(
         default=(), description="the searches to compare; none: search.method"
     )
     budgets: tuple[int, ...] = Field(default=(), description="each is searched with; none: no further limit")
-    of: Literal["generated", "computed", "expansions"] = Field(default="generated", description="what budgets limit")
-    to: Path | None = Field(default=None, description="folder of the run; none: the next runs/search-N")
+    budget_unit: Literal["generated", "computed", "expansions"] = Field(
+        default="generated", description="what budgets limit"
+    )
+    output_dir: Path | None = Field(default=None, description="folder of the run; none: the next runs/search-N")
     split: Literal["train", "dev", "test"] = Field(default="test", description="whose panels are played")
     tiers: tuple[str, ...] = Field(default=(), description="the tiers that are played; none: all")
     limit: int = Field(default=100, ge=1, description="most tasks of a panel")
@@ -123,19 +130,21 @@ class SearchRun(SearchedBy):
     trees: int = Field(default=2, ge=0, description="tasks of each world whose trees are kept, by method and budget")
 
     @model_validator(mode="after")
-    def _agree(self) -> SearchRun:
-        wrong = [f"budgets are 1 or more, got {budget}" for budget in self.budgets if budget < 1]
+    def _check_settings(self) -> SearchRunConfig:
+        errors = [f"budgets are 1 or more, got {budget}" for budget in self.budgets if budget < 1]
         try:
-            detectors(self.stop)
+            parse_detectors(self.stop)
         except ConfigError as error:
-            wrong += [f"{problem.what} ({problem.hint})" for problem in error.problems]
+            errors += [f"{problem.what} ({problem.hint})" for problem in error.problems]
         for name in ("methods", "budgets", "stop"):
-            twice = [str(one) for one, count in Counter(getattr(self, name)).items() if count > 1]
-            wrong += [f"{name} name {', '.join(twice)} twice"] if twice else []
-        if self.budgets and getattr(self.search, self.of) is not None:
-            wrong.append(f"budgets and search.{self.of} limit the same: give one of them")
-        if wrong:
-            raise ValueError("; ".join(wrong))
+            duplicates = [
+                str(name_or_budget) for name_or_budget, count in Counter(getattr(self, name)).items() if count > 1
+            ]
+            errors += [f"{name} name {', '.join(duplicates)} twice"] if duplicates else []
+        if self.budgets and getattr(self.search, self.budget_unit) is not None:
+            errors.append(f"budgets and search.{self.budget_unit} limit the same: give one of them")
+        if errors:
+            raise ValueError("; ".join(errors))
         return self
 
 
@@ -143,97 +152,109 @@ COMMAND = Command(
     "search",
     "Search instead of decoding: accuracy against tokens and CPU seconds, by method and budget, beside "
     "greedy decoding, self-consistency (samples) and best of n at the same budgets.",
-    SearchRun,
+    SearchRunConfig,
     resumes=True,
-    free=("slots", "threads"),
+    free_settings=("slots", "threads"),
 )
 
 
 @dataclass(frozen=True)
-class Batch:
+class SearchBatch:
     """The searches of one world by one method within one budget.
 
     Args:
-        world: its name. how: the settings of each search. budget: None where none was asked for.
+        world: the world's name.
+        search: the settings of each search.
+        budget: the budget; None: no budget was requested.
         stop: the detector that ends them early; empty: none.
-        starts: the tasks. kept: ids of those whose trees are kept.
+        starts: the starts of the searches.
+        kept_task_ids: ids of the tasks whose trees are kept.
     """
 
     world: str
-    how: ForestConfig
+    search: ForestConfig
     budget: int | None
     stop: str
     starts: tuple[Start, ...]
-    kept: frozenset[str]
+    kept_task_ids: frozenset[str]
 
     @property
     def stage(self) -> str:
-        """What the ids of its trajectories begin with."""
+        """Returns the prefix of its trajectories' ids."""
         method = self.method.replace(" ", "-").replace(":", "_").replace("*", "-x")
         return method if self.budget is None else f"{method}-{self.budget}"
 
     @property
     def method(self) -> str:
-        """What rows call it: the method, how many trees of a problem there are, the detector that ends it early."""
-        trees = f"*{self.how.trees}" if self.how.trees > 1 else ""
-        return f"{self.how.method}{trees} {self.stop}".rstrip()
+        """Returns the method's name in rows: the search, the number of trees of a problem, and the early-stop
+        detector.
+        """
+        trees = f"*{self.search.trees}" if self.search.trees > 1 else ""
+        return f"{self.search.method}{trees} {self.stop}".rstrip()
 
 
-def run(words: Sequence[str], console: Console) -> int:
-    """Search; returns the exit code: 1 where an episode could not be scored."""
-    given = read_given(COMMAND, words, console)
-    if given is None:
+def run(argv: Sequence[str], console: Console) -> int:
+    """Searches; returns the exit code: 1 where an episode could not be scored."""
+    args = parse_command(COMMAND, argv, console)
+    if args is None:
         return 0
-    config = given.config
-    made = worlds(config.worlds)
-    batches = _batches(config, made)
-    with searchers(config, made) as by:
+    config = args.config
+    worlds_by_name = load_worlds(config.worlds)
+    batches = _plan_batches(config, worlds_by_name)
+    with open_search_policies(config, worlds_by_name) as player_factory:
         for batch in batches:
-            player = by.player(batch.how, stop=batch.stop)
+            player = player_factory.make_player(batch.search, stop=batch.stop)
             check_search(
-                {batch.world: made[batch.world]},
-                batch.how,
-                judged=player.scorer is not None,
-                stopped=player.stop is not None,
+                {batch.world: worlds_by_name[batch.world]},
+                batch.search,
+                has_scorer=player.scorer is not None,
+                has_detector=player.stop is not None,
             )
-        folder = given.resume or new_folder("search", config.to)
-        rows = _all(config, folder, console, batches=batches, made=made, by=by)
-    found = cells(rows)
-    _tables(console, found)
-    for line in stopped_lines(rows):
-        console.print(plain(line), soft_wrap=True)
+        folder = args.resume or choose_run_folder("search", config.output_dir)
+        rows = _search_batches(
+            config, folder, console, batches=batches, worlds_by_name=worlds_by_name, player_factory=player_factory
+        )
+    search_cells = aggregate_cells(rows)
+    _print_tables(console, search_cells)
+    for line in describe_early_stops(rows):
+        console.print(show_hidden(line), soft_wrap=True)
     if config.search.value in ("rollouts", "reward") or config.search.terminal == "reward":
         console.print(
             "values come from the world's own verdicts: searches and best_of_n are told what is right or earned",
             soft_wrap=True,
         )
-    lost = _lost(rows)
-    for message, count in lost.most_common(3):
-        console.print(plain(f"{count} not scored, {clip(message, 300)}"), soft_wrap=True)
-    if lost:
-        console.print(plain(f"play them again with: evolvent search --resume {folder}"), soft_wrap=True)
-    console.print(plain(f"report {folder / 'report.html'}"), soft_wrap=True)
-    return 1 if lost else 0
+    error_counts = _count_errors(rows)
+    for message, count in error_counts.most_common(3):
+        console.print(show_hidden(f"{count} not scored, {clip(message, 300)}"), soft_wrap=True)
+    if error_counts:
+        console.print(show_hidden(f"play them again with: evolvent search --resume {folder}"), soft_wrap=True)
+    console.print(show_hidden(f"report {folder / 'report.html'}"), soft_wrap=True)
+    return 1 if error_counts else 0
 
 
-def _all(
-    config: SearchRun,
+def _search_batches(
+    config: SearchRunConfig,
     folder: Path,
     console: Console,
     *,
-    batches: Sequence[Batch],
-    made: Mapping[str, World],
-    by: Searchers,
+    batches: Sequence[SearchBatch],
+    worlds_by_name: Mapping[str, World],
+    player_factory: SearchPlayerFactory,
 ) -> list[SearchRow]:
-    """Search batch by batch; the report is drawn again after each, and whatever ends the run."""
-    plan = [Planned("search", len(batch.starts)) for batch in batches]
+    """Searches batch by batch; the report is redrawn after each batch, and whenever the run ends."""
+    plan = [PlannedStage("search", len(batch.starts)) for batch in batches]
     with Store.open(folder / "trajectories", writing=True) as store:
-        console.print(plain(f"run {folder}, report {folder / 'report.html'}"), soft_wrap=True)
+        console.print(show_hidden(f"run {folder}, report {folder / 'report.html'}"), soft_wrap=True)
         try:
-            with recorded(folder, Record("search", config, config.seed)), Progress(console, plan) as progress:
-                rows = _read(folder)
+            with record_run(folder, RunRecord("search", config, config.seed)), Progress(console, plan) as progress:
+                rows = _read_finished_rows(folder)
                 for batch in batches:
-                    rows += _searched(batch, made, by, Keeping(config, folder, store, progress, tuple(rows)))
+                    rows += _search_batch(
+                        batch,
+                        worlds_by_name,
+                        player_factory,
+                        SearchRecorder(config, folder, store, progress, tuple(rows)),
+                    )
                     write_report(folder)
         finally:
             write_report(folder)
@@ -243,61 +264,66 @@ def _all(
 # ---------------------------------------------------------------- what is searched
 
 
-def _batches(config: SearchRun, made: Mapping[str, World]) -> list[Batch]:
-    """Everything to be searched, world by world: greedy decoding, then all methods within each budget.
+def _plan_batches(config: SearchRunConfig, worlds_by_name: Mapping[str, World]) -> list[SearchBatch]:
+    """Returns all batches, world by world: greedy decoding, then all methods within each budget.
 
     Raises:
-        ConfigError: no such tier, a world without tasks, a method whose settings contradict themselves; all of them.
+        ConfigError: an unknown tier, a world without tasks, or a method with contradictory settings; all of them.
     """
-    panels = contests(made, split=config.split, tiers=config.tiers, limit=config.limit, own_horizons=True)
-    hows = _hows(config)
+    panels = list_panels(worlds_by_name, split=config.split, tiers=config.tiers, limit=config.limit, own_horizons=True)
+    searches = _configure_searches(config)
     batches = []
-    for world in made:
-        starts = tuple(start for panel in panels if panel.world is made[world] for start in panel.starts())
-        kept = frozenset(start.task.id for start in starts[: config.trees])
-        batches += [Batch(world, how, budget, stop, starts, kept) for how, budget, stop in hows]
+    for world in worlds_by_name:
+        starts = tuple(start for panel in panels if panel.world is worlds_by_name[world] for start in panel.starts())
+        kept_task_ids = frozenset(start.task.id for start in starts[: config.trees])
+        batches += [
+            SearchBatch(world, search, budget, stop, starts, kept_task_ids) for search, budget, stop in searches
+        ]
     return batches
 
 
-def _hows(config: SearchRun) -> list[tuple[ForestConfig, int | None, str]]:
+def _configure_searches(config: SearchRunConfig) -> list[tuple[ForestConfig, int | None, str]]:
     methods = list(dict.fromkeys(["samples", "best_of_n", *(config.methods or (config.search.method,))]))
     if config.search.value == "none":  # there is nothing to choose the best by
         methods.remove("best_of_n") if "best_of_n" not in config.methods else None
     methods = [method for method in methods if method != "greedy"]
-    wanted: list[tuple[str, int | None]] = [("greedy", None)]
-    wanted += [(method, budget) for budget in config.budgets or (None,) for method in methods]
-    found, problems = [], []
-    for method, budget, stop in _arms(wanted, config.stop):
+    methods_and_budgets: list[tuple[str, int | None]] = [("greedy", None)]
+    methods_and_budgets += [(method, budget) for budget in config.budgets or (None,) for method in methods]
+    searches, problems = [], []
+    for method, budget, stop in _add_detectors(methods_and_budgets, config.stop):
         try:
-            found.append((_how(config, method, budget), budget, stop))
+            searches.append((_configure_search(config, method, budget), budget, stop))
         except ValidationError as error:
             problems += [
-                Problem(f"search ({method})", str(one["msg"]).removeprefix("Value error, ")) for one in error.errors()
+                Problem(f"search ({method})", str(error_detail["msg"]).removeprefix("Value error, "))
+                for error_detail in error.errors()
             ]
     if problems:
         raise ConfigError(list(dict.fromkeys(problems)))
-    return found
+    return searches
 
 
-def _arms(wanted: Iterable[tuple[str, int | None]], stops: Sequence[str]) -> Iterator[tuple[str, int | None, str]]:
-    """Each search as it is, and, where it has votes to end early, with each detector."""
-    for method, budget in wanted:
+def _add_detectors(
+    methods_and_budgets: Iterable[tuple[str, int | None]], stops: Sequence[str]
+) -> Iterator[tuple[str, int | None, str]]:
+    """Yields each search as it is, and, where it has votes to end early, with each detector."""
+    for method, budget in methods_and_budgets:
         yield method, budget, ""
         if method != "rstar" and find_search(method).can_stop:
             yield from ((method, budget, stop) for stop in stops)
 
 
-def _how(config: SearchRun, method: str, budget: int | None) -> ForestConfig:
-    """The settings of one method: those of `search`, within the budget.
+def _configure_search(config: SearchRunConfig, method: str, budget: int | None) -> ForestConfig:
+    """Returns the settings of one method: those of `search`, within the budget.
 
-    What only samples takes as many samples as the budget holds, and samples without values are put to the vote. Votes
-    that a detector may end are of `search.paths`, beside whole votes of as many.
+    Methods that only sample take as many samples as the budget holds, and samples without values are put to the
+    vote. Votes that a detector may end have `search.paths` samples, and are compared with whole votes of as many.
     """
     changes: dict[str, Any] = {"method": method}
     if budget is not None:
-        changes[config.of] = budget
-        fills = ("best_of_n",) if config.stop else ("samples", "best_of_n")
-        changes |= {"paths": budget} if method in fills else {}
+        changes[config.budget_unit] = budget
+        budgeted_methods = ("best_of_n",) if config.stop else ("samples", "best_of_n")
+        changes |= {"paths": budget} if method in budgeted_methods else {}
     if method == "samples":
         changes["rule"] = "majority"
     return ForestConfig(**{**config.search.model_dump(), **changes})
@@ -307,84 +333,91 @@ def _how(config: SearchRun, method: str, budget: int | None) -> ForestConfig:
 
 
 @dataclass(frozen=True)
-class Keeping:
-    """Where a batch keeps what it finds: the folder and store of the run, its progress, the rows before."""
+class SearchRecorder:
+    """The outputs of a batch: the folder and store of the run, its progress display, and the earlier rows."""
 
-    config: SearchRun
+    config: SearchRunConfig
     folder: Path
     store: Store
     progress: Progress
-    before: tuple[SearchRow, ...]
+    earlier_rows: tuple[SearchRow, ...]
 
-    def finished(self, batch: Batch) -> set[str]:
-        """Ids of the tasks of a batch that have a score."""
-        own = (row for row in self.before if self._of(row, batch))
-        return {row.task for row in own if row.success is not None}
+    def finished_tasks(self, batch: SearchBatch) -> set[str]:
+        """Returns the ids of a batch's tasks that have a score."""
+        batch_rows = (row for row in self.earlier_rows if self._is_in_batch(row, batch))
+        return {row.task for row in batch_rows if row.success is not None}
 
-    def tries(self, batch: Batch) -> Counter[str]:
-        """How often tasks of a batch were searched in vain."""
-        return Counter(row.task for row in self.before if self._of(row, batch) and row.success is None)
+    def count_failures(self, batch: SearchBatch) -> Counter[str]:
+        """Returns how often each task of a batch was searched without a score."""
+        return Counter(row.task for row in self.earlier_rows if self._is_in_batch(row, batch) and row.success is None)
 
-    def _of(self, row: SearchRow, batch: Batch) -> bool:
+    def _is_in_batch(self, row: SearchRow, batch: SearchBatch) -> bool:
         return (row.world, row.method, row.budget) == (batch.world, batch.method, batch.budget)
 
 
-def _searched(batch: Batch, made: Mapping[str, World], by: Searchers, keeping: Keeping) -> list[SearchRow]:
-    """Search what is not finished; every search is stored and has its row as soon as it ends."""
-    config, progress = keeping.config, keeping.progress
-    done, tries = keeping.finished(batch), keeping.tries(batch)
-    todo = [start for start in batch.starts if start.task.id not in done]
-    if not todo:
+def _search_batch(
+    batch: SearchBatch,
+    worlds_by_name: Mapping[str, World],
+    player_factory: SearchPlayerFactory,
+    recorder: SearchRecorder,
+) -> list[SearchRow]:
+    """Searches the unfinished starts; every search is stored and has its row as soon as it ends."""
+    config, progress = recorder.config, recorder.progress
+    finished, tries = recorder.finished_tasks(batch), recorder.count_failures(batch)
+    remaining_starts = [start for start in batch.starts if start.task.id not in finished]
+    if not remaining_starts:
         return []
-    todo.sort(key=lambda start: start.task.id not in batch.kept)  # trees are of the first starts
+    remaining_starts.sort(key=lambda start: start.task.id not in batch.kept_task_ids)  # trees are of the first starts
 
-    def name(start: Start) -> str:
-        """Its id; what could not be scored is searched again under another one."""
-        first = trajectory_name(start, batch.stage)
-        return f"{first}~{tries[start.task.id]}" if tries[start.task.id] else first
+    def name_of(start: Start) -> str:
+        """Returns the trajectory name of a start; a repeated search gets a new one."""
+        base_name = trajectory_name(start, batch.stage)
+        return f"{base_name}~{tries[start.task.id]}" if tries[start.task.id] else base_name
 
-    work = searching(
-        made,
-        todo,
-        batch.how,
-        player=by.player(batch.how, stop=batch.stop),
+    search_stream = search_starts(
+        worlds_by_name,
+        remaining_starts,
+        batch.search,
+        player=player_factory.make_player(batch.search, stop=batch.stop),
         seed=config.seed,
         slots=config.slots,
-        name=name,
-        trees=sum(start.task.id in batch.kept for start in todo),
+        name=name_of,
+        trees=sum(start.task.id in batch.kept_task_ids for start in remaining_starts),
     )
-    known = set(keeping.store.ids(prefix=f"{batch.stage}/"))
+    stored_ids = set(recorder.store.ids(prefix=f"{batch.stage}/"))
     rows: list[SearchRow] = []
-    progress.begin("search", f"{batch.world} {batch.stage}", len(todo))
-    with closing(work) as found:
-        for one, cpu_s in _timed(found):
-            if one.trajectory.id not in known:  # it may have been stored, and its row not
-                keeping.store.append(one.trajectory)
-            line = _line(batch, one, cpu_s=cpu_s, of=config.of)
-            _keep_tree(keeping.folder, batch, one, line)
-            append_line(keeping.folder / _ROWS, line)
-            rows += filter(None, [search_row(line)])
+    progress.begin("search", f"{batch.world} {batch.stage}", len(remaining_starts))
+    with closing(search_stream) as outcomes_stream:
+        for outcome, cpu_s in _measure_cpu_time(outcomes_stream):
+            if outcome.trajectory.id not in stored_ids:  # it may have been stored, and its row not
+                recorder.store.append(outcome.trajectory)
+            line = _build_row(batch, outcome, cpu_s=cpu_s, budget_unit=config.budget_unit)
+            _write_tree(recorder.folder, batch, outcome, line)
+            append_line(recorder.folder / _ROWS_FILE, line)
+            rows += filter(None, [parse_search_row(line)])
             scored = [row.success for row in rows if row.success is not None]
-            share = {"success": sum(scored) / len(scored)} if scored else {}
-            progress.note({"episodes": len(rows), **share})
+            success_metric = {"success": sum(scored) / len(scored)} if scored else {}
+            progress.update({"episodes": len(rows), **success_metric})
     progress.end()
     return rows
 
 
-def _timed(found: Iterable[Searched]) -> Iterator[tuple[Searched, float]]:
-    """Each search with the CPU seconds since the one before: they go side by side, so only the sum means something."""
-    before = time.process_time()
-    for one in found:
-        now = time.process_time()
-        yield one, now - before
-        before = now
+def _measure_cpu_time(outcomes_stream: Iterable[SearchOutcome]) -> Iterator[tuple[SearchOutcome, float]]:
+    """Yields each search with the CPU seconds since the previous one; as searches overlap, only the sum is
+    meaningful.
+    """
+    last_time = time.process_time()
+    for outcome in outcomes_stream:
+        current_time = time.process_time()
+        yield outcome, current_time - last_time
+        last_time = current_time
 
 
-def _line(batch: Batch, one: Searched, *, cpu_s: float, of: str) -> dict[str, Any]:
-    """The row of a search, as JSON values."""
-    task, trajectory, error = one.start.task, one.trajectory, one.trajectory.error
-    lost = "" if error is None else f"{error.kind}: {error.message.partition('; got ')[0]}"
-    lost = lost or ("its world gave no verdict" if trajectory.success is None else "")
+def _build_row(batch: SearchBatch, outcome: SearchOutcome, *, cpu_s: float, budget_unit: str) -> dict[str, Any]:
+    """Builds the row of a search as JSON values."""
+    task, trajectory, error = outcome.start.task, outcome.trajectory, outcome.trajectory.error
+    error_text = "" if error is None else f"{error.kind}: {error.message.partition('; got ')[0]}"
+    error_text = error_text or ("its world gave no verdict" if trajectory.success is None else "")
     return {
         "world": batch.world,
         "tier": task.tier,
@@ -392,77 +425,83 @@ def _line(batch: Batch, one: Searched, *, cpu_s: float, of: str) -> dict[str, An
         "task": task.id,
         "method": batch.method,
         "budget": batch.budget,
-        "of": of if batch.budget is not None else "",
+        "of": budget_unit if batch.budget is not None else "",
         "success": trajectory.success,
         "unit": trajectory.score.unit,
-        "passed": one.passed,
-        "answer": _answer(one),
-        "answers": list(one.answers[:_ANSWERS]),
-        "samples": sum(answer["count"] for answer in one.answers),
-        "ended_by": one.ended_by,
-        "spent": asdict(one.spent),
+        "passed": outcome.passed,
+        "answer": _decided_answer(outcome),
+        "answers": list(outcome.answers[:_MAX_LISTED_ANSWERS]),
+        "samples": sum(answer["count"] for answer in outcome.answers),
+        "ended_by": outcome.ended_by,
+        "spent": asdict(outcome.spent),
         "cpu_s": round(cpu_s, 6),
-        "dropped": one.dropped,
-        "error": lost,
+        "dropped": outcome.dropped,
+        "error": error_text,
         "trajectory": trajectory.id,
-        "stopped": one.stopped,
-        "spared": one.spared,
+        "stopped": outcome.stopped,
+        "spared": outcome.spared,
     }
 
 
-def _answer(one: Searched) -> str:
-    """What it decided for: the answer that most spoke for, the first of equal ones; one that was read, if any was."""
-    read = [answer for answer in one.answers if answer["answer"] is not None]
-    return str(max(read, key=lambda answer: float(answer["weight"]))["answer"]) if read else ""
+def _decided_answer(outcome: SearchOutcome) -> str:
+    """Returns the answer with the greatest weight among the parsed ones, the first of equal ones; "" without any."""
+    parsed_answers = [answer for answer in outcome.answers if answer["answer"] is not None]
+    return str(max(parsed_answers, key=lambda answer: float(answer["weight"]))["answer"]) if parsed_answers else ""
 
 
-def _keep_tree(folder: Path, batch: Batch, one: Searched, line: Mapping[str, Any]) -> None:
-    """Write the tree of a search whose tree is kept; of several trees of a problem each has a file of its own."""
-    task = one.start.task
-    if not one.tree or task.id not in batch.kept:
+def _write_tree(folder: Path, batch: SearchBatch, outcome: SearchOutcome, line: Mapping[str, Any]) -> None:
+    """Writes the tree of a search whose tree is kept; several trees of a problem have a file each."""
+    task = outcome.start.task
+    if not outcome.tree or task.id not in batch.kept_task_ids:
         return
-    about = {name: line[name] for name in ("world", "task", "method", "budget", "of", "success", "answer")}
-    kept = one.forest or (one.tree,)
-    for number, tree in enumerate(kept, 1):
-        place = {"number": number, "forest": len(kept)} if one.forest else {}
-        name = f"{batch.stage}-{task.id}-{number}.json" if one.forest else f"{batch.stage}-{task.id}.json"
-        row = {**about, **place, "tree": tree}
+    facts = {name: line[name] for name in ("world", "task", "method", "budget", "of", "success", "answer")}
+    trees = outcome.forest or (outcome.tree,)
+    for number, tree in enumerate(trees, 1):
+        tree_position = {"number": number, "forest": len(trees)} if outcome.forest else {}
+        name = f"{batch.stage}-{task.id}-{number}.json" if outcome.forest else f"{batch.stage}-{task.id}.json"
+        row = {**facts, **tree_position, "tree": tree}
         write_atomic(folder / "trees" / name, plain_json(row).encode("utf-8", "backslashreplace"))
 
 
-def _read(folder: Path) -> list[SearchRow]:
-    """The searches that a run has finished."""
-    return [row for line in read_rows(folder / _ROWS) if (row := search_row(line)) is not None]
+def _read_finished_rows(folder: Path) -> list[SearchRow]:
+    """Reads the searches that a run has finished."""
+    return [row for line in read_rows(folder / _ROWS_FILE) if (row := parse_search_row(line)) is not None]
 
 
 # ---------------------------------------------------------------- what is told
 
 
-def _tables(console: Console, found: Sequence[SearchCell]) -> None:
-    """A table a world: what is right, and what that cost; means of a task."""
+def _print_tables(console: Console, search_cells: Sequence[SearchCell]) -> None:
+    """Prints a table for each world: accuracy and cost, as means over tasks."""
     columns = ("method", "budget", "right, % (95 %)", "any", "generated", "computed", "CPU s")
-    for world in dict.fromkeys(cell.world for cell in found):
-        own = [cell for cell in found if cell.world == world]
-        room = 7 if all(" " not in cell.method for cell in own) else 6  # CPU seconds give way to names of detectors
-        console.print(plain(f"\n{world}: {max(cell.n for cell in own)} tasks"), soft_wrap=True)
+    for world in dict.fromkeys(cell.world for cell in search_cells):
+        world_cells = [cell for cell in search_cells if cell.world == world]
+        num_columns = (
+            7 if all(" " not in cell.method for cell in world_cells) else 6
+        )  # CPU seconds give way to names of detectors
+        console.print(show_hidden(f"\n{world}: {max(cell.n for cell in world_cells)} tasks"), soft_wrap=True)
         rows = [
             (
                 cell.method,
                 None if cell.budget is None else f"{cell.budget:,}",
-                _right(cell),
+                _format_accuracy(cell),
                 None if cell.passed is None else f"{100 * cell.passed:.1f}",
                 f"{cell.generated:,.0f}",
                 None if cell.computed is None else f"{cell.computed:,.0f}",
                 f"{cell.cpu_s:.2f}",
             )
-            for cell in own
+            for cell in world_cells
         ]
-        console.print(table(console, columns[:room], [row[:room] for row in rows], numbers=columns[1:room]))
-    for cell in (cell for cell in found if cell.unanswered):
-        where = f"{cell.world}, {cell.method}" + ("" if cell.budget is None else f" at {cell.budget:,}")
         console.print(
-            plain(
-                f"{where}: {cell.unanswered} of {cell.n} searches came to no end within their limits, "
+            render_table(
+                console, columns[:num_columns], [row[:num_columns] for row in rows], numbers=columns[1:num_columns]
+            )
+        )
+    for cell in (cell for cell in search_cells if cell.unanswered):
+        title = f"{cell.world}, {cell.method}" + ("" if cell.budget is None else f" at {cell.budget:,}")
+        console.print(
+            show_hidden(
+                f"{title}: {cell.unanswered} of {cell.n} searches came to no end within their limits, "
                 "and count as what they had written by then"
             ),
             soft_wrap=True,
@@ -470,17 +509,17 @@ def _tables(console: Console, found: Sequence[SearchCell]) -> None:
     console.print(
         "any: % of tasks of which a sample is right; tokens and CPU seconds: the mean of a task", soft_wrap=True
     )
-    lost, whole = sum(cell.errors for cell in found), sum(cell.n for cell in found)
-    console.print(f"not gradable: {rate(lost / whole) if whole else '-'}", soft_wrap=True)
+    num_errors, num_tasks = sum(cell.errors for cell in search_cells), sum(cell.n for cell in search_cells)
+    console.print(f"not gradable: {format_rate(num_errors / num_tasks) if num_tasks else '-'}", soft_wrap=True)
 
 
-def _right(cell: SearchCell) -> str:
+def _format_accuracy(cell: SearchCell) -> str:
     if cell.rate is None:
         return f"{cell.errors} not scored"
     return f"{100 * cell.rate.mean:.1f} ({100 * cell.rate.low:.0f} to {100 * cell.rate.high:.0f})"
 
 
-def _lost(rows: Iterable[SearchRow]) -> Counter[str]:
-    """Why searches have no score, and how many each time: of what was searched again only the last try counts."""
-    last = {row.key: row for row in rows}
-    return Counter(row.error for row in last.values() if row.success is None)
+def _count_errors(rows: Iterable[SearchRow]) -> Counter[str]:
+    """Counts the errors of unscored searches by message; only the last try of a search counts."""
+    last_rows = {row.key: row for row in rows}
+    return Counter(row.error for row in last_rows.values() if row.success is None)

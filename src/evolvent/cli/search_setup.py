@@ -1,4 +1,4 @@
-"""Who searches: a policy in this process or behind an endpoint, and who judges; what `evolvent search` builds of it."""
+"""The setup of `evolvent search`: the searching policy, here or behind an endpoint, and the judge."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from pathlib import Path
 import torch
 from pydantic import Field, SecretStr, model_validator
 
-from evolvent.belief.named import read_detector
-from evolvent.cli.registry import POLICIES, model_folder, policy
-from evolvent.cli.settings import OverWorlds
+from evolvent.belief.named import parse_detector
+from evolvent.cli.registry import POLICIES, resolve_model_folder, resolve_policy
+from evolvent.cli.settings import WorldsConfig
 from evolvent.engine.asks import Engine
 from evolvent.engine.fitting import engine_for
-from evolvent.engine.multi_model import Several
+from evolvent.engine.multi_model import MultiModelEngine
 from evolvent.engine.remote import RemoteEngine
 from evolvent.engine.servers import ServerDialect, endpoint_type
 from evolvent.errors import ConfigError, Problem
 from evolvent.models.policy import Policy, load_policy
-from evolvent.rollout.search import Player
+from evolvent.rollout.search import SearchPlayer
 from evolvent.scale.endpoint_backend import check_tokenizer
-from evolvent.scale.judging import JUDGE, judged, scorer_of
+from evolvent.scale.judging import JUDGE, combine_engines, make_scorer
 from evolvent.search.settings import ForestConfig
 from evolvent.search.solving import check_solver
 from evolvent.worlds.base import World
 
-__all__ = ["SearchedBy", "Searchers", "searchers"]
+__all__ = ["SearchPlayerFactory", "SearchSetupConfig", "open_search_policies"]
 
-_KEY = "OPENAI_API_KEY"
-_ROWS = 256  # an engine's memory grows with its rows
+_KEY_VARIABLE = "OPENAI_API_KEY"
+_MAX_ENGINE_ROWS = 256  # an engine's memory grows with its rows
 
 
-class SearchedBy(OverWorlds):
-    """The settings of who searches and how."""
+class SearchSetupConfig(WorldsConfig):
+    """Settings of the searching policy, the judge and the search."""
 
     policy: str = Field(default="xs", description="who writes: a size, a model folder, or a run")
     judge: str = Field(
@@ -46,133 +46,141 @@ class SearchedBy(OverWorlds):
     dialect: ServerDialect = Field(default="openai", description="what the endpoints speak")
     judge_endpoint: str = Field(default="", description="URL of an endpoint that serves the judge of rStar's solutions")
     judge_model: str = Field(default="", description="what that endpoint calls it")
-    key_env: str = Field(default=_KEY, description="the environment variable that holds the key of the endpoints")
+    key_env: str = Field(
+        default=_KEY_VARIABLE, description="the environment variable that holds the key of the endpoints"
+    )
     seed: int = Field(default=0, ge=0, description="all randomness derives from it")
     slots: int = Field(default=64, ge=1, description="searches that go side by side")
     threads: int = Field(default=1, ge=1, description="threads of torch")
     search: ForestConfig = Field(default_factory=ForestConfig, description="the search")
 
     @model_validator(mode="after")
-    def _served(self) -> SearchedBy:
-        wrong = []
+    def _check_endpoints(self) -> SearchSetupConfig:
+        errors = []
         if bool(self.endpoint) != bool(self.model):
-            wrong.append("an endpoint needs both --endpoint URL and --model NAME")
+            errors.append("an endpoint needs both --endpoint URL and --model NAME")
         if self.endpoint and self.policy in POLICIES:
-            wrong.append("beside an endpoint --policy names the folder of the model that it serves, for its tokenizer")
+            errors.append("beside an endpoint --policy names the folder of the model that it serves, for its tokenizer")
         if self.endpoint and self.search.level == "token":
-            wrong.append("an endpoint gives no logits: token-level search needs the model here")
-        if self.endpoint and self.search.judged and self.search.value == "judge" and not self.judge:
-            wrong.append("an endpoint gives no values: name --judge FOLDER, or --search.value rollouts")
+            errors.append("an endpoint gives no logits: token-level search needs the model here")
+        if self.endpoint and self.search.uses_judge and self.search.value == "judge" and not self.judge:
+            errors.append("an endpoint gives no values: name --judge FOLDER, or --search.value rollouts")
         if bool(self.judge_endpoint) != bool(self.judge_model) or (self.judge_endpoint and not self.judge):
-            wrong.append(
+            errors.append(
                 "a judge behind an endpoint needs --judge_endpoint URL, --judge_model NAME and, for its "
                 "tokenizer, --judge FOLDER"
             )
         if self.judge_endpoint and (self.search.value == "judge" or self.search.rstar.discriminator != "judge"):
-            wrong.append(
+            errors.append(
                 "a judge behind an endpoint gives no values, it completes solutions: "
                 "--search.rstar.discriminator judge --search.value none"
             )
         if self.search.rstar.discriminator == "judge" and not self.judge:
-            wrong.append("a discriminator 'judge' needs --judge FOLDER; the policy itself is 'policy'")
-        if wrong:
-            raise ValueError("; ".join(wrong))
+            errors.append("a discriminator 'judge' needs --judge FOLDER; the policy itself is 'policy'")
+        if errors:
+            raise ValueError("; ".join(errors))
         return self
 
 
 @dataclass(frozen=True)
-class Searchers:
-    """Who writes, and who values.
+class SearchPlayerFactory:
+    """The policies of a search, from which it makes players.
 
     Args:
-        policy, engine: who writes; the engine also answers for a judge that is another one.
-        judge: who values; the policy itself where nobody else was named.
+        policy: the writing policy.
+        engine: its engine, which also answers for a judge that is another policy.
+        judge: the policy that estimates values; the writing policy where no other was named.
     """
 
     policy: Policy
     engine: Engine
     judge: Policy
 
-    def player(self, how: ForestConfig, *, stop: str = "") -> Player:
-        """Who searches with these settings.
+    def make_player(self, search: ForestConfig, *, stop: str = "") -> SearchPlayer:
+        """Returns the player that searches with these settings.
 
         Args:
+            search: the settings of the search.
             stop: the detector that ends its votes early; empty: none.
         Raises:
-            ConfigError: a judge without the head or the words that `how.score` reads; an unknown detector; rStar with a
-                model that cannot read its prompts.
+            ConfigError: a judge without the head or the words that `search.score` reads; an unknown detector; rStar
+                with a model that cannot read its prompts.
         """
         model = None if self.judge is self.policy else JUDGE
-        scorer = scorer_of(self.judge, how, model=model) if how.judged else None
-        second = how.solves and how.rstar.discriminator == "judge" and model is not None
-        if how.solves:
+        scorer = make_scorer(self.judge, search, model=model) if search.uses_judge else None
+        uses_judge_solver = search.uses_rstar and search.rstar.discriminator == "judge" and model is not None
+        if search.uses_rstar:
             check_solver(self.policy)
-        if second:
-            check_solver(self.judge, what="judge")
-        return Player(
+        if uses_judge_solver:
+            check_solver(self.judge, setting="judge")
+        return SearchPlayer(
             self.policy,
             self.engine,
             scorer,
-            read_detector(stop) if stop else None,
-            (self.judge, JUDGE) if second else None,
+            parse_detector(stop) if stop else None,
+            (self.judge, JUDGE) if uses_judge_solver else None,
         )
 
 
-def _rows(config: SearchedBy) -> int:
-    """Rows of an engine: every search that is under way samples `width` children, or rStar's votes, at once."""
-    wide = config.search.rstar.votes if config.search.solves else config.search.width
-    return min(_ROWS, config.slots * wide)
+def _engine_rows(config: SearchSetupConfig) -> int:
+    """Returns the rows of an engine: every running search samples `width` children, or rStar's votes, at once."""
+    rows_per_search = config.search.rstar.votes if config.search.uses_rstar else config.search.width
+    return min(_MAX_ENGINE_ROWS, config.slots * rows_per_search)
 
 
 @contextmanager
-def searchers(config: SearchedBy, worlds: Mapping[str, World]) -> Iterator[Searchers]:
-    """The policies that the settings name, loaded; what they hold is given back at the end.
+def open_search_policies(config: SearchSetupConfig, worlds: Mapping[str, World]) -> Iterator[SearchPlayerFactory]:
+    """Yields the policies that the settings name, loaded; their resources are released at the end.
 
     Raises:
         ConfigError, Incomplete: a policy that cannot search, or an endpoint without the model.
-        VocabularyMismatch: one that does not know the words of a world, or a judge with another tokenizer that is to
-            give values; one that completes solutions may have its own.
-        EndpointError, TokensMissing: an endpoint that does not answer, or without token ids.
+        VocabularyMismatch: a policy that lacks words of a world, or a value judge with another tokenizer. A judge
+            that completes solutions may have its own tokenizer.
+        EndpointError, TokensMissing: an endpoint that does not answer, or that returns no token ids.
     """
     torch.set_num_threads(config.threads)
-    writer = policy(config.policy, list(worlds.values()), seed=config.seed)
-    judge = load_policy(_folder(config.judge)) if config.judge else writer
-    with ExitStack() as open_:
-        engine = open_.enter_context(_remote(config, writer)) if config.endpoint else None
-        engine = engine or engine_for(writer, slots=_rows(config))
+    writer = resolve_policy(config.policy, list(worlds.values()), seed=config.seed)
+    judge = load_policy(_judge_folder(config.judge)) if config.judge else writer
+    with ExitStack() as exit_stack:
+        engine = exit_stack.enter_context(_open_remote_engine(config, writer)) if config.endpoint else None
+        engine = engine or engine_for(writer, slots=_engine_rows(config))
         if judge is not writer:
-            away = config.judge_endpoint
-            second = open_.enter_context(_remote(config, judge, second=True)) if away else None
-            second = second or engine_for(judge, slots=_rows(config))
+            is_remote = config.judge_endpoint
+            judge_engine = (
+                exit_stack.enter_context(_open_remote_engine(config, judge, is_judge=True)) if is_remote else None
+            )
+            judge_engine = judge_engine or engine_for(judge, slots=_engine_rows(config))
             if config.search.value == "judge":
-                engine = judged(writer, judge, engine=engine, judging=second)
+                engine = combine_engines(writer, judge, engine=engine, value_engine=judge_engine)
             else:
-                engine = Several({"policy": engine, JUDGE: second})
-        yield Searchers(writer, engine, judge)
+                engine = MultiModelEngine({"policy": engine, JUDGE: judge_engine})
+        yield SearchPlayerFactory(writer, engine, judge)
 
 
-def _folder(judge: str) -> Path:
+def _judge_folder(judge: str) -> Path:
     try:
-        return model_folder(judge)
+        return resolve_model_folder(judge)
     except ConfigError as error:
         problem = Problem("judge", f"unknown judge {judge!r}", "a model folder, or the folder of a run")
         raise ConfigError([problem]) from error
 
 
 @contextmanager
-def _remote(config: SearchedBy, served: Policy, *, second: bool = False) -> Iterator[Engine]:
-    """The engine of a policy behind the endpoint, or behind the second one."""
+def _open_remote_engine(
+    config: SearchSetupConfig, served_policy: Policy, *, is_judge: bool = False
+) -> Iterator[Engine]:
+    """Opens the engine of a policy behind the endpoint, or behind the judge's endpoint."""
     key = os.environ.get(config.key_env)
     secret = SecretStr(key) if key else None
-    url, model = (config.judge_endpoint, config.judge_model) if second else (config.endpoint, config.model)
+    url, model = (config.judge_endpoint, config.judge_model) if is_judge else (config.endpoint, config.model)
     with endpoint_type(config.dialect)(url, model, key=secret, tokens=True, processed=True) as endpoint:
         endpoint.check()
-        check_tokenizer(endpoint, served)
+        check_tokenizer(endpoint, served_policy)
         engine = RemoteEngine(
             endpoint,
-            context=served.context,
-            vocabulary=len(served.tokenizer),
-            version=served.version,
+            context=served_policy.context,
+            vocabulary=len(served_policy.tokenizer),
+            version=served_policy.version,
             threads=config.slots,
         )
         try:

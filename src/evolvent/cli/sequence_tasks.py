@@ -1,4 +1,4 @@
-"""Where a sequence policy acts, and what it learns from: episodes of a file, a mixture, or the maze of pieces."""
+"""Tasks of sequence policies: a world and its data, from a file, a mixture, or the maze of pieces."""
 
 from __future__ import annotations
 
@@ -13,130 +13,146 @@ if TYPE_CHECKING:
     from evolvent.offline.acting import ArrayActor
     from evolvent.store.episodes import Episodes
 
-__all__ = ["SEQUENCE_WORLDS", "Place", "place_of"]
+__all__ = ["SEQUENCE_WORLDS", "SequenceTask", "make_sequence_task"]
 
 SEQUENCE_WORLDS = ("cartpole", "pendulum", "hopper", "stitching")
-_REFERENCES = 10  # episodes of random actions, and of the expert, that scores are measured by
+_REFERENCE_EPISODES = 10  # episodes of random actions, and of the expert, that scores are measured by
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a policy acts, what it learns from, and what 0 and 100 of a score are.
+class SequenceTask:
+    """The world in which a sequence policy acts, its data, and the returns that define scores of 0 and 100.
 
     Attributes:
-        manifest: JSON values about the data. make: a new environment. horizon: steps of an episode. scale: what actions
-            in -1..1 are multiplied with. random, expert: mean returns.
+        data: the recorded episodes.
+        manifest: JSON values about the data.
+        make_env: makes a new environment.
+        horizon: maximum steps of an episode.
+        action_scale: factor of actions in -1..1.
+        random_return: mean return of random actions.
+        expert_return: mean return of the expert.
     """
 
     data: Episodes
     manifest: dict[str, Any]
-    make: Callable[[], Any]
+    make_env: Callable[[], Any]
     horizon: int
-    scale: float
-    random: float
-    expert: float
+    action_scale: float
+    random_return: float
+    expert_return: float
 
-    def played(self, actor: ArrayActor, *, episodes: int, seed: int) -> Episodes:
-        """Episodes of an actor."""
-        from evolvent.rollout.arrays import play
+    def play(self, actor: ArrayActor, *, episodes: int, seed: int) -> Episodes:
+        """Plays episodes with an actor."""
+        from evolvent.rollout.arrays import play_arrays
 
-        return play(
+        return play_arrays(
             actor,
-            self.make,
+            self.make_env,
             episodes=episodes,
             horizon=self.horizon,
-            actions=self.data.actions,
-            dim=self.data.dim,
+            num_actions=self.data.actions,
+            dim=self.data.action_dim,
             seed=seed,
-            scale=self.scale,
+            scale=self.action_scale,
         )
 
-    def score(self, value: float) -> float:
-        """0 for random actions, 100 for the expert."""
-        return 100.0 * (value - self.random) / (self.expert - self.random)
+    def normalize_return(self, value: float) -> float:
+        """Scales a return to a score: 0 for random actions, 100 for the expert."""
+        return 100.0 * (value - self.random_return) / (self.expert_return - self.random_return)
 
 
-def place_of(config: Any) -> Place:
-    """The world, its data, and what its scores are measured by, as the settings of `cli/train_sequence.py` say.
+def make_sequence_task(config: Any) -> SequenceTask:
+    """Builds the task that the settings of `cli/train_sequence.py` select.
 
     Raises:
-        ConfigError: a mixture that the world has not, data of another world. What the readers of files raise.
+        ConfigError: a mixture that the world does not have, or data of another world. Also the errors of file
+            readers.
     """
-    from evolvent.worlds.control import control_named, make_control
+    from evolvent.worlds.control import get_control, make_control
 
     if config.world == "stitching":
-        return _maze(config)
+        return _make_maze_task(config)
     if config.mixture in ("pieces", "whole"):
         raise ConfigError(
             [Problem("mixture", f"{config.world} has no {config.mixture}", "give random, medium, replay or expert")]
         )
     if config.data is not None and config.mixture is not None:
         raise ConfigError([Problem("mixture", "episodes come from a file, none are made", "leave out --mixture")])
-    control = control_named(config.world)
+    control = get_control(config.world)
     control = replace(control, horizon=min(control.horizon, config.horizon or control.horizon))
-    from evolvent.rollout.mixtures import mixture
+    from evolvent.rollout.mixtures import play_mixture
 
-    make, seed = partial(make_control, control), config.learn.seed
-    ends = [
-        float(mixture(control, kind=kind, episodes=_REFERENCES, seed=seed + 1).episodes.returns.mean())
+    make_env, seed = partial(make_control, control), config.learn.seed
+    reference_returns = [
+        float(play_mixture(control, kind=kind, episodes=_REFERENCE_EPISODES, seed=seed + 1).episodes.returns.mean())
         for kind in ("random", "expert")
     ]
-    if ends[0] == ends[1]:  # a score would have no unit
+    if reference_returns[0] == reference_returns[1]:  # a score would have no unit
         raise ConfigError(
             [
                 Problem(
                     "horizon",
-                    f"random actions and the expert both earn {ends[0]:g} in {control.horizon} steps of {config.world}",
+                    (
+                        f"random actions and the expert both earn {reference_returns[0]:g} in {control.horizon} "
+                        f"steps of {config.world}"
+                    ),
                     "give a longer one",
                 )
             ]
         )
     if config.data is None:
-        found = mixture(control, kind=config.mixture or "replay", episodes=config.episodes, seed=seed)
-        data, manifest = found.episodes, found.manifest
+        played_mixture = play_mixture(control, kind=config.mixture or "replay", episodes=config.episodes, seed=seed)
+        data, manifest = played_mixture.episodes, played_mixture.manifest
     else:
-        data, manifest = _read(config, scale=config.scale or control.scale, actions=control.actions)
-        own = (data.observation.shape[1], data.dim)
-        if own != (control.observation, control.dim):
-            what = f"{config.data} holds observations and actions of {own} numbers"
-            wanted = (control.observation, control.dim)
-            raise ConfigError([Problem("data", what, f"{config.world} has {wanted}: name their world")])
-    manifest = {**manifest, "return_random": ends[0], "return_expert": ends[1]}
-    return Place(data, manifest, make, control.horizon, control.scale, *ends)
+        data, manifest = _read_episodes(config, scale=config.scale or control.scale, actions=control.actions)
+        data_shape = (data.observation.shape[1], data.action_dim)
+        if data_shape != (control.observation, control.dim):
+            message = f"{config.data} holds observations and actions of {data_shape} numbers"
+            world_shape = (control.observation, control.dim)
+            raise ConfigError([Problem("data", message, f"{config.world} has {world_shape}: name their world")])
+    manifest = {**manifest, "return_random": reference_returns[0], "return_expert": reference_returns[1]}
+    return SequenceTask(data, manifest, make_env, control.horizon, control.scale, *reference_returns)
 
 
-def _maze(config: Any) -> Place:
-    from evolvent.worlds.stitching import Stitching, StitchingEnv, demonstrations, reachable
+def _make_maze_task(config: Any) -> SequenceTask:
+    from evolvent.worlds.stitching import Stitching, StitchingEnv, compute_reachable, demonstrations
 
     if config.data is not None or config.mixture not in (None, "pieces", "whole"):
         raise ConfigError([Problem("mixture", "the maze has pieces or whole ways, made here", "give pieces or whole")])
     maze, kind = Stitching(), config.mixture or "pieces"
-    data, ends = demonstrations(maze, whole=kind == "whole"), reachable(maze, demonstrations(maze, whole=True))
-    found = reachable(maze, data)
+    data, full_reachability = (
+        demonstrations(maze, include_best=kind == "whole"),
+        compute_reachable(maze, demonstrations(maze, include_best=True)),
+    )
+    data_reachability = compute_reachable(maze, data)
     manifest = {
         "world": "stitching",
         "kind": kind,
         "episodes": len(data.lengths),
         "decisions": len(data.reward),
         "digest": data.digest,
-        "reachable": {name: getattr(found, name) for name in found.__slots__},
+        "reachable": {name: getattr(data_reachability, name) for name in data_reachability.__slots__},
         "return_random": 0.0,
-        "return_expert": ends.optimum,
+        "return_expert": full_reachability.optimum,
     }
-    return Place(data, manifest, partial(StitchingEnv, maze), maze.horizon, 1.0, 0.0, ends.optimum)
+    return SequenceTask(data, manifest, partial(StitchingEnv, maze), maze.horizon, 1.0, 0.0, full_reachability.optimum)
 
 
-def _read(config: Any, *, scale: float, actions: int) -> tuple[Episodes, dict[str, Any]]:
+def _read_episodes(config: Any, *, scale: float, actions: int) -> tuple[Episodes, dict[str, Any]]:
     from evolvent.store.offline import read_d4rl, read_minari
 
-    read = read_minari if config.data.is_dir() else read_d4rl
-    data = read(config.data, scale=1.0 if actions else scale, actions=actions)
-    spread = {"mean": float(data.returns.mean()), "least": float(data.returns.min()), "most": float(data.returns.max())}
+    read_file = read_minari if config.data.is_dir() else read_d4rl
+    data = read_file(config.data, scale=1.0 if actions else scale, actions=actions)
+    return_statistics = {
+        "mean": float(data.returns.mean()),
+        "least": float(data.returns.min()),
+        "most": float(data.returns.max()),
+    }
     return data, {
         "world": config.world,
         "file": str(config.data),
         "episodes": len(data.lengths),
         "decisions": len(data.reward),
-        "return": spread,
+        "return": return_statistics,
         "digest": data.digest,
     }

@@ -16,29 +16,29 @@ import uvicorn
 from pydantic import Field
 from rich.console import Console
 
-from evolvent.cli.registry import POLICIES, needs_train, policy, worlds
-from evolvent.cli.servers import TOKEN
-from evolvent.cli.settings import Command, OverWorlds, read_given
-from evolvent.errors import ConfigError, MissingExtra, Problem, unknown
-from evolvent.serve.app import Face, build
-from evolvent.serve.catalogue import Catalogue
-from evolvent.serve.host import Host
-from evolvent.serve.listen import listen, url_of
-from evolvent.serve.local import Limits, LocalHost
-from evolvent.serve.native.http import NativeFace
+from evolvent.cli.registry import POLICIES, load_worlds, require_train_extra, resolve_policy
+from evolvent.cli.servers import TOKEN_VARIABLE
+from evolvent.cli.settings import Command, WorldsConfig, parse_command
+from evolvent.errors import ConfigError, MissingExtra, Problem, unknown_name_problem
+from evolvent.serve.app import Dialect, build_app
+from evolvent.serve.catalogue import TaskIndex
+from evolvent.serve.host import SessionHost
+from evolvent.serve.listen import listen, listening_url
+from evolvent.serve.local import LocalHost, WorldDeadlines
+from evolvent.serve.native.http import NativeDialect
 from evolvent.serve.pool.host import PooledHost
-from evolvent.view.escape import plain
-from evolvent.web import Access, App, bound_to
+from evolvent.view.escape import show_hidden
+from evolvent.web import Access, App, build_access
 from evolvent.worlds.base import World
 
-__all__ = ["COMMAND", "FACES", "Serve", "run"]
+__all__ = ["COMMAND", "DIALECTS", "ServeConfig", "run"]
 
-_GRACE_S = 5  # how long requests may take to end when the server is stopped
+_SHUTDOWN_TIMEOUT_S = 5  # how long requests may take to end when the server is stopped
 _KEEP_ALIVE_S = 75  # longer than the pauses of most clients, so that they do not write into a closed connection
 
 
-class Serve(OverWorlds):
-    """Everything that can be chosen about `evolvent serve`."""
+class ServeConfig(WorldsConfig):
+    """Settings of `evolvent serve`."""
 
     host: str = Field(default="127.0.0.1", description="address to listen on; beyond the loopback a token is needed")
     port: int = Field(default=8000, ge=0, le=65535, description="0: a free one")
@@ -51,7 +51,7 @@ class Serve(OverWorlds):
         default=("all",), description="native, agentgym, openenv, mcp; all: those that are installed"
     )
     token_file: Path | None = Field(
-        default=None, description=f"file that holds the token every request must bear; or set {TOKEN}"
+        default=None, description=f"file that holds the token every request must bear; or set {TOKEN_VARIABLE}"
     )
     host_names: tuple[str, ...] = Field(default=(), description="further names that clients may call it by")
     origins: tuple[str, ...] = Field(default=(), description="web sites whose pages may call, as https://name")
@@ -69,58 +69,68 @@ class Serve(OverWorlds):
 
 
 COMMAND = Command(
-    "serve", "Serve worlds over HTTP, WebSocket and MCP, or a policy, until interrupted.", Serve, main="worlds"
+    "serve",
+    "Serve worlds over HTTP, WebSocket and MCP, or a policy, until interrupted.",
+    ServeConfig,
+    main_field="worlds",
 )
 
 
-def _agentgym() -> Face:
-    from evolvent.serve.agentgym.face import AgentGymFace
+def _make_agentgym() -> Dialect:
+    from evolvent.serve.agentgym.face import AgentGymDialect
 
-    return AgentGymFace()
-
-
-def _openenv() -> Face:
-    from evolvent.serve.openenv.face import OpenEnvFace
-
-    return OpenEnvFace()
+    return AgentGymDialect()
 
 
-def _mcp() -> Face:
-    from evolvent.serve.mcp.face import McpFace
+def _make_openenv() -> Dialect:
+    from evolvent.serve.openenv.face import OpenEnvDialect
 
-    return McpFace()
+    return OpenEnvDialect()
+
+
+def _make_mcp() -> Dialect:
+    from evolvent.serve.mcp.face import McpDialect
+
+    return McpDialect()
 
 
 # By name: what makes the face, and how a client connects ({url}: the server's, {world}: one of its worlds).
-FACES: Mapping[str, tuple[Callable[[], Face], str]] = {
-    "native": (NativeFace, 'RemoteWorld("{url}/v1/worlds/{world}")'),
-    "agentgym": (_agentgym, "{url}/agentgym/ lists one mount a world and dialect"),
-    "openenv": (_openenv, "{url}/openenv/{world}"),
-    "mcp": (_mcp, "{url}/mcp/{world}"),
+DIALECTS: Mapping[str, tuple[Callable[[], Dialect], str]] = {
+    "native": (NativeDialect, 'RemoteWorld("{url}/v1/worlds/{world}")'),
+    "agentgym": (_make_agentgym, "{url}/agentgym/ lists one mount a world and dialect"),
+    "openenv": (_make_openenv, "{url}/openenv/{world}"),
+    "mcp": (_make_mcp, "{url}/mcp/{world}"),
 }
 
 
-def run(words: Sequence[str], console: Console) -> int:
-    """Serve until interrupted or terminated; returns the exit code."""
-    given = read_given(COMMAND, words, console)
-    if given is None:
+def run(argv: Sequence[str], console: Console) -> int:
+    """Serves until interrupted or terminated; returns the exit code."""
+    args = parse_command(COMMAND, argv, console)
+    if args is None:
         return 0
-    config = given.config
-    access, faces = _checked(config)
+    config = args.config
+    access, dialects = _check_config(config)
     if config.policy is not None:
-        needs_train("evolvent serve --policy")
+        require_train_extra("evolvent serve --policy")
     with listen(config.host, config.port) as bound:
         if config.policy is not None:
-            app, name = _policy(config, access)
+            app, name = _make_policy_app(config, access)
             host: Any = nullcontext()
-            server = _Server(_uvicorn(config, app, access))
-            server.told = partial(_announce_policy, console, name, bound=bound, reload=config.reload)
+            server = _SignalServer(_uvicorn(config, app, access))
+            server.told = partial(_print_policy_address, console, name, bound=bound, reload=config.reload)
         else:
-            made = worlds(config.worlds)
-            host = _host(config, made)
-            server = _Server(_app(config, made, host=host, access=access, faces=faces))
-            server.told = partial(_announce, console, config, bound=bound, worlds=list(made), faces=list(faces))
-        asyncio.run(_serve(server, host, bound=bound))
+            worlds_by_name = load_worlds(config.worlds)
+            host = _make_host(config, worlds_by_name)
+            server = _SignalServer(_make_app(config, worlds_by_name, host=host, access=access, dialects=dialects))
+            server.told = partial(
+                _print_addresses,
+                console,
+                config,
+                bound=bound,
+                world_names=list(worlds_by_name),
+                dialect_names=list(dialects),
+            )
+        asyncio.run(_run_server(server, host, bound=bound))
     if server.left_by == signal.SIGINT:
         raise KeyboardInterrupt
     if server.left_by is not None:
@@ -128,12 +138,12 @@ def run(words: Sequence[str], console: Console) -> int:
     return 0
 
 
-def _checked(config: Serve) -> tuple[Access, dict[str, Face]]:
-    """Who may call, and the faces; everything wrong with either at once."""
+def _check_config(config: ServeConfig) -> tuple[Access, dict[str, Dialect]]:
+    """Returns the access rules and the dialects; reports all problems of both at once."""
     problems: list[Problem] = []
-    access, faces = Access(), dict[str, Face]()
+    access, dialects = Access(), dict[str, Dialect]()
     try:
-        access = bound_to(config.host, token=_token(config), hosts=config.host_names, origins=config.origins)
+        access = build_access(config.host, token=_read_token(config), hosts=config.host_names, origins=config.origins)
     except ConfigError as error:
         problems += error.problems
     if config.reload is not None and config.policy is None:
@@ -143,46 +153,50 @@ def _checked(config: Serve) -> tuple[Access, dict[str, Face]]:
             Problem("reload", f"{config.reload} is no folder", "make it, or name where weights are written")
         )
     try:
-        faces = _faces(config.faces)
+        dialects = _make_dialects(config.faces)
     except ConfigError as error:
         problems += error.problems
     if problems:
         raise ConfigError(problems)
-    return access, faces
+    return access, dialects
 
 
-def _token(config: Serve) -> str | None:
-    """The token, from its file or the environment. It is in no argument, message or log."""
+def _read_token(config: ServeConfig) -> str | None:
+    """Reads the token from its file or the environment. It appears in no argument, message or log."""
     if config.token_file is None:
-        return os.environ.get(TOKEN) or None
+        return os.environ.get(TOKEN_VARIABLE) or None
     try:
         return config.token_file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        told = getattr(error, "strerror", None) or "it is no text"
-        raise ConfigError([Problem("token_file", f"{config.token_file} cannot be read: {told}")]) from error
+        reason = getattr(error, "strerror", None) or "it is no text"
+        raise ConfigError([Problem("token_file", f"{config.token_file} cannot be read: {reason}")]) from error
 
 
-def _faces(names: Sequence[str]) -> dict[str, Face]:
-    wrong = [unknown("face", name, (*FACES, "all"), where="faces") for name in names if name not in (*FACES, "all")]
-    if wrong or not names:
-        raise ConfigError(wrong or [Problem("faces", "got none, expected at least one", "for example native")])
-    made: dict[str, Face] = {}
-    for name in FACES if "all" in names else dict.fromkeys(names):
+def _make_dialects(names: Sequence[str]) -> dict[str, Dialect]:
+    problems = [
+        unknown_name_problem("face", name, (*DIALECTS, "all"), location="faces")
+        for name in names
+        if name not in (*DIALECTS, "all")
+    ]
+    if problems or not names:
+        raise ConfigError(problems or [Problem("faces", "got none, expected at least one", "for example native")])
+    dialects: dict[str, Dialect] = {}
+    for name in DIALECTS if "all" in names else dict.fromkeys(names):
         try:
-            made[name] = FACES[name][0]()
+            dialects[name] = DIALECTS[name][0]()
         except MissingExtra:
             if name in names:
                 raise
-    return made
+    return dialects
 
 
-def _host(config: Serve, made: Mapping[str, World]) -> LocalHost | PooledHost:
-    limits = Limits(config.reset_s, config.step_s)
+def _make_host(config: ServeConfig, worlds_by_name: Mapping[str, World]) -> LocalHost | PooledHost:
+    limits = WorldDeadlines(config.reset_s, config.step_s)
     if not config.workers:
-        return LocalHost(made, capacity=config.capacity, idle_s=config.idle_s, limits=limits)
+        return LocalHost(worlds_by_name, capacity=config.capacity, idle_s=config.idle_s, limits=limits)
     return PooledHost(
-        made,
-        worlds,
+        worlds_by_name,
+        load_worlds,
         config.worlds,
         workers=config.workers,
         capacity=config.capacity,
@@ -191,27 +205,36 @@ def _host(config: Serve, made: Mapping[str, World]) -> LocalHost | PooledHost:
     )
 
 
-def _app(
-    config: Serve, made: Mapping[str, World], *, host: Host, access: Access, faces: Mapping[str, Face]
+def _make_app(
+    config: ServeConfig,
+    worlds_by_name: Mapping[str, World],
+    *,
+    host: SessionHost,
+    access: Access,
+    dialects: Mapping[str, Dialect],
 ) -> uvicorn.Config:
-    catalogue = Catalogue(made, specs=config.allow_specs)
-    return _uvicorn(config, build(host, catalogue, access=access, faces=list(faces.values())), access)
+    catalogue = TaskIndex(worlds_by_name, specs=config.allow_specs)
+    return _uvicorn(config, build_app(host, catalogue, access=access, dialects=list(dialects.values())), access)
 
 
-def _policy(config: Serve, access: Access) -> tuple[App, str]:
-    """The app around a policy, and what its model is called: the name of its folder, or its size."""
+def _make_policy_app(config: ServeConfig, access: Access) -> tuple[App, str]:
+    """Returns the app around a policy, and the name of its model: the name of its folder, or its size."""
     from evolvent.engine.fitting import engine_for
-    from evolvent.serve.openai.face import PolicyFace, policy_app
+    from evolvent.serve.openai.face import PolicyDialect, build_policy_app
     from evolvent.serve.openai.generator import Generator
 
-    chosen = config.policy or ""
-    served = policy(chosen, list(worlds(config.worlds).values()) if chosen in POLICIES else ())
-    name = Path(chosen).resolve().name if chosen not in POLICIES else chosen
-    face = PolicyFace(Generator(served, engine_for(served, slots=config.slots)), name, reload=config.reload)
-    return policy_app(face, access=access), name
+    policy_name = config.policy or ""
+    served_policy = resolve_policy(
+        policy_name, list(load_worlds(config.worlds).values()) if policy_name in POLICIES else ()
+    )
+    name = Path(policy_name).resolve().name if policy_name not in POLICIES else policy_name
+    dialect = PolicyDialect(
+        Generator(served_policy, engine_for(served_policy, slots=config.slots)), name, reload=config.reload
+    )
+    return build_policy_app(dialect, access=access), name
 
 
-def _uvicorn(config: Serve, app: App, access: Access) -> uvicorn.Config:
+def _uvicorn(config: ServeConfig, app: App, access: Access) -> uvicorn.Config:
     # httptools, which uvicorn prefers where it is installed, keeps headers of any length, whoever sends them.
     return uvicorn.Config(
         app,
@@ -225,12 +248,12 @@ def _uvicorn(config: Serve, app: App, access: Access) -> uvicorn.Config:
         server_header=False,
         proxy_headers=False,
         timeout_keep_alive=_KEEP_ALIVE_S,
-        timeout_graceful_shutdown=_GRACE_S,
+        timeout_graceful_shutdown=_SHUTDOWN_TIMEOUT_S,
     )
 
 
-class _Server(uvicorn.Server):
-    """Uvicorn's server, with our signals: whatever ends it, the host is left in good order first."""
+class _SignalServer(uvicorn.Server):
+    """A uvicorn server with its own signal handling: however it ends, the host is closed properly first."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -239,51 +262,56 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave the signals to `_serve`."""
+        """Lets `_run_server` handle the signals."""
         yield
 
-    def leave(self, number: signal.Signals) -> None:
-        """Stop serving; a second time, without waiting for anybody."""
+    def request_stop(self, number: signal.Signals) -> None:
+        """Stops serving; a second call stops without waiting for connections."""
         self.force_exit = self.should_exit
         self.should_exit, self.left_by = True, number
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start to listen, then say so."""
+        """Starts to listen, then prints the addresses."""
         await super().startup(sockets)
         self.told()
 
 
-async def _serve(server: _Server, host: Any, *, bound: socket.socket) -> None:
+async def _run_server(server: _SignalServer, host: Any, *, bound: socket.socket) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, server.leave, number)
+        loop.add_signal_handler(number, server.request_stop, number)
     async with host:
         if not server.should_exit:
             await server.serve(sockets=[bound])
 
 
-def _announce_policy(console: Console, name: str, *, bound: socket.socket, reload: Path | None) -> None:
-    url = url_of(bound)
+def _print_policy_address(console: Console, name: str, *, bound: socket.socket, reload: Path | None) -> None:
+    url = listening_url(bound)
     console.print(
-        f"serving the policy {plain(name)} at {url}/v1 (chat and completions as OpenAI has them)", soft_wrap=True
+        f"serving the policy {show_hidden(name)} at {url}/v1 (chat and completions as OpenAI has them)", soft_wrap=True
     )
-    words = f"evolvent bench agent-eval --agent endpoint --endpoint {url}/v1 --model {name} --worlds lookup"
-    console.print(plain(f"  try {words}"), soft_wrap=True)
+    example = f"evolvent bench agent-eval --agent endpoint --endpoint {url}/v1 --model {name} --worlds lookup"
+    console.print(show_hidden(f"  try {example}"), soft_wrap=True)
     if reload is not None:
-        told = f"  POST {url}/update_weights_from_disk takes weights from {reload}"
-        console.print(plain(told), soft_wrap=True)
+        reload_text = f"  POST {url}/update_weights_from_disk takes weights from {reload}"
+        console.print(show_hidden(reload_text), soft_wrap=True)
     console.file.flush()
 
 
-def _announce(
-    console: Console, config: Serve, *, bound: socket.socket, worlds: Sequence[str], faces: Sequence[str]
+def _print_addresses(
+    console: Console,
+    config: ServeConfig,
+    *,
+    bound: socket.socket,
+    world_names: Sequence[str],
+    dialect_names: Sequence[str],
 ) -> None:
-    """What is served, and how to connect: one line a face."""
-    url = url_of(bound)
-    where = f"worker processes: {config.workers}" if config.workers else "this process"
-    lines = [f"serving {', '.join(worlds)} at {url} ({where}, {config.capacity} sessions)"]
-    lines += [f"  {name:9} {FACES[name][1].format(url=url, world=worlds[0])}" for name in faces]
-    if config.token_file is not None or os.environ.get(TOKEN):
+    """Prints the served worlds and how to connect: one line for each dialect."""
+    url = listening_url(bound)
+    process_text = f"worker processes: {config.workers}" if config.workers else "this process"
+    lines = [f"serving {', '.join(world_names)} at {url} ({process_text}, {config.capacity} sessions)"]
+    lines += [f"  {name:9} {DIALECTS[name][1].format(url=url, world=world_names[0])}" for name in dialect_names]
+    if config.token_file is not None or os.environ.get(TOKEN_VARIABLE):
         lines.append("every request must bear the token: Authorization: Bearer TOKEN")
     for line in lines:
         console.print(line, soft_wrap=True)

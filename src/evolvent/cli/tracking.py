@@ -1,4 +1,6 @@
-"""`evolvent runs track RUN --to trackio`: hand the numbers of a run to a tracker, while it runs or later, each once."""
+"""`evolvent runs track RUN --to trackio`: sends the metrics of a run to a tracker, during the run or later, each
+once.
+"""
 
 from __future__ import annotations
 
@@ -13,29 +15,29 @@ from rich.console import Console
 
 from evolvent.cli.parsing import Parser
 from evolvent.config import redact
-from evolvent.errors import ConfigError, MissingExtra, Problem, StoreUnavailable, boundary, unknown
+from evolvent.errors import ConfigError, MissingExtra, Problem, StoreUnavailable, boundary, unknown_name_problem
 from evolvent.files import disk_errors, write_atomic
 from evolvent.store.lock import is_free
-from evolvent.view.escape import plain
+from evolvent.view.escape import show_hidden
 from evolvent.view.values import as_count, as_number
 
-__all__ = ["TRACKERS", "Tracker", "numbers", "run_track"]
+__all__ = ["TRACKERS", "Tracker", "extract_metrics", "run_track"]
 
 
 class Tracker(Protocol):
-    """What takes the numbers of a run."""
+    """A receiver of the metrics of a run."""
 
     def log(self, values: Mapping[str, float], *, step: int) -> None:
-        """Take numbers by name; `step` counts the run's lines from 1 and only grows."""
+        """Logs numbers by name; `step` counts the run's lines from 1 and only grows."""
         ...
 
     def close(self) -> None:
-        """Hand over what is still held."""
+        """Sends buffered metrics and ends the run."""
         ...
 
 
-class _Hosted:
-    """trackio and wandb, whose interfaces are alike: `init`, `log`, `finish`."""
+class _HostedTracker:
+    """A tracker with the interface that trackio and wandb share: `init`, `log`, `finish`."""
 
     def __init__(self, module: Any, **options: Any) -> None:
         self._module = module
@@ -51,8 +53,8 @@ class _Hosted:
             self._run.finish()
 
 
-class _Events:
-    """TensorBoard's event files, written by its own package (no torch)."""
+class _TensorBoardTracker:
+    """TensorBoard's event files, written by its own package (without torch)."""
 
     def __init__(self, folder: Path) -> None:
         from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[import-not-found, unused-ignore]
@@ -78,8 +80,8 @@ class _Events:
         self._writer.close()
 
 
-def _identity(run: Path) -> str:
-    """What tells a run from others of its name: 16 hex digits, drawn once and kept in its folder."""
+def _run_id(run: Path) -> str:
+    """Returns an id that tells runs of one name apart: 16 hex digits, drawn once and kept in the run's folder."""
     file = run / "tracking" / "id"
     with disk_errors(file):
         try:
@@ -90,130 +92,132 @@ def _identity(run: Path) -> str:
         return file.read_text(encoding="utf-8")
 
 
-def _trackio(run: Path, project: str, config: Mapping[str, Any]) -> Tracker:
+def _open_trackio(run: Path, project: str, config: Mapping[str, Any]) -> Tracker:
     try:
         import trackio  # type: ignore[import-not-found, unused-ignore]
     except ImportError as error:
         raise MissingExtra("track", "handing a run to trackio") from error
-    name = f"{run.name}-{_identity(run)[:8]}"  # by which it knows a run again
-    return _Hosted(trackio, project=project, name=name, config=dict(config), resume="allow", embed=False)
+    name = f"{run.name}-{_run_id(run)[:8]}"  # by which it knows a run again
+    return _HostedTracker(trackio, project=project, name=name, config=dict(config), resume="allow", embed=False)
 
 
-def _wandb(run: Path, project: str, config: Mapping[str, Any]) -> Tracker:
+def _open_wandb(run: Path, project: str, config: Mapping[str, Any]) -> Tracker:
     try:
         import wandb  # type: ignore[import-not-found, unused-ignore]
     except ImportError as error:
         raise MissingExtra("track", "handing a run to wandb") from error
-    own = {"name": run.name, "id": _identity(run), "dir": run / "tracking"}
-    return _Hosted(wandb, project=project, config=dict(config), resume="allow", **own)
+    run_options = {"name": run.name, "id": _run_id(run), "dir": run / "tracking"}
+    return _HostedTracker(wandb, project=project, config=dict(config), resume="allow", **run_options)
 
 
-def _tensorboard(run: Path, project: str, config: Mapping[str, Any]) -> Tracker:
+def _open_tensorboard(run: Path, project: str, config: Mapping[str, Any]) -> Tracker:
     try:
         import tensorboard  # type: ignore[import-not-found, unused-ignore]  # noqa: F401
     except ImportError as error:
         raise MissingExtra("track", "writing event files for TensorBoard") from error
-    return _Events(run / "tracking" / "tensorboard")
+    return _TensorBoardTracker(run / "tracking" / "tensorboard")
 
 
 TRACKERS: Mapping[str, Callable[[Path, str, Mapping[str, Any]], Tracker]] = {
-    "trackio": _trackio,
-    "wandb": _wandb,
-    "tensorboard": _tensorboard,
+    "trackio": _open_trackio,
+    "wandb": _open_wandb,
+    "tensorboard": _open_tensorboard,
 }
 """By name: `TRACKERS[name](run, project, config)`. MissingExtra where its package is not installed."""
 
 
-_PAUSE_S = 2.0
-_WHERE = ("stage", "arm", "round", "kind", "time_s", "cpu_s")
+_POLL_INTERVAL_S = 2.0
+_CONTEXT_FIELDS = ("stage", "arm", "round", "kind", "time_s", "cpu_s")
 
 
-def run_track(words: Sequence[str], console: Console) -> int:
-    """Hand over what a tracker has not been given yet; returns the exit code."""
+def run_track(argv: Sequence[str], console: Console) -> int:
+    """Sends the metrics that a tracker has not received yet; returns the exit code."""
     parser = Parser("evolvent runs track", "Hand the numbers of a run to a tracker: each line once, also after a stop.")
     parser.add("run", type=Path, help="the folder of a run")
     parser.add("--to", default="trackio", help=f"{', '.join(TRACKERS)} (default trackio)")
     parser.add("--project", default="evolvent", help="the tracker's project (default evolvent)")
     parser.add("--follow", action="store_true", help="go on until the run has ended")
-    found = parser.read(words)
-    folder: Path = found.run
-    problems = [unknown("tracker", found.to, TRACKERS, where="--to")] if found.to not in TRACKERS else []
+    args = parser.parse_argv(argv)
+    folder: Path = args.run
+    problems = [unknown_name_problem("tracker", args.to, TRACKERS, location="--to")] if args.to not in TRACKERS else []
     if not (folder / "run.json").is_file():
         problems.append(Problem("run", f"{folder} is no run", "see: evolvent runs list"))
     if problems:
         raise ConfigError(problems)
     with disk_errors(folder):
         (folder / "tracking").mkdir(exist_ok=True)
-    told = redact(_document(folder / "run.json"))
-    tracker = TRACKERS[found.to](folder.resolve(), found.project, told)  # resolved: "." has no name
+    settings = redact(_read_json(folder / "run.json"))
+    tracker = TRACKERS[args.to](folder.resolve(), args.project, settings)  # resolved: "." has no name
     try:
-        given = _hand_over(folder, found.to, tracker, follow=found.follow)
+        num_lines = _send_lines(folder, args.to, tracker, follow=args.follow)
     finally:
         tracker.close()
-    console.print(f"gave {found.to} {given} lines of {plain(str(folder))}", soft_wrap=True)
+    console.print(f"gave {args.to} {num_lines} lines of {show_hidden(str(folder))}", soft_wrap=True)
     return 0
 
 
-def numbers(row: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of a line of `metrics.jsonl`, named `arm/kind/name`; what is no finite number is left out."""
-    place = f"{row.get('arm', 'run')}/{row.get('kind', 'run')}"
-    found = {f"{place}/{name}": value for name, value in row.items() if name not in _WHERE}
-    found |= {name: row[name] for name in ("time_s", "cpu_s", "round") if name in row}
+def extract_metrics(row: Mapping[str, Any]) -> dict[str, float]:
+    """Extracts the numbers of a line of `metrics.jsonl` as `arm/kind/name`; other values are left out."""
+    prefix = f"{row.get('arm', 'run')}/{row.get('kind', 'run')}"
+    values_by_name = {f"{prefix}/{name}": value for name, value in row.items() if name not in _CONTEXT_FIELDS}
+    values_by_name |= {name: row[name] for name in ("time_s", "cpu_s", "round") if name in row}
     return {
         name: number
-        for name, value in found.items()
+        for name, value in values_by_name.items()
         if not isinstance(value, bool) and (number := as_number(value)) is not None
     }
 
 
-def _hand_over(run: Path, name: str, tracker: Tracker, *, follow: bool) -> int:
-    """Every line from where the last one ended; how far that is stands in `tracking/NAME.json`."""
-    mark = run / "tracking" / f"{name}.json"
-    known = _document(mark)
-    place, line, given = as_count(known.get("bytes")) or 0, as_count(known.get("lines")) or 0, 0
+def _send_lines(run: Path, name: str, tracker: Tracker, *, follow: bool) -> int:
+    """Sends every line after the last sent one; that position is stored in `tracking/NAME.json`."""
+    position_path = run / "tracking" / f"{name}.json"
+    position = _read_json(position_path)
+    offset, num_lines, num_sent = as_count(position.get("bytes")) or 0, as_count(position.get("lines")) or 0, 0
     while True:
-        over = not follow or not _goes_on(run)  # asked first: nothing is missed
-        before = place
+        is_last_pass = not follow or not _is_running(run)  # asked first: nothing is missed
+        previous_offset = offset
         try:
-            for row, after in _lines(run / "metrics.jsonl", place):
+            for row, next_offset in _read_lines(run / "metrics.jsonl", offset):
                 if row:
-                    tracker.log(numbers(row), step=line + 1)
-                place, line, given = after, line + 1, given + 1
+                    tracker.log(extract_metrics(row), step=num_lines + 1)
+                offset, num_lines, num_sent = next_offset, num_lines + 1, num_sent + 1
         finally:  # also where the tracker failed or somebody stopped it: what it has taken is not given again
-            if place > before:
-                write_atomic(mark, json.dumps({"bytes": place, "lines": line}))
-        if over:
-            return given
-        time.sleep(_PAUSE_S)
+            if offset > previous_offset:
+                write_atomic(position_path, json.dumps({"bytes": offset, "lines": num_lines}))
+        if is_last_pass:
+            return num_sent
+        time.sleep(_POLL_INTERVAL_S)
 
 
-def _goes_on(run: Path) -> bool:
-    """Whether lines may still come: a run that was killed says "running" for ever, but its lock is free."""
+def _is_running(run: Path) -> bool:
+    """Returns whether more lines may come: a killed run stays recorded as "running", but its lock is free."""
     locks = [path for path in (run / "trajectories" / "writer.lock", run / ".train.lock") if path.is_file()]
-    says = _document(run / "run.json").get("state") == "running"
-    return says and not (locks and all(map(is_free, locks)))
+    is_recorded_running = _read_json(run / "run.json").get("state") == "running"
+    return is_recorded_running and not (locks and all(map(is_free, locks)))
 
 
-def _lines(path: Path, place: int) -> Iterator[tuple[dict[str, Any], int]]:
-    """(a line's values, where the next begins) of all whole lines from a place on; a line that is no JSON gives {}."""
+def _read_lines(path: Path, offset: int) -> Iterator[tuple[dict[str, Any], int]]:
+    """Yields (a line's values, offset of the next line) for all complete lines from an offset; invalid JSON gives
+    {}.
+    """
     if not path.is_file():
         return
     with disk_errors(path), path.open("rb") as file:
-        file.seek(place)
+        file.seek(offset)
         for line in file:
             if not line.endswith(b"\n"):
                 return  # half written: read again the next time
-            place += len(line)
+            offset += len(line)
             try:
                 row = json.loads(line)
             except (ValueError, RecursionError):
                 row = {}
-            yield (row if isinstance(row, dict) else {}), place
+            yield (row if isinstance(row, dict) else {}), offset
 
 
-def _document(path: Path) -> dict[str, Any]:
+def _read_json(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}

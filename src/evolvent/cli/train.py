@@ -1,6 +1,7 @@
-"""`evolvent train RECIPE DATA`: train a policy, a reward model or a value head, in one process or over many ranks.
+"""`evolvent train RECIPE DATA`: trains a policy, a reward model or a value head, in one process or over many
+ranks.
 
-Under torchrun every rank runs this same program; the first speaks, writes the run and draws its report.
+Under torchrun every rank runs this program; the first rank prints, writes the run and draws its report.
 """
 
 from __future__ import annotations
@@ -19,24 +20,24 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from evolvent.cli.console import console_for
-from evolvent.cli.planning import plan
-from evolvent.cli.preflight import Asked, given
-from evolvent.cli.settings import Command, read_given, verb_of
-from evolvent.cli.train_recipes import RECIPES, Recipe
-from evolvent.cli.training_job import INTERRUPTED, Lesson, Voice
-from evolvent.errors import ConfigError, Problem, RankFailed, nearest, unknown
-from evolvent.learn.parallel.ranks import Meeting, ranks_of
+from evolvent.cli.console import make_console
+from evolvent.cli.planning import print_plan
+from evolvent.cli.preflight import TrainingRequest, check_request
+from evolvent.cli.settings import Command, parse_command, read_verb
+from evolvent.cli.train_recipes import RECIPES, RecipeConfig
+from evolvent.cli.training_job import INTERRUPTED_EXIT_CODE, Logger, TrainingCommand
+from evolvent.errors import ConfigError, Problem, RankFailed, find_nearest, unknown_name_problem
+from evolvent.learn.parallel.ranks import RankCoordinator, join_ranks
 from evolvent.models.adapters import adapt
 
 __all__ = ["COMMANDS", "run"]
 
-_FREE = ("parallel.", "keep.", "device", "threads")  # a training goes on elsewhere with the same losses
+_FREE_SETTINGS = ("parallel.", "keep.", "device", "threads")  # a training goes on elsewhere with the same losses
 COMMANDS = {
-    name: Command(f"train {name}", about, config, main="data", resumes=True, free=_FREE)
+    name: Command(f"train {name}", about, config, main_field="data", resumes=True, free_settings=_FREE_SETTINGS)
     for name, (config, about) in RECIPES.items()
 }
-_ACTING = {
+_OTHER_METHODS = {
     "rl": "Learn by acting in worlds; takes no DATA.",
     "tsllm": "Search with a learned value and learn from it; takes no DATA.",
     "openr": "Learn to judge steps, and from that; takes no DATA.",
@@ -48,131 +49,140 @@ _ACTING = {
     "sequence": "Recorded episodes as sequences: DT, ODT, TT, Q-Transformer, BC.",
 }
 _FAILED = 1
-_SIZE = re.compile(r"\d+(\.\d+)?")
+_SIZE_PATTERN = re.compile(r"\d+(\.\d+)?")
 
 
-def run(words: Sequence[str], console: Console) -> int:
-    """Train by a recipe (`sft` where none is named); returns the exit code. Of several ranks one speaks."""
-    if not words or words[0] in ("-h", "--help"):
-        console.print(_usage(), soft_wrap=True)
-        return 0 if words else 2
-    if words[0] == "rl":
-        from evolvent.cli.train_rl import run as reinforce
+def run(argv: Sequence[str], console: Console) -> int:
+    """Trains by a recipe (`sft` where none is named); returns the exit code. Of several ranks only the first prints."""
+    if not argv or argv[0] in ("-h", "--help"):
+        console.print(_format_usage(), soft_wrap=True)
+        return 0 if argv else 2
+    if argv[0] == "rl":
+        from evolvent.cli.train_rl import run as run_rl
 
-        return reinforce(words[1:], console)
-    if words[0] in ("tsllm", "openr"):
-        from evolvent.cli.train_search import run as distilled
+        return run_rl(argv[1:], console)
+    if argv[0] in ("tsllm", "openr"):
+        from evolvent.cli.train_search import run as run_search_training
 
-        return distilled(words, console)
-    if words[0] in ("hammer", "comments", "p3"):
-        from evolvent.cli.train_data import run as curated
+        return run_search_training(argv, console)
+    if argv[0] in ("hammer", "comments", "p3"):
+        from evolvent.cli.train_data import run as run_data_training
 
-        return curated(words, console)
-    if words[0] == "agdc":
-        from evolvent.cli.train_agdc import run as seeking
+        return run_data_training(argv, console)
+    if argv[0] == "agdc":
+        from evolvent.cli.train_agdc import run as run_agdc
 
-        return seeking(words, console)
-    if words[0] == "mat":
-        from evolvent.cli.train_mat import run as teams
+        return run_agdc(argv, console)
+    if argv[0] == "mat":
+        from evolvent.cli.train_mat import run as run_mat
 
-        return teams(words, console)
-    if words[0] == "sequence":
-        from evolvent.cli.train_sequence import run as sequences
+        return run_mat(argv, console)
+    if argv[0] == "sequence":
+        from evolvent.cli.train_sequence import run as run_sequence
 
-        return sequences(words, console)
+        return run_sequence(argv, console)
     rank = int(os.environ.get("RANK", "0"))
-    voice = Voice(rank, console if rank == 0 else console_for(io.StringIO(), {}), Meeting())
+    logger = Logger(rank, console if rank == 0 else make_console(io.StringIO(), {}), RankCoordinator())
     try:
-        with _calm(rank), voice.meeting:
-            return _run(words, voice)
+        with _suppress_warnings(rank), logger.coordinator:
+            return _run_recipe(argv, logger)
     except RankFailed as error:
-        if error.told:
+        if error.is_reported:
             raise SystemExit(_FAILED) from error
-        where = f" after update {voice.update}" if voice.update else ""
-        raise RankFailed(f"{error.what}{where}", value=error.value, hint=error.hint) from error
+        update_text = f" after update {logger.last_update}" if logger.last_update else ""
+        raise RankFailed(f"{error.what}{update_text}", value=error.value, hint=error.hint) from error
     except KeyboardInterrupt:
         if rank:
-            raise SystemExit(INTERRUPTED) from None
+            raise SystemExit(INTERRUPTED_EXIT_CODE) from None
         raise
 
 
 @contextmanager
-def _calm(rank: int) -> Iterator[None]:
-    """Without the warnings of torch and its kin; of all ranks but the first nothing is heard but what ends them."""
-    quiet = {"transformers": logging.ERROR, **({"evolvent": logging.CRITICAL} if rank else {})}
-    before = {name: logging.getLogger(name).level for name in quiet}
+def _suppress_warnings(rank: int) -> Iterator[None]:
+    """Hides warnings of torch and related libraries; ranks other than the first log fatal errors only."""
+    levels = {"transformers": logging.ERROR, **({"evolvent": logging.CRITICAL} if rank else {})}
+    previous_levels = {name: logging.getLogger(name).level for name in levels}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module=r"(torch|transformers|peft)(\..*)?$")
         if rank:
             warnings.simplefilter("ignore")
         try:
-            for name, level in quiet.items():
+            for name, level in levels.items():
                 logging.getLogger(name).setLevel(level)
             yield
         finally:
-            for name, level in before.items():
+            for name, level in previous_levels.items():
                 logging.getLogger(name).setLevel(level)
 
 
-def _run(words: Sequence[str], voice: Voice) -> int:
-    """Read the words, look whether the training can begin, and train."""
-    name, rest, card = _taken_apart(words)
-    told = read_given(COMMANDS[name], rest, voice.console)
-    if told is None:
+def _run_recipe(argv: Sequence[str], logger: Logger) -> int:
+    """Parses the arguments, checks that the training can begin, and trains."""
+    name, recipe_argv, card_gib = _parse_recipe(argv)
+    args = parse_command(COMMANDS[name], recipe_argv, logger.console)
+    if args is None:
         return 0
-    config: Recipe = told.config
+    config: RecipeConfig = args.config
     torch.set_num_threads(config.threads)
-    if card is not None:
-        return plan(config, voice.console, card=card or None)
-    parallel, voice.meeting.timeout = config.parallel, config.parallel.timeout
-    command = ["train", name, *rest, *([] if told.resume or config.to else ["--to", "runs/NAME"])]
-    asked = Asked(config, shlex.join(command), told.resume, voice.meeting.world, voice.rank)
-    found = given(asked)
-    tuned = adapt(found.policy, config.adapter, seed=config.seed)
-    with ranks_of(parallel.mesh, device=config.device, timeout=parallel.timeout, meeting=voice.meeting) as ranks:
-        found = replace(found, device=ranks.device)
-        return Lesson(name, asked, given=found, tuned=tuned, ranks=ranks, voice=voice).run()
+    if card_gib is not None:
+        return print_plan(config, logger.console, card_gib=card_gib or None)
+    parallel, logger.coordinator.timeout = config.parallel, config.parallel.timeout
+    command = ["train", name, *recipe_argv, *([] if args.resume or config.output_dir else ["--to", "runs/NAME"])]
+    request = TrainingRequest(config, shlex.join(command), args.resume, logger.coordinator.world, logger.rank)
+    inputs = check_request(request)
+    tuned_policy = adapt(inputs.policy, config.adapter, seed=config.seed)
+    with join_ranks(
+        parallel.mesh, device=config.device, timeout=parallel.timeout, coordinator=logger.coordinator
+    ) as ranks:
+        inputs = replace(inputs, device=ranks.device)
+        return TrainingCommand(name, request, inputs=inputs, tuned=tuned_policy, ranks=ranks, logger=logger).run()
 
 
-def _taken_apart(words: Sequence[str]) -> tuple[str, list[str], float | None]:
-    """The recipe, the words of its settings, and for a plan the card in GiB (0: the usual one); None: no plan.
+def _parse_recipe(argv: Sequence[str]) -> tuple[str, list[str], float | None]:
+    """Parses the recipe, its arguments, and for a plan the card's memory.
 
+    Returns:
+        (recipe, arguments, memory in GiB; 0: the default card; None: no plan is requested).
     Raises:
-        ConfigError: a recipe that does not exist, or a card that is no number.
+        ConfigError: an unknown recipe, or a card that is not a number.
     """
-    first, rest = words[0], list(words)
+    first, recipe_argv = argv[0], list(argv)
     if first in RECIPES:
-        name, rest = first, rest[1:]
+        name, recipe_argv = first, recipe_argv[1:]
     else:
-        near, more = nearest(first, (*RECIPES, *_ACTING)), words[1:2] and not words[1].startswith("--")
-        if not first.startswith("--") and (near or more) and not Path(first).exists():
-            raise ConfigError([unknown("recipe", first, (*RECIPES, *_ACTING), where="evolvent train")])
-        name = _resumed(words) or "sft"
-    card = 0.0 if "--plan" in rest else None
-    rest = [word for word in rest if word != "--plan"]
-    if "--card" in rest:
-        at = rest.index("--card")
-        text = rest[at + 1] if at + 1 < len(rest) else ""
-        if not _SIZE.fullmatch(text) or not float(text):
+        suggestion, has_data = (
+            find_nearest(first, (*RECIPES, *_OTHER_METHODS)),
+            argv[1:2] and not argv[1].startswith("--"),
+        )
+        if not first.startswith("--") and (suggestion or has_data) and not Path(first).exists():
+            raise ConfigError(
+                [unknown_name_problem("recipe", first, (*RECIPES, *_OTHER_METHODS), location="evolvent train")]
+            )
+        name = _find_resumed_recipe(argv) or "sft"
+    card_gib = 0.0 if "--plan" in recipe_argv else None
+    recipe_argv = [word for word in recipe_argv if word != "--plan"]
+    if "--card" in recipe_argv:
+        index = recipe_argv.index("--card")
+        text = recipe_argv[index + 1] if index + 1 < len(recipe_argv) else ""
+        if not _SIZE_PATTERN.fullmatch(text) or not float(text):
             raise ConfigError([Problem("--card", f"got {text!r}, expected GiB of a device", "as --plan --card 24")])
-        card = float(text)
-        del rest[at : at + 2]
-    return name, rest, card
+        card_gib = float(text)
+        del recipe_argv[index : index + 2]
+    return name, recipe_argv, card_gib
 
 
-def _resumed(words: Sequence[str]) -> str | None:
-    """The recipe of the run that is to go on, where the words name one."""
-    for at, word in enumerate(words):
-        name, mark, run = word.partition("=")
-        if name == "--resume" and (mark or at + 1 < len(words)):
-            recipe = (verb_of(Path(run if mark else words[at + 1])) or "").partition(" ")[2]
+def _find_resumed_recipe(argv: Sequence[str]) -> str | None:
+    """Returns the recipe of the run to resume, where the arguments name one."""
+    for index, word in enumerate(argv):
+        name, equals_sign, run = word.partition("=")
+        if name == "--resume" and (equals_sign or index + 1 < len(argv)):
+            recipe = (read_verb(Path(run if equals_sign else argv[index + 1])) or "").partition(" ")[2]
             return recipe if recipe in RECIPES else None
     return None
 
 
-def _usage() -> str:
-    about = {**{name: about for name, (_, about) in RECIPES.items()}, **_ACTING}
-    lines = "\n".join(f"  {name:9}{what}" for name, what in about.items())
+def _format_usage() -> str:
+    descriptions = {**{name: descriptions for name, (_, descriptions) in RECIPES.items()}, **_OTHER_METHODS}
+    lines = "\n".join(f"  {name:9}{description}" for name, description in descriptions.items())
     return (
         "usage: evolvent train RECIPE DATA [FILE.toml] [--key value ...]\n\n" + lines + "\n\n"
         "Without a recipe it is sft. `evolvent train RECIPE --help` lists the settings.\n"

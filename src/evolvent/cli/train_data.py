@@ -1,4 +1,4 @@
-"""`evolvent train hammer | comments | p3`: what is learned was prepared, by masks, by a generator, by the policy."""
+"""`evolvent train hammer | comments | p3`: training on data prepared by masks, by a generator, or by the policy."""
 
 from __future__ import annotations
 
@@ -11,39 +11,49 @@ from typing import Any, Literal
 from pydantic import Field
 from rich.console import Console
 
-from evolvent.cli.progress import Planned
-from evolvent.cli.record import Record, new_folder
-from evolvent.cli.registry import POLICIES, policy, worlds
-from evolvent.cli.run_setup import Job, PanelConfig, check_panel, opened, results_table, write_report
-from evolvent.cli.settings import Command, OverWorlds, read_given
-from evolvent.cli.train_data_sources import Material, comments_material, hammer_material, p3_material
+from evolvent.cli.progress import PlannedStage
+from evolvent.cli.record import RunRecord, choose_run_folder
+from evolvent.cli.registry import POLICIES, load_worlds, resolve_policy
+from evolvent.cli.run_setup import (
+    EvaluationConfig,
+    RunSetup,
+    count_panel_episodes,
+    open_run,
+    print_results,
+    write_report,
+)
+from evolvent.cli.settings import Command, WorldsConfig, parse_command
+from evolvent.cli.train_data_sources import MethodData, read_comments_data, read_hammer_data, read_p3_data
 from evolvent.curate.commenting import Commenting
 from evolvent.curate.subset import SELECTORS
 from evolvent.errors import ConfigError, Problem
 from evolvent.files import plain_json, write_atomic
 from evolvent.learn.learner import TrainConfig
 from evolvent.learn.optim.make import OptimizerConfig
-from evolvent.methods.comments import Comments, comments
-from evolvent.methods.hammer import Hammer, hammer
-from evolvent.methods.p3 import P3, p3
+from evolvent.methods.comments import CommentsConfig, comments
+from evolvent.methods.hammer import HammerConfig, hammer
+from evolvent.methods.p3 import P3Config, p3
 from evolvent.models.adapters import AdapterConfig, adapt
 from evolvent.models.policy import Policy, tiny_policy
 from evolvent.run import Run
 from evolvent.trajectory import sample_seed
-from evolvent.view.escape import plain
-from evolvent.view.redraw import redrawing
+from evolvent.view.escape import show_hidden
+from evolvent.view.redraw import redraw_repeatedly
 
-__all__ = ["COMMANDS", "Curated", "TrainComments", "TrainHammer", "TrainP3", "run"]
+__all__ = ["COMMANDS", "DataMethodConfig", "TrainCommentsConfig", "TrainHammerConfig", "TrainP3Config", "run"]
 
-_SMALL, _FEW = Hammer(style="snake"), P3(count=200)  # named, so that a setting given beside them leaves the others
+_HAMMER_DEFAULTS, _P3_DEFAULTS = (
+    HammerConfig(style="snake"),
+    P3Config(count=200),
+)  # named, so that a setting given beside them leaves the others
 
 
-class Curated(OverWorlds):
-    """What all three can be told, beside the method's own."""
+class DataMethodConfig(WorldsConfig):
+    """Settings that all three methods share, beside their own."""
 
     data: Path = Field(description="a file of rows, a folder of such, a saved data set, a run or a store")
     policy: str = Field(default="xs", description="what to begin with: a size, a model folder, or a run")
-    to: Path | None = Field(default=None, description="folder of the run; none: the next runs/NAME-N")
+    output_dir: Path | None = Field(default=None, description="folder of the run; none: the next runs/NAME-N")
     test: Path | None = Field(default=None, description="other rows, to measure on before and after; none: no measure")
     seed: int = Field(default=0, ge=0, description="all randomness derives from it")
     threads: int = Field(default=1, ge=1, description="threads of torch")
@@ -54,190 +64,201 @@ class Curated(OverWorlds):
     worlds: tuple[str, ...] = Field(default=(), description="worlds to measure in after every round; none: none")
     train: TrainConfig = Field(default_factory=TrainConfig, description="the updates")
     adapter: AdapterConfig = Field(default_factory=AdapterConfig, description="what is learned instead of all weights")
-    panel: PanelConfig = Field(default_factory=PanelConfig, description="the measurement in worlds")
+    panel: EvaluationConfig = Field(default_factory=EvaluationConfig, description="the measurement in worlds")
 
 
-class TrainHammer(Curated):
-    """Everything that can be chosen about `evolvent train hammer`."""
+class TrainHammerConfig(DataMethodConfig):
+    """Settings of `evolvent train hammer`."""
 
     max_tokens: int = Field(default=64, ge=1, description="longest answer when it is measured")
-    hammer: Hammer = Field(default_factory=lambda: _SMALL.model_copy(), description="the method")
+    hammer: HammerConfig = Field(default_factory=lambda: _HAMMER_DEFAULTS.model_copy(), description="the method")
 
 
-class TrainComments(Curated):
-    """Everything that can be chosen about `evolvent train comments`."""
+class TrainCommentsConfig(DataMethodConfig):
+    """Settings of `evolvent train comments`."""
 
     examples: Path | None = Field(default=None, description="code with comments for the generator; none: the data")
     max_tokens: int = Field(default=256, ge=1, description="longest answer of the generator")
-    comments: Comments = Field(default_factory=Comments, description="the method")
+    comments: CommentsConfig = Field(default_factory=CommentsConfig, description="the method")
 
 
-class TrainP3(Curated):
-    """Everything that can be chosen about `evolvent train p3`."""
+class TrainP3Config(DataMethodConfig):
+    """Settings of `evolvent train p3`."""
 
     truncate: bool = Field(default=False, description="cut rows longer than the context; else they are left out")
     by: Literal["dpp", "random", "d2", "facility", "k_centre"] = Field(
         default="dpp", description="how samples are chosen among those that are let in; dpp: as in the paper"
     )
-    p3: P3 = Field(default_factory=lambda: _FEW.model_copy(), description="the method")
+    p3: P3Config = Field(default_factory=lambda: _P3_DEFAULTS.model_copy(), description="the method")
 
 
-_HAMMER = {
+_HAMMER_PRESET = {
     "hammer": {"style": "random"},
     "adapter": {"kind": "lora", "rank": 32},
-    "train": {"lr": 5e-5, "weight_decay": 0.01, "epochs": 1, "batch_tokens": 16_384, "micro_tokens": 2048},
+    "train": {"lr": 5e-5, "weight_decay": 0.01, "epochs": 1, "batch_tokens": 16_384, "max_tokens_per_forward": 2048},
 }
-_P3 = {
+_P3_PRESET = {
     "p3": {"rounds": 5, "count": 1000, "quality": True},
     "adapter": {"kind": "lora", "rank": 64, "alpha": 16, "dropout": 0.1},
-    "train": {"lr": 4e-4, "epochs": 1, "batch_tokens": 5120, "micro_tokens": 1024},
+    "train": {"lr": 4e-4, "epochs": 1, "batch_tokens": 5120, "max_tokens_per_forward": 1024},
 }
 COMMANDS: dict[str, Command[Any]] = {
     "hammer": Command(
         "train hammer",
         "Function calling under masked names, beside requests that no tool answers (Hammer).",
-        TrainHammer,
-        main="data",
-        presets={"small": {}, "published": _HAMMER},
+        TrainHammerConfig,
+        main_field="data",
+        presets={"small": {}, "published": _HAMMER_PRESET},
         resumes=True,
     ),
     "comments": Command(
         "train comments",
         "Comment code with a generator, filter it, learn it; repeat (comment augmentation).",
-        TrainComments,
-        main="data",
+        TrainCommentsConfig,
+        main_field="data",
         resumes=True,
     ),
     "p3": Command(
         "train p3",
         "Rounds of samples that the policy itself finds easy enough, chosen to be diverse (P3).",
-        TrainP3,
-        main="data",
-        presets={"small": {}, "published": _P3},
+        TrainP3Config,
+        main_field="data",
+        presets={"small": {}, "published": _P3_PRESET},
         resumes=True,
     ),
 }
 
 
 @dataclass(frozen=True)
-class _Method:
-    """How a method reads its data, and how it is called; the plan says how many of which stages are to come."""
+class _DataMethod:
+    """A method: functions that read its data, train by it, and list the planned stages."""
 
-    material: Callable[..., Material]
-    call: Callable[[Policy, Material, Any, Run[Policy]], Policy]
-    plan: Callable[[Any], list[Planned]]
+    read_data: Callable[..., MethodData]
+    train: Callable[[Policy, MethodData, Any, Run[Policy]], Policy]
+    plan_stages: Callable[[Any], list[PlannedStage]]
 
 
-def run(words: Sequence[str], console: Console) -> int:
-    """Train by the method that the first word names; returns the exit code."""
-    name = words[0]
-    given = read_given(COMMANDS[name], words[1:], console)
-    if given is None:
+def run(argv: Sequence[str], console: Console) -> int:
+    """Trains by the method that the first argument names; returns the exit code."""
+    name = argv[0]
+    args = parse_command(COMMANDS[name], argv[1:], console)
+    if args is None:
         return 0
-    config, method = given.config, _METHODS[name]
-    _check(config)
-    made = worlds(config.worlds) if config.worlds else {}
-    if made:
-        check_panel(made, config.panel)
-    folder = given.resume or new_folder(name, config.to)
-    material = method.material(config)
-    base = adapt(_policy(config, material), config.adapter, seed=config.seed)
-    for line in material.told():
-        console.print(plain(line), soft_wrap=True)
-    job = Job(
+    config, method = args.config, _METHODS[name]
+    _check_paths(config)
+    worlds_by_name = load_worlds(config.worlds) if config.worlds else {}
+    if worlds_by_name:
+        count_panel_episodes(worlds_by_name, config.panel)
+    folder = args.resume or choose_run_folder(name, config.output_dir)
+    method_data = method.read_data(config)
+    base_policy = adapt(_load_base_policy(config, method_data), config.adapter, seed=config.seed)
+    for line in method_data.describe_refused():
+        console.print(show_hidden(line), soft_wrap=True)
+    job = RunSetup(
         folder,
-        {**made, Commenting.name: Commenting()},
-        Record(f"train {name}", config, config.seed, (name,), name),
+        {**worlds_by_name, Commenting.name: Commenting()},
+        RunRecord(f"train {name}", config, config.seed, (name,), name),
         train=config.train,
-        panel=config.panel.panel(),
+        panel=config.panel.make_panel(),
         slots=config.slots,
         max_tokens=getattr(config, "max_tokens", 32),
         threads=config.threads,
-        plan=method.plan(config),
+        plan=method.plan_stages(config),
         optimizer=OptimizerConfig(),
     )
     console.print(f"run {folder}, report {folder / 'report.html'}", soft_wrap=True)
-    with opened(job, console) as running, redrawing(partial(write_report, folder)):
-        arm = running.arm(name)
-        best = method.call(base, material, config, arm)
-        best.save(folder / "model")
-        rows = arm.evaluate(best, getattr(config, name).rounds if name != "hammer" else 1) if made else []
-        measured = {when: material.measured(one) for when, one in (("before", base), ("after", best))}
+    with open_run(job, console) as active_run, redraw_repeatedly(partial(write_report, folder)):
+        arm = active_run.arm(name)
+        best_policy = method.train(base_policy, method_data, config, arm)
+        best_policy.save(folder / "model")
+        rows = (
+            arm.evaluate(best_policy, getattr(config, name).rounds if name != "hammer" else 1) if worlds_by_name else []
+        )
+        figures = {
+            moment: method_data.measure(measured_policy)
+            for moment, measured_policy in (("before", base_policy), ("after", best_policy))
+        }
     if rows:
-        results_table(console, rows)
-    _tell(console, folder / f"{name}.measured.json", measured)
-    for line in material.became(folder):
-        console.print(plain(line), soft_wrap=True)
+        print_results(console, rows)
+    _report_figures(console, folder / f"{name}.measured.json", figures)
+    for line in method_data.describe_outcomes(folder):
+        console.print(show_hidden(line), soft_wrap=True)
     console.print(f"model  {folder / 'model'}\nreport {folder / 'report.html'}", soft_wrap=True)
     return 0
 
 
-def _check(config: Curated) -> None:
-    """Refuse places that are not there, before anything is read."""
-    places = {"data": config.data, "test": config.test, "examples": getattr(config, "examples", None)}
-    wrong = [
-        Problem(name, f"there is nothing at {place}", "name rows, a run or a store")
-        for name, place in places.items()
-        if place is not None and not place.exists()
+def _check_paths(config: DataMethodConfig) -> None:
+    """Checks that the named paths exist, before anything is read."""
+    paths = {"data": config.data, "test": config.test, "examples": getattr(config, "examples", None)}
+    problems = [
+        Problem(name, f"there is nothing at {path}", "name rows, a run or a store")
+        for name, path in paths.items()
+        if path is not None and not path.exists()
     ]
     if config.context is not None and config.policy not in POLICIES:
-        wrong.append(Problem("context", f"{config.policy} has a context of its own", "leave it out"))
-    if wrong:
-        raise ConfigError(wrong)
+        problems.append(Problem("context", f"{config.policy} has a context of its own", "leave it out"))
+    if problems:
+        raise ConfigError(problems)
 
 
-def _policy(config: Curated, material: Material) -> Policy:
-    """A policy by name; a size is untrained, over the words of the data and with room for its longest row."""
+def _load_base_policy(config: DataMethodConfig, method_data: MethodData) -> Policy:
+    """Loads a policy by name; a size is untrained, over the words of the data and with room for its longest row."""
     if config.policy not in POLICIES:
-        return policy(config.policy, [], seed=config.seed)
-    words, longest = material.words()
-    context = config.context or 1 << max(8, (longest + 16).bit_length())
+        return resolve_policy(config.policy, [], seed=config.seed)
+    vocabulary, max_length = method_data.collect_vocabulary()
+    context = config.context or 1 << max(8, (max_length + 16).bit_length())
     return tiny_policy(
-        sorted(words), size=config.policy, context=context, seed=sample_seed(config.seed, "initialisation") % 2**31
+        sorted(vocabulary), size=config.policy, context=context, seed=sample_seed(config.seed, "initialisation") % 2**31
     )
 
 
-def _tell(console: Console, file: Path, measured: Mapping[str, Mapping[str, Any]]) -> None:
-    """Keep what was measured, and say it line by line."""
-    if not measured["after"]:
+def _report_figures(console: Console, file: Path, figures: Mapping[str, Mapping[str, Any]]) -> None:
+    """Writes the figures to a file and prints them line by line."""
+    if not figures["after"]:
         return
-    write_atomic(file, plain_json(measured) + "\n")
-    for what, after in measured["after"].items():
-        console.print(plain(f"{what}: {measured['before'].get(what)} before, {after} after"), soft_wrap=True)
+    write_atomic(file, plain_json(figures) + "\n")
+    for figure_name, after in figures["after"].items():
+        console.print(
+            show_hidden(f"{figure_name}: {figures['before'].get(figure_name)} before, {after} after"), soft_wrap=True
+        )
 
 
-def _hammer(base: Policy, material: Material, config: TrainHammer, run: Run[Policy]) -> Policy:
-    prompt = material.prompt(base)
-    return hammer(base, material.items, config=config.hammer, run=run, prompt=prompt, dialect=base.dialect)
+def _train_hammer(base_policy: Policy, method_data: MethodData, config: TrainHammerConfig, run: Run[Policy]) -> Policy:
+    prompt = method_data.make_prompt(base_policy)
+    return hammer(
+        base_policy, method_data.items, config=config.hammer, run=run, prompt=prompt, dialect=base_policy.dialect
+    )
 
 
-def _comments(base: Policy, material: Material, config: TrainComments, run: Run[Policy]) -> Policy:
-    return comments(base, material.items, config=config.comments, run=run, examples=material.examples)
+def _train_comments(
+    base_policy: Policy, method_data: MethodData, config: TrainCommentsConfig, run: Run[Policy]
+) -> Policy:
+    return comments(base_policy, method_data.items, config=config.comments, run=run, examples=method_data.examples)
 
 
-def _p3(base: Policy, material: Material, config: TrainP3, run: Run[Policy]) -> Policy:
-    pool = material.pool(base, lines=config.p3.difficulty == "spans" or config.p3.within < 1)
-    return p3(base, pool, config=config.p3, run=run, select=SELECTORS[config.by])
+def _train_p3(base_policy: Policy, method_data: MethodData, config: TrainP3Config, run: Run[Policy]) -> Policy:
+    pool = method_data.tokenize(base_policy, lines=config.p3.difficulty == "spans" or config.p3.within < 1)
+    return p3(base_policy, pool, config=config.p3, run=run, select=SELECTORS[config.by])
 
 
-_METHODS: dict[str, _Method] = {
-    "hammer": _Method(hammer_material, _hammer, lambda config: [Planned("fit", config.hammer.tokens)]),
-    "comments": _Method(
-        comments_material,
-        _comments,
+_METHODS: dict[str, _DataMethod] = {
+    "hammer": _DataMethod(read_hammer_data, _train_hammer, lambda config: [PlannedStage("fit", config.hammer.tokens)]),
+    "comments": _DataMethod(
+        read_comments_data,
+        _train_comments,
         lambda config: (
             [
-                *([Planned("fit", None)] if config.comments.augment and config.comments.teach else []),
-                *([Planned("collect", None)] if config.comments.augment else []),
-                Planned("fit", None),
-                Planned("evaluate", None),
+                *([PlannedStage("fit", None)] if config.comments.augment and config.comments.teach else []),
+                *([PlannedStage("collect", None)] if config.comments.augment else []),
+                PlannedStage("fit", None),
+                PlannedStage("evaluate", None),
             ]
             * config.comments.rounds
         ),
     ),
-    "p3": _Method(
-        p3_material,
-        _p3,
-        lambda config: [Planned("fit", config.p3.tokens), Planned("evaluate", None)] * config.p3.rounds,
+    "p3": _DataMethod(
+        read_p3_data,
+        _train_p3,
+        lambda config: [PlannedStage("fit", config.p3.tokens), PlannedStage("evaluate", None)] * config.p3.rounds,
     ),
 }

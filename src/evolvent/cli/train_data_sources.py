@@ -1,4 +1,4 @@
-"""What `evolvent train hammer | comments | p3` read and measure: samples of calls, code, demonstrations."""
+"""Data of `evolvent train hammer | comments | p3`: samples of calls, code, or demonstrations, and their measurement."""
 
 from __future__ import annotations
 
@@ -11,50 +11,52 @@ from typing import Any
 
 import numpy as np
 
-from evolvent.bench.calls import Answered, answer, masked_panel, robustness
+from evolvent.bench.calls import CallAnswer, answer_samples, mask_panel, measure_robustness
 from evolvent.curate.card import code_of_row
 from evolvent.curate.commenting import OUTCOMES, Source
-from evolvent.curate.demonstrations import demonstrations, prompt_for
-from evolvent.curate.difficulty import answer_logprobs, by_lines, mean_logprob_score
-from evolvent.curate.irrelevance import irrelevant, read_row
-from evolvent.curate.masking import SYLLABLES, MaskSpec, masked
-from evolvent.curate.notes import asked
-from evolvent.curate.origins import read_all
+from evolvent.curate.demonstrations import build_demonstrations, prompt_for
+from evolvent.curate.difficulty import answer_logprobs, mean_logprob_score, split_by_lines
+from evolvent.curate.irrelevance import mix_irrelevant, row_to_sample
+from evolvent.curate.masking import SYLLABLES, MaskSpec, mask_epoch
+from evolvent.curate.notes import format_request
+from evolvent.curate.origins import read_source
 from evolvent.curate.shards import Row
-from evolvent.curate.subset import texts_of
+from evolvent.curate.subset import iterate_texts
 from evolvent.engine.fitting import engine_for
 from evolvent.errors import ConfigError, NothingToLearn, Problem, SampleInvalid, VocabularyMismatch
-from evolvent.learn.token_sequences import Parts
+from evolvent.learn.token_sequences import TokenSequence
 from evolvent.learn.windows import Intake
 from evolvent.messages import CallSample
-from evolvent.methods.hammer import Hammer
+from evolvent.methods.hammer import HammerConfig
 from evolvent.models.policy import Policy
 from evolvent.models.toolprompt import Compact, ToolPrompt
-from evolvent.stats import wilson
+from evolvent.stats import wilson_interval
 from evolvent.view.escape import clip
 
 __all__ = [
-    "Calls",
-    "Demonstrations",
-    "Material",
-    "comments_material",
-    "hammer_material",
-    "p3_material",
-    "samples_of",
+    "CallData",
+    "DemonstrationData",
+    "MethodData",
+    "read_comments_data",
+    "read_hammer_data",
+    "read_p3_data",
+    "read_samples",
 ]
 
-_PIECES = re.compile(r"\w+|[^\w\s]")
-_SPELLED = "[](),=:?\"'{}.-"  # marks of calls as `Compact` writes them
-_TOLD = 5
+_PIECE_PATTERN = re.compile(r"\w+|[^\w\s]")
+_CALL_MARKS = "[](),=:?\"'{}.-"  # marks of calls as `Compact` writes them
+_MAX_MESSAGES = 5
 
 
 @dataclass
-class Material:
-    """What a method learns from.
+class MethodData:
+    """The data of a method.
 
     Attributes:
-        items: samples, sources or rows. test: of other rows, to measure on. examples: code for a generator, or None.
-        refused: a sentence for everything that was left out.
+        items: samples, sources or rows to learn from.
+        test: test samples from other rows.
+        examples: code for a generator, or None.
+        refused: a message for everything that was left out.
     """
 
     items: Sequence[Any]
@@ -62,51 +64,52 @@ class Material:
     examples: Sequence[Any] | None = None
     refused: list[str] = field(default_factory=list)
 
-    def told(self) -> list[str]:
-        """What was left out, for people."""
-        more = [f"rows left out: {len(self.refused)}"] if self.refused else []
-        return [clip(line, 300) for line in self.refused[:_TOLD]] + more
+    def describe_refused(self) -> list[str]:
+        """Returns messages about the rows that were left out."""
+        count_line = [f"rows left out: {len(self.refused)}"] if self.refused else []
+        return [clip(line, 300) for line in self.refused[:_MAX_MESSAGES]] + count_line
 
-    def words(self) -> tuple[set[str], int]:
-        """The words that an untrained size has to know, and how many its longest row has."""
+    def collect_vocabulary(self) -> tuple[set[str], int]:
+        """Returns the words that an untrained size has to know, and the number of words of its longest row."""
         raise NotImplementedError
 
-    def measured(self, policy: Policy) -> Mapping[str, Any]:
-        """What a policy does with the test rows; nothing where there are none."""
+    def measure(self, policy: Policy) -> Mapping[str, Any]:
+        """Measures a policy on the test rows; returns nothing where there are none."""
         return {}
 
-    def became(self, folder: Path) -> list[str]:
-        """What became of the items in a finished run, for people."""
+    def describe_outcomes(self, folder: Path) -> list[str]:
+        """Returns lines about the outcomes of the items in a finished run."""
         return []
 
-    def prompt(self, policy: Policy) -> ToolPrompt:
-        """How tools are shown to a policy."""
+    def make_prompt(self, policy: Policy) -> ToolPrompt:
+        """Returns the format in which a policy sees tools."""
         return prompt_for(policy)
 
-    def pool(self, policy: Policy, *, lines: bool) -> list[Parts]:
-        """The demonstrations, in the policy's tokens."""
+    def tokenize(self, policy: Policy, *, lines: bool) -> list[TokenSequence]:
+        """Returns the demonstrations in the policy's tokens."""
         raise NotImplementedError
 
 
-def _counted(texts: Iterable[str]) -> tuple[set[str], int]:
-    found: set[str] = set()
-    longest = 0
+def _count_words(texts: Iterable[str]) -> tuple[set[str], int]:
+    """Returns the distinct words of texts, and the number of words of the longest text."""
+    vocabulary: set[str] = set()
+    max_length = 0
     for text in texts:
-        pieces = _PIECES.findall(text)
-        found.update(pieces)
-        longest = max(longest, len(pieces))
-    return found, longest
+        pieces = _PIECE_PATTERN.findall(text)
+        vocabulary.update(pieces)
+        max_length = max(max_length, len(pieces))
+    return vocabulary, max_length
 
 
-def _unmeasured(test: Sequence[Any], asked: Sequence[Any]) -> dict[str, int]:
-    """How many of the test rows a figure says nothing of, where there are any."""
-    return {"test rows left out": len(test) - len(asked)} if len(asked) < len(test) else {}
+def _count_unmeasured(test: Sequence[Any], measured_rows: Sequence[Any]) -> dict[str, int]:
+    """Returns the number of test rows without a measurement, where there are any."""
+    return {"test rows left out": len(test) - len(measured_rows)} if len(measured_rows) < len(test) else {}
 
 
-def _some(items: Sequence[Any], data: Path, what: str, *, refused: Sequence[str]) -> None:
+def _check_nonempty(items: Sequence[Any], data: Path, kind: str, *, refused: Sequence[str]) -> None:
     if not items:
         raise NothingToLearn(
-            f"{data} holds no {what}", value=refused[0] if refused else "no rows", expected="at least one"
+            f"{data} holds no {kind}", value=refused[0] if refused else "no rows", expected="at least one"
         )
 
 
@@ -114,82 +117,97 @@ def _some(items: Sequence[Any], data: Path, what: str, *, refused: Sequence[str]
 
 
 @dataclass
-class Calls(Material):
-    """Samples of function calls; see `Material`."""
+class CallData(MethodData):
+    """Samples of function calls; see `MethodData`."""
 
-    config: Hammer = field(default_factory=Hammer)
+    config: HammerConfig = field(default_factory=HammerConfig)
     seed: int = 0
     slots: int = 64
     max_tokens: int = 64
 
-    def words(self) -> tuple[set[str], int]:
-        """Those of every copy of every sample, as `Compact` writes it, and the pieces that other names are made of."""
+    def collect_vocabulary(self) -> tuple[set[str], int]:
+        """Returns the words of every copy of every sample, as `Compact` writes it, and the pieces of other names."""
         if self.config.style != "snake":
-            what = f"names of the style {self.config.style} are words that a model over whole words cannot spell"
-            raise ConfigError([Problem("hammer.style", what, "--hammer.style snake, or --policy a model folder")])
-        mixed = irrelevant(self.items, self.config.share, seed=self.seed).samples
+            message = f"names of the style {self.config.style} are words that a model over whole words cannot spell"
+            raise ConfigError([Problem("hammer.style", message, "--hammer.style snake, or --policy a model folder")])
+        mixed_samples = mix_irrelevant(self.items, self.config.share, seed=self.seed).samples
         texts, compact = [], Compact()
         for copy in range(self.config.copies):
-            shown = masked(mixed, self.config.spec, seed=self.seed, epoch=copy, invalid=lambda one, why: None)
-            for sample in [*(one for one, _ in shown), *(self.test if not copy else ())]:
+            masked_pairs = mask_epoch(
+                mixed_samples,
+                self.config.spec,
+                seed=self.seed,
+                epoch=copy,
+                on_invalid=lambda masked_sample, reason: None,
+            )
+            for sample in [*(masked_sample for masked_sample, _ in masked_pairs), *(self.test if not copy else ())]:
                 try:
                     rendered = compact.render(sample)
                 except SampleInvalid:  # the method leaves it out as well
                     continue
                 texts.append(f"{rendered.prompt}\n{rendered.target}")
-        found, longest = _counted(texts)
-        return found | {*(self.config.words or SYLLABLES), *_SPELLED}, longest + self.max_tokens
+        vocabulary, max_length = _count_words(texts)
+        return vocabulary | {*(self.config.words or SYLLABLES), *_CALL_MARKS}, max_length + self.max_tokens
 
-    def measured(self, policy: Policy) -> Mapping[str, Any]:
-        """Right answers to the test samples, to the same in other names, and without the tools that are needed; and
-        how many samples could not be asked.
+    def measure(self, policy: Policy) -> Mapping[str, Any]:
+        """Measures correct answers to the test samples, to the same with other names, and without the needed tools.
+
+        The figures include the number of samples that could not be asked.
         """
         if not self.test:
             return {}
-        prompt, engine = self.prompt(policy), engine_for(policy, slots=self.slots)
-        plain = [one for one in self.test if self._fits(one, prompt, policy)]
+        prompt, engine = self.make_prompt(policy), engine_for(policy, slots=self.slots)
+        usable_samples = [entry for entry in self.test if self._is_usable(entry, prompt, policy)]
         pieces = {"words": self.config.words, "pieces": self.config.pieces, "style": self.config.style}
-        others = list(masked_panel(plain, MaskSpec(1.0, **pieces), seed=self.seed))  # type: ignore[arg-type]
-        shown = [one for one in others if self._fits(one, prompt, policy)]
-        nothing = [one for one in irrelevant(plain, 0.5, seed=self.seed).copies if self._fits(one, prompt, policy)]
-        panels = {"plain": plain, "renamed": shown, "irrelevant": nothing}
-        said = {
-            name: answer(panel, prompt, policy.dialect, engine=engine, max_tokens=self.max_tokens)
+        renamed_samples = list(mask_panel(usable_samples, MaskSpec(1.0, **pieces), seed=self.seed))  # type: ignore[arg-type]
+        usable_renamed = [entry for entry in renamed_samples if self._is_usable(entry, prompt, policy)]
+        usable_irrelevant = [
+            entry
+            for entry in mix_irrelevant(usable_samples, 0.5, seed=self.seed).copies
+            if self._is_usable(entry, prompt, policy)
+        ]
+        panels = {"plain": usable_samples, "renamed": usable_renamed, "irrelevant": usable_irrelevant}
+        answers_by_panel = {
+            name: answer_samples(panel, prompt, policy.dialect, engine=engine, max_tokens=self.max_tokens)
             for name, panel in panels.items()
             if panel
         }
-        found: dict[str, Any] = {name: _rate(one) for name, one in said.items()}
-        if len(shown) > 1:
-            both = {one.id for one in shown}
-            drop = robustness([one for one in said["plain"] if one.sample.id in both], said["renamed"])
-            found["lost under other names"] = [round(one, 4) for one in (drop.mean, drop.low, drop.high)]
-        return found | _unmeasured(self.test, plain)
+        figures: dict[str, Any] = {name: _accuracy_interval(entry) for name, entry in answers_by_panel.items()}
+        if len(usable_renamed) > 1:
+            shared_ids = {entry.id for entry in usable_renamed}
+            drop = measure_robustness(
+                [entry for entry in answers_by_panel["plain"] if entry.sample.id in shared_ids],
+                answers_by_panel["renamed"],
+            )
+            figures["lost under other names"] = [round(entry, 4) for entry in (drop.mean, drop.low, drop.high)]
+        return figures | _count_unmeasured(self.test, usable_samples)
 
-    def _fits(self, sample: CallSample, prompt: ToolPrompt, policy: Policy) -> bool:
-        """Whether a sample can be asked: it can be written, and an answer has room."""
+    def _is_usable(self, sample: CallSample, prompt: ToolPrompt, policy: Policy) -> bool:
+        """Returns whether a sample can be asked: it can be written, and leaves room for an answer."""
         try:
             return len(prompt.tokens(sample, policy.dialect).prompt) + self.max_tokens <= policy.context
         except (SampleInvalid, VocabularyMismatch):
             return False
 
 
-def _rate(answers: Sequence[Answered]) -> list[float]:
-    """Share of right answers with its 95 % interval."""
-    found = wilson(sum(one.verdict.valid for one in answers), len(answers))
-    return [round(one, 4) for one in (found.mean, found.low, found.high)]
+def _accuracy_interval(answers: Sequence[CallAnswer]) -> list[float]:
+    """Returns the share of correct answers with its 95 % interval."""
+    interval = wilson_interval(sum(entry.grade.valid for entry in answers), len(answers))
+    return [round(entry, 4) for entry in (interval.mean, interval.low, interval.high)]
 
 
-def hammer_material(config: Any) -> Material:
-    """The samples of function calls of `data`, and of `test`.
+def read_hammer_data(config: Any) -> MethodData:
+    """Reads the samples of function calls of `data` and `test`.
 
     Raises:
-        NothingToLearn: no sample in the data. ConfigError: nothing that holds rows.
+        NothingToLearn: the data hold no sample.
+        ConfigError: a path that holds no rows.
     """
     refused: list[str] = []
-    samples = samples_of(config.data, refused)
-    _some(samples, config.data, "sample of function calls", refused=refused)
-    test = samples_of(config.test, refused) if config.test is not None else []
-    return Calls(
+    samples = read_samples(config.data, refused)
+    _check_nonempty(samples, config.data, "sample of function calls", refused=refused)
+    test = read_samples(config.test, refused) if config.test is not None else []
+    return CallData(
         samples,
         test,
         refused=refused,
@@ -200,132 +218,141 @@ def hammer_material(config: Any) -> Material:
     )
 
 
-def samples_of(data: Path, refused: list[str]) -> list[CallSample]:
-    """The samples of function calls of a place; a sentence for each row that is none."""
-    found = []
-    for number, row in enumerate(read_all(data, refused)):
+def read_samples(data: Path, refused: list[str]) -> list[CallSample]:
+    """Reads the samples of function calls at a path; adds a message to `refused` for each row that is not a sample."""
+    samples = []
+    for number, row in enumerate(read_source(data, refused)):
         try:
-            found.append(read_row(row))
+            samples.append(row_to_sample(row))
         except SampleInvalid as error:
             refused.append(f"{data.name}, row {number}: {error}")
-    return found
+    return samples
 
 
 # ---------------------------------------------------------------------------------------------------- comments
 
 
 @dataclass
-class _Code(Material):
+class _CodeData(MethodData):
     max_tokens: int = 256
 
-    def words(self) -> tuple[set[str], int]:
-        """Those of every request and of the code itself."""
-        every = [*self.items, *(self.examples or ())]
-        found, longest = _counted(text for one in every for text in (asked(one.text, one.language), one.text))
-        numbers = {str(number) for number in range(1, 1 + max(one.text.count("\n") + 1 for one in every))}
-        return found | numbers | {"SKIP", "#", "/", "*", "-"}, longest + self.max_tokens
+    def collect_vocabulary(self) -> tuple[set[str], int]:
+        """Returns the words of every request and of the code itself."""
+        sources = [*self.items, *(self.examples or ())]
+        vocabulary, max_length = _count_words(
+            text for source in sources for text in (format_request(source.text, source.language), source.text)
+        )
+        numbers = {str(number) for number in range(1, 1 + max(source.text.count("\n") + 1 for source in sources))}
+        return vocabulary | numbers | {"SKIP", "#", "/", "*", "-"}, max_length + self.max_tokens
 
-    def became(self, folder: Path) -> list[str]:
-        """Of every round, how many sources were kept, and what became of all of them."""
+    def describe_outcomes(self, folder: Path) -> list[str]:
+        """Returns a line for each round: the number of learned sources, and the outcomes of all sources."""
         rows = json.loads((folder / "comments.json").read_bytes())
         return [
-            f"round {row['round']}: {row['kept']} of {row['sources']} sources learned, {_outcomes(row)}" for row in rows
+            f"round {row['round']}: {row['kept']} of {row['sources']} sources learned, {_format_outcomes(row)}"
+            for row in rows
         ]
 
 
-def _outcomes(row: Mapping[str, Any]) -> str:
+def _format_outcomes(row: Mapping[str, Any]) -> str:
     return ", ".join(f"{row[name]} {name.replace('_', ' ')}" for name in (*OUTCOMES, "notes") if row[name])
 
 
-def comments_material(config: Any) -> Material:
-    """The code of `data`, and of `examples`.
+def read_comments_data(config: Any) -> MethodData:
+    """Reads the code of `data` and `examples`.
 
     Raises:
-        NothingToLearn: no code in a language that is known. ConfigError: nothing that holds rows.
+        NothingToLearn: the data hold no code in a known language.
+        ConfigError: a path that holds no rows.
     """
     refused: list[str] = []
-    sources = _sources(config.data, refused)
-    _some(sources, config.data, "code in a language that is known", refused=refused)
-    examples = None if config.examples is None else _sources(config.examples, refused)
-    return _Code(sources, examples=examples, refused=refused, max_tokens=config.max_tokens)
+    sources = _read_sources(config.data, refused)
+    _check_nonempty(sources, config.data, "code in a language that is known", refused=refused)
+    examples = None if config.examples is None else _read_sources(config.examples, refused)
+    return _CodeData(sources, examples=examples, refused=refused, max_tokens=config.max_tokens)
 
 
-def _sources(data: Path, refused: list[str]) -> list[Source]:
-    found = []
-    for number, row in enumerate(read_all(data, refused)):
+def _read_sources(data: Path, refused: list[str]) -> list[Source]:
+    sources = []
+    for number, row in enumerate(read_source(data, refused)):
         code = code_of_row(row)
         if code is None:
             refused.append(f"{data.name}, row {number}: no code, or nothing says its language")
             continue
         try:
-            found.append(Source(f"{data.name}:{number}", *code))
+            sources.append(Source(f"{data.name}:{number}", *code))
         except (SampleInvalid, ConfigError) as error:
             refused.append(f"{data.name}, row {number}: {error}")
-    return found
+    return sources
 
 
 # ---------------------------------------------------------------------------------------------------- p3
 
 
 @dataclass
-class Demonstrations(Material):
-    """Rows that are demonstrations; see `Material`."""
+class DemonstrationData(MethodData):
+    """Rows that are demonstrations; see `MethodData`."""
 
     truncate: bool = False
 
-    def words(self) -> tuple[set[str], int]:
-        """Those of all texts; rows of function calls as `Compact` writes them."""
-        return _counted(text for row in [*self.items, *self.test] for text in [_said(row)])
+    def collect_vocabulary(self) -> tuple[set[str], int]:
+        """Returns the words of all texts; rows of function calls as `Compact` writes them."""
+        return _count_words(text for row in [*self.items, *self.test] for text in [_row_text(row)])
 
-    def pool(self, policy: Policy, *, lines: bool) -> list[Parts]:
-        """The demonstrations of the data; lines as spans where they are asked for."""
-        tally = Intake()
-        found = list(demonstrations(self.items, policy, too_long=self._how, intake=tally))
-        self.refused += map(str, tally.problems)
-        if not found:
+    def tokenize(self, policy: Policy, *, lines: bool) -> list[TokenSequence]:
+        """Tokenizes the demonstrations of the data, with lines as spans on request."""
+        intake = Intake()
+        sequences = list(build_demonstrations(self.items, policy, too_long=self._overlong, intake=intake))
+        self.refused += map(str, intake.problems)
+        if not sequences:
             raise NothingToLearn(
                 "no row is a demonstration",
-                value=str(tally.problems[0]) if tally.problems else 0,
+                value=str(intake.problems[0]) if intake.problems else 0,
                 expected="rows with prompt and completion, messages, ...",
             )
-        return [by_lines(one, lambda token: str(policy.tokenizer.decode([token]))) for one in found] if lines else found
+        return (
+            [split_by_lines(sequence, lambda token: str(policy.tokenizer.decode([token]))) for sequence in sequences]
+            if lines
+            else sequences
+        )
 
     @property
-    def _how(self) -> Any:
+    def _overlong(self) -> Any:
         return "truncate" if self.truncate else "refuse"
 
-    def measured(self, policy: Policy) -> Mapping[str, Any]:
-        """How likely the policy finds the answers of the test rows, and how many are none for it."""
-        parts = list(demonstrations(self.test, policy, too_long=self._how))
-        if not parts:
-            return _unmeasured(self.test, parts)
-        said = answer_logprobs(policy, parts)
-        loss = -float(np.concatenate(said).mean())
+    def measure(self, policy: Policy) -> Mapping[str, Any]:
+        """Measures the log-likelihood of the answers of the test rows, and counts rows that the policy cannot use."""
+        sequences = list(build_demonstrations(self.test, policy, too_long=self._overlong))
+        if not sequences:
+            return _count_unmeasured(self.test, sequences)
+        answer_log_probs = answer_logprobs(policy, sequences)
+        loss = -float(np.concatenate(answer_log_probs).mean())
         return {
-            f"loss a token of {len(parts)} test rows, nats": round(loss, 4),
-            "how easy they are": round(float(mean_logprob_score(said).mean()), 4),
-            **_unmeasured(self.test, parts),
+            f"loss a token of {len(sequences)} test rows, nats": round(loss, 4),
+            "how easy they are": round(float(mean_logprob_score(answer_log_probs).mean()), 4),
+            **_count_unmeasured(self.test, sequences),
         }
 
 
-def _said(row: Row) -> str:
+def _row_text(row: Row) -> str:
     if {"tools", "answers"} <= set(row):
         try:
-            rendered = Compact().render(read_row(row))
+            rendered = Compact().render(row_to_sample(row))
         except SampleInvalid:
             return ""
         return f"{rendered.prompt}\n{rendered.target}"
-    return "\n".join(texts_of(row))
+    return "\n".join(iterate_texts(row))
 
 
-def p3_material(config: Any) -> Material:
-    """The rows of `data`, and of `test`.
+def read_p3_data(config: Any) -> MethodData:
+    """Reads the rows of `data` and `test`.
 
     Raises:
-        NothingToLearn: no row. ConfigError: nothing that holds rows.
+        NothingToLearn: the data hold no row.
+        ConfigError: a path that holds no rows.
     """
     refused: list[str] = []
-    rows = list(read_all(config.data, refused))
-    _some(rows, config.data, "row", refused=refused)
-    test = list(read_all(config.test, refused)) if config.test is not None else []
-    return Demonstrations(rows, test, refused=refused, truncate=config.truncate)
+    rows = list(read_source(config.data, refused))
+    _check_nonempty(rows, config.data, "row", refused=refused)
+    test = list(read_source(config.test, refused)) if config.test is not None else []
+    return DemonstrationData(rows, test, refused=refused, truncate=config.truncate)

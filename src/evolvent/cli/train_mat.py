@@ -1,7 +1,8 @@
-"""`evolvent train mat`: a team learns to decide in sequence, or as what that is compared with, and is measured.
+"""`evolvent train mat`: a team learns to decide in sequence, or by a baseline of that method, and is measured.
 
-The run folder holds settings and state, the training's state (`training/`), the policy, `history.json`, the measured
-episodes as trajectories, and `table.json`. A run goes on where its training was, and finished parts are not done again.
+The run folder holds settings and state, the training's state (`training/`), the policy, `history.json`, the
+measured episodes as trajectories, and `table.json`. A run resumes where its training stopped; finished parts
+are not repeated.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, field_validator, model_validator
 from rich.console import Console
 
-from evolvent.cli.console import table
-from evolvent.cli.record import Record, new_folder, recorded
-from evolvent.cli.registry import needs_train
-from evolvent.cli.settings import Command, read_given
+from evolvent.cli.console import render_table
+from evolvent.cli.record import RunRecord, choose_run_folder, record_run
+from evolvent.cli.registry import require_train_extra
+from evolvent.cli.settings import Command, parse_command
 from evolvent.config import Config
-from evolvent.errors import ConfigError, Problem, unknown
+from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.files import write_atomic
-from evolvent.marl.updates import TeamUpdates
-from evolvent.methods.mat import MAT, PRESETS
-from evolvent.view.escape import plain
+from evolvent.marl.updates import TeamUpdateConfig
+from evolvent.methods.mat import PRESETS, MATConfig
+from evolvent.view.escape import show_hidden
 
 if TYPE_CHECKING:
     from evolvent.methods.mat import TrainedTeam
@@ -39,11 +40,19 @@ if TYPE_CHECKING:
 
     World = GameWorld | RelayWorld | RescueWorld | ParticleWorld
 
-__all__ = ["COMMANDS", "FOREIGN", "TEAM_WORLDS", "TrainMat", "foreign_world", "run", "team_world"]
+__all__ = [
+    "COMMANDS",
+    "FOREIGN_WORLDS",
+    "TEAM_WORLDS",
+    "TrainMATConfig",
+    "make_foreign_world",
+    "make_team_world",
+    "run",
+]
 
 _GAMES = ("climbing", "penalty", "team", "distinct", "chain")
 TEAM_WORLDS = (*_GAMES, "relay", "rescue", "spread", "hunt")
-FOREIGN: Mapping[str, int] = {
+FOREIGN_WORLDS: Mapping[str, int] = {
     "mamujoco": 1000,
     "foraging": 50,
     "warehouse": 500,
@@ -53,18 +62,21 @@ FOREIGN: Mapping[str, int] = {
 }
 """The makers of `worlds.teams.extras` (extra `marl`), and the steps of an episode where no horizon is given."""
 
-_FILMS = 3  # episodes of the report
-_SMALL = MAT(
-    rows=64, steps=20, decisions=200_000, update=TeamUpdates(lr=5e-4, epochs=10, minibatches=4, clip=0.1, entropy=0.01)
+_RECORDED_EPISODES = 3  # episodes of the report
+_SMALL_CONFIG = MATConfig(
+    rows=64,
+    steps=20,
+    decisions=200_000,
+    update=TeamUpdateConfig(lr=5e-4, epochs=10, minibatches=4, clip=0.1, entropy=0.01),
 )
 
 
-class TrainMat(Config):
-    """Everything that can be chosen about `evolvent train mat`."""
+class TrainMATConfig(Config):
+    """Settings of `evolvent train mat`."""
 
     world: str = Field(
         default="rescue",
-        description=f"the team's world: {', '.join(TEAM_WORLDS)}; of the extra marl: {', '.join(FOREIGN)}",
+        description=f"the team's world: {', '.join(TEAM_WORLDS)}; of the extra marl: {', '.join(FOREIGN_WORLDS)}",
     )
     settings: tuple[str, ...] = Field(
         default=(), description="of a world of the extra, as name=value: scenario=Ant,parts=4x2"
@@ -80,28 +92,33 @@ class TrainMat(Config):
     )
     start: Path | None = Field(default=None, description="a run of train mat, or a policy's folder, to begin from")
     episodes: int = Field(default=128, ge=1, description="that the policy is measured on afterwards")
-    to: Path | None = Field(default=None, description="folder of the run; none: the next runs/mat-N")
+    output_dir: Path | None = Field(default=None, description="folder of the run; none: the next runs/mat-N")
     threads: int = Field(default=1, ge=1, description="threads of torch")
-    mat: MAT = Field(default_factory=lambda: _SMALL.model_copy(), description="the method")
+    mat: MATConfig = Field(default_factory=lambda: _SMALL_CONFIG.model_copy(), description="the method")
 
     @field_validator("world")
     @classmethod
-    def _known(cls, name: str) -> str:
-        if name not in (*TEAM_WORLDS, *FOREIGN):
-            problem = unknown("world", name, (*TEAM_WORLDS, *FOREIGN))
+    def _check_world(cls, name: str) -> str:
+        if name not in (*TEAM_WORLDS, *FOREIGN_WORLDS):
+            problem = unknown_name_problem("world", name, (*TEAM_WORLDS, *FOREIGN_WORLDS))
             raise ValueError(f"{problem.what} ({problem.hint})")
         return name
 
     @model_validator(mode="after")
-    def _foreign(self) -> TrainMat:
-        """What only worlds of the extra take is refused for others; theirs is checked without their packages."""
-        if self.world in FOREIGN:
-            foreign_world(self)
+    def _check_foreign_settings(self) -> TrainMATConfig:
+        """Checks settings of worlds of the extra without importing their packages, and refuses them for other
+        worlds.
+        """
+        if self.world in FOREIGN_WORLDS:
+            make_foreign_world(self)
             return self
-        given = [name for name in ("settings", "horizon", "disabled", "workers") if getattr(self, name)]
-        if given:
+        foreign_settings = [name for name in ("settings", "horizon", "disabled", "workers") if getattr(self, name)]
+        if foreign_settings:
             raise ConfigError(
-                [Problem(name, f"{self.world} takes none", f"for {', '.join(FOREIGN)}") for name in given]
+                [
+                    Problem(name, f"{self.world} takes none", f"for {', '.join(FOREIGN_WORLDS)}")
+                    for name in foreign_settings
+                ]
             )
         return self
 
@@ -110,18 +127,18 @@ COMMANDS: dict[str, Command[Any]] = {
     "mat": Command(
         "train mat",
         "A team decides in sequence (MAT); also MAT-Dec, MAPPO and HAPPO on the same loop.",
-        TrainMat,
-        main="world",
-        presets={"small": {}, **{name: {"mat": dict(given)} for name, given in PRESETS.items()}},
+        TrainMATConfig,
+        main_field="world",
+        presets={"small": {}, **{name: {"mat": dict(preset)} for name, preset in PRESETS.items()}},
         resumes=True,
-        free=("threads", "workers", "mat.decisions", "mat.keep_every"),
+        free_settings=("threads", "workers", "mat.decisions", "mat.keep_every"),
     ),
 }
 """The command, for `evolvent train`."""
 
 
-def team_world(name: str) -> World:
-    """A team world by its name; ConfigError for one that there is not."""
+def make_team_world(name: str) -> World:
+    """Makes a team world by its name; raises ConfigError for an unknown name."""
     from evolvent.worlds.teams.games import GameWorld
     from evolvent.worlds.teams.particles import ParticleWorld
     from evolvent.worlds.teams.relay import RelayWorld
@@ -135,101 +152,107 @@ def team_world(name: str) -> World:
         "hunt": partial(ParticleWorld, "hunt"),
     }
     if name not in makers:
-        raise ConfigError([unknown("world", name, makers)])
+        raise ConfigError([unknown_name_problem("world", name, makers)])
     return makers[name]()
 
 
-def foreign_world(config: TrainMat) -> ForeignWorld:
-    """The world of the extra `marl` that is asked for; its package is not imported.
+def make_foreign_world(config: TrainMATConfig) -> ForeignWorld:
+    """Makes the configured world of the extra `marl`; its package is not imported.
 
     Raises:
-        ConfigError: settings that it does not have or that are no `name=value`, all at once.
+        ConfigError: settings that it does not have or that are not `name=value`, all at once.
     """
     from evolvent.worlds.teams.extras import ForeignWorld
 
-    wrong = [
-        Problem("settings", f"got {one!r}", "expected name=value, such as parts=4x2")
-        for one in config.settings
-        if not one.partition("=")[0] or "=" not in one
+    problems = [
+        Problem("settings", f"got {setting!r}", "expected name=value, such as parts=4x2")
+        for setting in config.settings
+        if not setting.partition("=")[0] or "=" not in setting
     ]
-    if wrong:
-        raise ConfigError(wrong)
-    settings = {name: _value(text) for name, _, text in (one.partition("=") for one in config.settings)}
+    if problems:
+        raise ConfigError(problems)
+    settings = {name: _parse_value(text) for name, _, text in (setting.partition("=") for setting in config.settings)}
     if config.agents is not None:
         settings["agents"] = config.agents
     row = {"disabled": list(config.disabled)} if config.disabled else None
-    return ForeignWorld(config.world, horizon=config.horizon or FOREIGN[config.world], settings=settings, row=row)
+    return ForeignWorld(
+        config.world, horizon=config.horizon or FOREIGN_WORLDS[config.world], settings=settings, row=row
+    )
 
 
-def _value(text: str) -> Any:
-    """A JSON value where it is one, else the text."""
+def _parse_value(text: str) -> Any:
+    """Parses a JSON value; other texts are returned unchanged."""
     try:
         return json.loads(text)
     except ValueError:
         return text
 
 
-def _batch(config: TrainMat, split: str, rows: int) -> TeamBatch:
-    """Episodes of the asked tasks, side by side; MissingExtra names the extra of a package that is not there."""
-    tasks = _tasks(config, split)
-    if config.world not in FOREIGN:
-        return team_world(config.world).batch(tasks, rows)
+def _make_batch(config: TrainMATConfig, split: str, rows: int) -> TeamBatch:
+    """Makes a batch of simultaneous episodes of the configured tasks; MissingExtra names the extra of a missing
+    package.
+    """
+    tasks = _list_tasks(config, split)
+    if config.world not in FOREIGN_WORLDS:
+        return make_team_world(config.world).batch(tasks, rows)
     from evolvent.rollout.team_workers import ProcessRows
     from evolvent.worlds.teams.extras import make_row
 
     host = ProcessRows(make_row, rows, workers=config.workers) if config.workers else None
-    return foreign_world(config).batch(tasks, rows, host=host)
+    return make_foreign_world(config).batch(tasks, rows, host=host)
 
 
-def run(words: Sequence[str], console: Console) -> int:
-    """Train a team and measure it; returns the exit code. `words` begin with "mat"."""
-    given = read_given(COMMANDS[words[0]], words[1:], console)
-    if given is None:
+def run(argv: Sequence[str], console: Console) -> int:
+    """Trains a team and measures it; returns the exit code. `argv` begins with "mat"."""
+    args = parse_command(COMMANDS[argv[0]], argv[1:], console)
+    if args is None:
         return 0
-    config: TrainMat = given.config
-    needs_train("evolvent train mat")
+    config: TrainMATConfig = args.config
+    require_train_extra("evolvent train mat")
     import torch
 
     torch.set_num_threads(config.threads)
-    with closing(_batch(config, "train", config.mat.rows)) as batch:
-        folder = given.resume or new_folder("mat", config.to)
-        console.print(plain(f"run {folder}, {len(batch.tasks)} tasks of {config.world}"), soft_wrap=True)
-        with recorded(folder, Record("train mat", config, config.mat.seed, (config.mat.kind,), "mat")):
-            trained = _trained(folder, config, batch, console)
-            _measure(folder, config, trained, console)
-    console.print(plain(f"policy {folder / 'policy'}"), soft_wrap=True)
+    with closing(_make_batch(config, "train", config.mat.rows)) as batch:
+        folder = args.resume or choose_run_folder("mat", config.output_dir)
+        console.print(show_hidden(f"run {folder}, {len(batch.tasks)} tasks of {config.world}"), soft_wrap=True)
+        with record_run(folder, RunRecord("train mat", config, config.mat.seed, (config.mat.kind,), "mat")):
+            trained = _train_team(folder, config, batch, console)
+            _measure_team(folder, config, trained, console)
+    console.print(show_hidden(f"policy {folder / 'policy'}"), soft_wrap=True)
     return 0
 
 
-def _tasks(config: TrainMat, split: str) -> list[Any]:
-    """Tasks of the world, of the asked size, of the first panel that has such: for training never "test" unless there
-    is no other, and for measuring that one unless there is none (then the development and training panels stand in)."""
-    world = foreign_world(config) if config.world in FOREIGN else team_world(config.world)
+def _list_tasks(config: TrainMATConfig, split: str) -> list[Any]:
+    """Lists tasks of the world with the configured team size, from the first panel that has any.
+
+    Training prefers the training and development panels to the test panel; the measurement prefers the test panel.
+    """
+    world = make_foreign_world(config) if config.world in FOREIGN_WORLDS else make_team_world(config.world)
     if config.tier not in world.tiers:
-        raise ConfigError([unknown("tier", config.tier, world.tiers)])
-    if config.world in FOREIGN:
+        raise ConfigError([unknown_name_problem("tier", config.tier, world.tiers)])
+    if config.world in FOREIGN_WORLDS:
         return list(world.tasks(split, config.tier))  # one task a split; how many agents is a setting
     panels = ("train", "dev", "test") if split == "train" else ("test", "dev", "train")
-    found = [world.tasks(name, config.tier) for name in panels]
-    for tasks in found:
-        chosen = [task for task in tasks if config.agents in (None, _team_size(task))]
-        if chosen:
-            return chosen
+    panel_tasks = [world.tasks(name, config.tier) for name in panels]
+    for tasks in panel_tasks:
+        matching = [task for task in tasks if config.agents in (None, _parse_team_size(task))]
+        if matching:
+            return matching
     raise ConfigError(
         f"{config.world} has no such tasks",
         value=f"{config.agents} agents, tier {config.tier}",
-        expected=f"one of {sorted({_team_size(task) for tasks in found for task in tasks})} agents",
+        expected=f"one of {sorted({_parse_team_size(task) for tasks in panel_tasks for task in tasks})} agents",
         hint=f"tiers: {', '.join(world.tiers)}",
     )
 
 
-def _team_size(task: Task) -> int:
-    """How many agents a task is for: the first word of its kind."""
+def _parse_team_size(task: Task) -> int:
+    """Parses the number of agents of a task: the first word of its kind."""
     return int(task.kind.split()[0])
 
 
-def _trained(folder: Path, config: TrainMat, batch: TeamBatch, console: Console) -> TrainedTeam:
-    """Train, or take up a training; the policy and its history are kept."""
+def _train_team(folder: Path, config: TrainMATConfig, batch: TeamBatch, console: Console) -> TrainedTeam:
+    """Trains or resumes the team; saves the policy and its history."""
     from evolvent.methods.mat import mat
     from evolvent.models.team_files import save_team
 
@@ -237,41 +260,41 @@ def _trained(folder: Path, config: TrainMat, batch: TeamBatch, console: Console)
     if start is not None and (start / "policy").is_dir():
         start = start / "policy"
 
-    def told(row: Mapping[str, float]) -> None:
+    def print_return(row: Mapping[str, float]) -> None:
         if "episode_return" in row:
             console.print(f"{row['decisions']:12,.0f}  return {row['episode_return']:8.3f}", soft_wrap=True)
 
-    trained = mat(config.mat, batch, start=start, folder=folder / "training", told=told)
+    trained = mat(config.mat, batch, start=start, folder=folder / "training", on_row=print_return)
     save_team(trained.policy.model, folder / "policy")
     write_atomic(folder / "history.json", json.dumps(trained.history, indent=1))
     return trained
 
 
-def _measure(folder: Path, config: TrainMat, trained: TrainedTeam, console: Console) -> None:
-    """Play the test panel greedily; keep the episodes, the row of the table and the page, and print the row."""
+def _measure_team(folder: Path, config: TrainMATConfig, trained: TrainedTeam, console: Console) -> None:
+    """Plays the test panel greedily; writes the episodes, the table row and the page, and prints the row."""
     from evolvent.marl.policy import TeamPolicy
-    from evolvent.rollout.teams import film, outcome_row, play_episodes
+    from evolvent.rollout.teams import outcome_row, play_episodes, record_scenes
     from evolvent.store.store import Store
     from evolvent.view.teams import team_page
-    from evolvent.worlds.teams.base import Drawn
+    from evolvent.worlds.teams.base import SupportsScenes
 
-    world = foreign_world(config) if config.world in FOREIGN else team_world(config.world)
-    tasks = _tasks(config, "test")
+    world = make_foreign_world(config) if config.world in FOREIGN_WORLDS else make_team_world(config.world)
+    tasks = _list_tasks(config, "test")
     decisions = int(trained.history[-1]["decisions"])
-    with closing(_batch(config, "test", min(config.mat.rows, config.episodes))) as batch:
+    with closing(_make_batch(config, "test", min(config.mat.rows, config.episodes))) as batch:
         policy = TeamPolicy(trained.policy.model, batch.spec)
-        found = play_episodes(batch, policy, config.episodes, stage=f"measured-{decisions}")
-        films = [
-            (tasks[number].kind, film(batch, policy, number))
-            for number in range(min(_FILMS, len(tasks)))
-            if isinstance(batch, Drawn)
+        episodes = play_episodes(batch, policy, config.episodes, stage=f"measured-{decisions}")
+        scene_recordings = [
+            (tasks[number].kind, record_scenes(batch, policy, number))
+            for number in range(min(_RECORDED_EPISODES, len(tasks)))
+            if isinstance(batch, SupportsScenes)
         ]
     with Store.open(folder / "trajectories", writing=True) as store:
-        known = set(store.ids())
-        for trajectory in found:
-            if trajectory.id not in known:
+        stored_ids = set(store.ids())
+        for trajectory in episodes:
+            if trajectory.id not in stored_ids:
                 store.append(trajectory)
-    row = outcome_row(config.mat.kind, world, found)
+    row = outcome_row(config.mat.kind, world, episodes)
     write_atomic(folder / "table.json", json.dumps([row], indent=1))
     facts = {
         "world": config.world,
@@ -281,11 +304,11 @@ def _measure(folder: Path, config: TrainMat, trained: TrainedTeam, console: Cons
     }
     page = team_page(
         {"title": f"{config.mat.kind} on {config.world}", "facts": facts, "rows": [row], "history": trained.history},
-        films,
+        scene_recordings,
     )
     write_atomic(folder / "report.html", page)
     console.print(
-        table(
+        render_table(
             console,
             ("policy", "world", "episodes", "return", "success"),
             [
@@ -300,4 +323,4 @@ def _measure(folder: Path, config: TrainMat, trained: TrainedTeam, console: Cons
             numbers=("episodes", "return", "success"),
         )
     )
-    console.print(plain(f"report {folder / 'report.html'}"), soft_wrap=True)
+    console.print(show_hidden(f"report {folder / 'report.html'}"), soft_wrap=True)

@@ -1,4 +1,4 @@
-"""The recipes of `evolvent train`: what each asks for, and how data become its parts and its objective."""
+"""The recipes of `evolvent train`: their settings, and how data become token sequences and an objective."""
 
 from __future__ import annotations
 
@@ -12,48 +12,56 @@ from typing import Any, ClassVar, Literal
 import torch
 from pydantic import Field
 
-from evolvent.cli.registry import policy as policy_named
-from evolvent.cli.settings import OverWorlds
-from evolvent.cli.training_data import Seen, episodes, holds_episodes, rows
+from evolvent.cli.registry import resolve_policy as policy_named
+from evolvent.cli.settings import WorldsConfig
+from evolvent.cli.training_data import EpisodeSummary, holds_episodes, read_data_rows, read_episodes
 from evolvent.errors import ConfigError, Problem
 from evolvent.learn.annotate import annotate
 from evolvent.learn.learner import TrainConfig
-from evolvent.learn.objectives import Objective, distill, dpo, outcome, reward_pairs, value, weighted_nll
+from evolvent.learn.objectives import (
+    Objective,
+    distill_objective,
+    dpo_objective,
+    outcome,
+    reward_pairs_objective,
+    value_objective,
+    weighted_nll,
+)
 from evolvent.learn.optim.make import OptimizerConfig
 from evolvent.learn.parallel.mesh import Parallelism
-from evolvent.learn.preferences import outcome_readout, pairs, readout, with_returns
-from evolvent.learn.rows import Reading, read_rows, read_trajectories
+from evolvent.learn.preferences import add_returns, append_outcome_readout, append_readout, build_pairs
+from evolvent.learn.rows import ReadingConfig, read_rows, read_trajectories
 from evolvent.learn.sources import vocabulary_digest
-from evolvent.learn.token_sequences import Parts
+from evolvent.learn.token_sequences import TokenSequence
 from evolvent.learn.windows import Intake
 from evolvent.models.adapters import AdapterConfig
 from evolvent.models.policy import Policy
-from evolvent.scale.training import Keeping
+from evolvent.scale.training import CheckpointConfig
 from evolvent.trajectory import Task, Trajectory
 from evolvent.worlds.base import World
 from evolvent.worlds.grammar import Parsed
 
-__all__ = ["RECIPES", "Given", "Prepared", "Recipe"]
+__all__ = ["RECIPES", "PreparedTraining", "RecipeConfig", "RecipeInputs"]
 
-Form = Literal["episodes", "rows", "either"]
+DataForm = Literal["episodes", "rows", "either"]
 
 
-class Recipe(OverWorlds):
-    """What every recipe can be told.
+class RecipeConfig(WorldsConfig):
+    """Settings that all recipes share.
 
     Attributes:
-        form: what its data may be.
+        form: the accepted form of the data.
     """
 
-    form: ClassVar[Form] = "either"
+    form: ClassVar[DataForm] = "either"
 
     data: Path = Field(
         description="a run, episodes exported as jsonl, JSON lines, a .txt file, or a folder of a Hugging Face data set"
     )
     policy: str = Field(default="xs", description="what to begin with: a size, a model folder, or a run")
-    to: Path | None = Field(default=None, description="folder of the run; none: the next runs/train-N")
+    output_dir: Path | None = Field(default=None, description="folder of the run; none: the next runs/train-N")
     context: int | None = Field(default=None, ge=2, description="longest sequence in tokens; none: the policy's")
-    too_long: Literal["refuse", "truncate", "split"] = Field(
+    overlong: Literal["refuse", "truncate", "split"] = Field(
         default="refuse", description="what becomes of longer ones"
     )
     seed: int = Field(default=0, ge=0, description="all randomness derives from it")
@@ -63,244 +71,274 @@ class Recipe(OverWorlds):
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig, description="the optimizer")
     adapter: AdapterConfig = Field(default_factory=AdapterConfig, description="what is learned instead of all weights")
     parallel: Parallelism = Field(default_factory=Parallelism, description="how the model is laid over processes")
-    keep: Keeping = Field(default_factory=Keeping, description="checkpoints and snapshots")
+    keep: CheckpointConfig = Field(default_factory=CheckpointConfig, description="checkpoints and snapshots")
 
-    def reading(self) -> Reading:
-        """How rows become sequences."""
-        return Reading(kind="messages", context=self.context, too_long=self.too_long)
+    def make_reading_config(self) -> ReadingConfig:
+        """Returns the settings by which rows become sequences."""
+        return ReadingConfig(kind="messages", context=self.context, overlong=self.overlong)
 
-    def lacking(self, seen: Sequence[Seen]) -> Problem | None:
-        """Why there is nothing to learn in these episodes, which did not fail; None where there is something."""
-        return None if seen else Problem("data", f"{self.data} holds no episode that ended well", "collect some")
+    def check_episodes(self, summaries: Sequence[EpisodeSummary]) -> Problem | None:
+        """Checks the successful episodes; returns the reason why nothing can be learned from them, else None."""
+        return None if summaries else Problem("data", f"{self.data} holds no episode that ended well", "collect some")
 
-    def prepare(self, given: Given) -> Prepared:
-        """The objective, and what makes the parts."""
+    def prepare(self, inputs: RecipeInputs) -> PreparedTraining:
+        """Prepares the objective and the function that makes the sequences."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class Given:
-    """What a recipe works with: the policy (not adapted yet), the worlds by name, and the device to compute on."""
+class RecipeInputs:
+    """The inputs of a recipe: the policy (not adapted yet), the worlds by name, and the device to compute on."""
 
     policy: Policy
     worlds: Mapping[str, World]
     device: torch.device
 
     def instructions(self, task: Task) -> str:
-        """What the agent is told first in a world."""
+        """Returns the instructions that the agent reads first in a world."""
         return self.worlds[task.world].instructions
 
-    def text(self, task: Task, step: Any) -> str:
-        """What an agent writes for a step that no model wrote."""
+    def render_step(self, task: Task, step: Any) -> str:
+        """Returns the text of an agent for a step that no model wrote."""
         return self.worlds[task.world].grammar.render(Parsed(str(step.action), step.thought))
 
     @property
-    def end(self) -> int:
-        """A token that ends what is read out."""
+    def end_token(self) -> int:
+        """Returns the token that ends a read-out."""
         tokenizer = self.policy.tokenizer
         return int(tokenizer.eos_token_id if tokenizer.eos_token_id is not None else len(tokenizer) - 1)
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """What is learned, and how. `made` reads the data once, counting what it refuses; `also` is what else it reads."""
+class PreparedTraining:
+    """The objective of a training and its data.
+
+    Attributes:
+        objective: the objective.
+        make_sequences: reads the data once and counts the refused rows.
+        extra_settings: further settings that the data depend on.
+    """
 
     objective: Objective
-    made: Callable[[Intake], Iterable[Parts]]
-    also: str = ""
+    make_sequences: Callable[[Intake], Iterable[TokenSequence]]
+    extra_settings: str = ""
 
 
-class Sft(Recipe):
-    """Episodes and conversations are imitated."""
+class SftConfig(RecipeConfig):
+    """Settings of supervised fine-tuning: the policy imitates episodes and conversations."""
 
     threshold: float | None = Field(default=0.99, description="learn episodes above this reward; none: all of them")
 
-    def lacking(self, seen: Sequence[Seen]) -> Problem | None:
-        if not seen or any(self._chosen(one.score) for one in seen):
-            return super().lacking(seen)
-        what = f"{self.data} holds no episode to learn above the reward {self.threshold}"
-        return Problem("data", what, "lower --threshold, or collect more")
+    def check_episodes(self, summaries: Sequence[EpisodeSummary]) -> Problem | None:
+        if not summaries or any(self._is_above_threshold(summary.score) for summary in summaries):
+            return super().check_episodes(summaries)
+        message = f"{self.data} holds no episode to learn above the reward {self.threshold}"
+        return Problem("data", message, "lower --threshold, or collect more")
 
-    def imitated(self, given: Given, intake: Intake) -> Iterator[Parts]:
-        """Episodes above the threshold, or conversations. Imported episodes have no score and are taken as they are."""
+    def read_demonstrations(self, inputs: RecipeInputs, intake: Intake) -> Iterator[TokenSequence]:
+        """Yields the sequences of episodes above the threshold, or of conversations.
+
+        Imported episodes have no score and are accepted as they are.
+        """
         if not holds_episodes(self.data):
-            return read_rows(rows(self.data, intake), given.policy, self.reading(), intake=intake)
-        return _flattened(self, given, None, intake, chosen=lambda t: self._chosen(t.score.unit))
+            return read_rows(
+                read_data_rows(self.data, intake), inputs.policy, self.make_reading_config(), intake=intake
+            )
+        return _read_sequences(
+            self, inputs, None, intake, is_selected=lambda trajectory: self._is_above_threshold(trajectory.score.unit)
+        )
 
-    def prepare(self, given: Given) -> Prepared:
-        return Prepared(weighted_nll, partial(self.imitated, given), str(self.threshold))
+    def prepare(self, inputs: RecipeInputs) -> PreparedTraining:
+        return PreparedTraining(weighted_nll, partial(self.read_demonstrations, inputs), str(self.threshold))
 
-    def _chosen(self, score: float | None) -> bool:
+    def _is_above_threshold(self, score: float | None) -> bool:
         return self.threshold is None or score is None or score > self.threshold
 
 
-class Pretrain(Recipe):
-    """Raw text is learned, every token of it."""
+class PretrainConfig(RecipeConfig):
+    """Settings of pre-training: every token of raw text is learned."""
 
-    form: ClassVar[Form] = "rows"
+    form: ClassVar[DataForm] = "rows"
 
     overlap: int = Field(default=0, ge=0, description="tokens of the window before that a window begins with")
     join: bool = Field(default=True, description="join documents and cut them into blocks of the context")
 
-    def reading(self) -> Reading:
-        split = self.too_long if self.too_long != "refuse" or self.join else "split"
-        return Reading(kind="text", context=self.context, too_long=split, overlap=self.overlap, join=self.join)
+    def make_reading_config(self) -> ReadingConfig:
+        overlong = self.overlong if self.overlong != "refuse" or self.join else "split"
+        return ReadingConfig(kind="text", context=self.context, overlong=overlong, overlap=self.overlap, join=self.join)
 
-    def prepare(self, given: Given) -> Prepared:
-        def made(intake: Intake) -> Iterator[Parts]:
-            return read_rows(rows(self.data, intake), given.policy, self.reading(), intake=intake)
+    def prepare(self, inputs: RecipeInputs) -> PreparedTraining:
+        def make_sequences(intake: Intake) -> Iterator[TokenSequence]:
+            return read_rows(
+                read_data_rows(self.data, intake), inputs.policy, self.make_reading_config(), intake=intake
+            )
 
-        return Prepared(weighted_nll, made)
+        return PreparedTraining(weighted_nll, make_sequences)
 
 
-class OfPairs(Recipe):
-    """Pairs of a better and a worse reply, or of episodes of one task."""
+class PairsConfig(RecipeConfig):
+    """Settings of recipes that learn from pairs of a better and a worse reply, or of episodes of one task."""
 
     most: int = Field(default=4, ge=1, description="pairs of episodes of one task or group")
     margin: float = Field(default=0.0, ge=0, description="scores that differ by no more than this are a tie")
 
-    def reading(self) -> Reading:
-        return Reading(kind="pairs", context=self.context, too_long=self.too_long)
+    def make_reading_config(self) -> ReadingConfig:
+        return ReadingConfig(kind="pairs", context=self.context, overlong=self.overlong)
 
-    def lacking(self, seen: Sequence[Seen]) -> Problem | None:
+    def check_episodes(self, summaries: Sequence[EpisodeSummary]) -> Problem | None:
         groups = defaultdict(list)
-        for one in seen:
-            if one.score is not None:
-                groups[one.group].append(one.score)
-        if not seen or any(max(scores) - min(scores) > self.margin for scores in groups.values()):
-            return super().lacking(seen)
-        what = f"{len(seen)} episodes of {self.data} make no pair: none of one task is better than another"
-        return Problem("data", what, "collect several of each task: --samples 4")
+        for summary in summaries:
+            if summary.score is not None:
+                groups[summary.group].append(summary.score)
+        if not summaries or any(max(scores) - min(scores) > self.margin for scores in groups.values()):
+            return super().check_episodes(summaries)
+        message = f"{len(summaries)} episodes of {self.data} make no pair: none of one task is better than another"
+        return Problem("data", message, "collect several of each task: --samples 4")
 
-    def both(self, given: Given, intake: Intake) -> Iterator[Parts]:
-        """Chosen, rejected, chosen, rejected, ..."""
+    def read_pairs(self, inputs: RecipeInputs, intake: Intake) -> Iterator[TokenSequence]:
+        """Yields chosen, rejected, chosen, rejected, ..."""
         if not holds_episodes(self.data):
-            yield from read_rows(rows(self.data, intake), given.policy, self.reading(), intake=intake)
+            yield from read_rows(
+                read_data_rows(self.data, intake), inputs.policy, self.make_reading_config(), intake=intake
+            )
             return
-        found = pairs(
-            episodes(self.data),
-            given.policy.dialect,
-            instructions=given.instructions,
-            context=self.context or given.policy.context,
-            most=self.most,
+        pair_set = build_pairs(
+            read_episodes(self.data),
+            inputs.policy.dialect,
+            instructions=inputs.instructions,
+            context=self.context or inputs.policy.context,
+            max_per_group=self.most,
             margin=self.margin,
             seed=self.seed,
-            render=given.text,
+            render=inputs.render_step,
         )
-        for problem in found.refused:
+        for problem in pair_set.refused:
             intake.refuse(problem.where, ConfigError([problem]))
-        intake.rows += len(found.parts) // 2
-        yield from found.parts
+        intake.rows += len(pair_set.sequences) // 2
+        yield from pair_set.sequences
 
 
-class Dpo(OfPairs):
-    """Preferences, held to the policy that training begins with."""
+class DpoConfig(PairsConfig):
+    """Settings of preference learning, with the initial policy as the reference."""
 
     beta: float = Field(default=0.1, gt=0, description="how strongly the policy is held to the reference")
     kind: Literal["sigmoid", "ipo"] = Field(default="sigmoid", description="the loss of a pair")
     smoothing: float = Field(default=0.0, ge=0, lt=0.5, description="how often a label is taken to be wrong (sigmoid)")
     sft: float = Field(default=0.0, ge=0, description="this times the chosen side's likelihood is learned too")
 
-    def prepare(self, given: Given) -> Prepared:
-        digest = vocabulary_digest(given.policy.tokenizer)
+    def prepare(self, inputs: RecipeInputs) -> PreparedTraining:
+        digest = vocabulary_digest(inputs.policy.tokenizer)
 
-        def made(intake: Intake) -> Iterator[Parts]:
-            given.policy.model.to(given.device)
-            return annotate(given.policy, self.both(given, intake), vocabulary=digest)
+        def make_sequences(intake: Intake) -> Iterator[TokenSequence]:
+            inputs.policy.model.to(inputs.device)
+            return annotate(inputs.policy, self.read_pairs(inputs, intake), vocabulary=digest)
 
-        objective = dpo(beta=self.beta, kind=self.kind, smoothing=self.smoothing, sft=self.sft)
-        return Prepared(objective, made, f"reference {self.policy} {self.most} {self.margin}")
+        objective = dpo_objective(beta=self.beta, kind=self.kind, smoothing=self.smoothing, sft=self.sft)
+        return PreparedTraining(objective, make_sequences, f"reference {self.policy} {self.most} {self.margin}")
 
 
-class Reward(OfPairs):
-    """A value head on the state after an episode or reply, from pairs or from scores."""
+class RewardConfig(PairsConfig):
+    """Settings of a value head on the state after an episode or reply, from pairs or from scores."""
 
     kind: Literal["pairs", "scores"] = Field(default="pairs", description="which side is better; or an episode's score")
 
-    def lacking(self, seen: Sequence[Seen]) -> Problem | None:
-        return super().lacking(seen) if self.kind == "pairs" else _unscored(self.data, seen)
+    def check_episodes(self, summaries: Sequence[EpisodeSummary]) -> Problem | None:
+        return super().check_episodes(summaries) if self.kind == "pairs" else _check_scores(self.data, summaries)
 
-    def prepare(self, given: Given) -> Prepared:
+    def prepare(self, inputs: RecipeInputs) -> PreparedTraining:
         if self.kind == "scores":
-            then = partial(outcome_readout, token=given.end)
-            return Prepared(outcome, partial(_flattened, self, given, then), "scores")
+            add_readout = partial(append_outcome_readout, token=inputs.end_token)
+            return PreparedTraining(outcome, partial(_read_sequences, self, inputs, add_readout), "scores")
 
-        def made(intake: Intake) -> Iterator[Parts]:
-            return (readout(parts, token=given.end) for parts in self.both(given, intake))
+        def make_sequences(intake: Intake) -> Iterator[TokenSequence]:
+            return (append_readout(sequence, token=inputs.end_token) for sequence in self.read_pairs(inputs, intake))
 
-        return Prepared(reward_pairs(), made, f"pairs {self.most} {self.margin}")
+        return PreparedTraining(reward_pairs_objective(), make_sequences, f"pairs {self.most} {self.margin}")
 
 
-class Value(Recipe):
-    """A value head on every written token, from what episodes still earned."""
+class ValueConfig(RecipeConfig):
+    """Settings of a value head on every written token, from the remaining returns of episodes."""
 
-    form: ClassVar[Form] = "episodes"
+    form: ClassVar[DataForm] = "episodes"
 
     discount: float = Field(default=1.0, gt=0, le=1, description="of later rewards, for each environment step")
     huber: float | None = Field(default=None, gt=0, description="errors beyond it count linearly; none: none do")
 
-    def lacking(self, seen: Sequence[Seen]) -> Problem | None:
-        return _unscored(self.data, seen)
+    def check_episodes(self, summaries: Sequence[EpisodeSummary]) -> Problem | None:
+        return _check_scores(self.data, summaries)
 
-    def prepare(self, given: Given) -> Prepared:
-        then = partial(with_returns, discount=self.discount)
-        return Prepared(value(huber=self.huber), partial(_flattened, self, given, then), f"returns {self.discount}")
+    def prepare(self, inputs: RecipeInputs) -> PreparedTraining:
+        append_returns = partial(add_returns, discount=self.discount)
+        return PreparedTraining(
+            value_objective(huber=self.huber),
+            partial(_read_sequences, self, inputs, append_returns),
+            f"returns {self.discount}",
+        )
 
 
-class Distill(Sft):
-    """A teacher's distribution over the next token is learned."""
+class DistillConfig(SftConfig):
+    """Settings of distillation: the policy learns a teacher's distribution over the next token."""
 
     teacher: str = Field(default="", description="a model folder or a run, with the same tokenizer")
     top: int = Field(default=32, ge=1, description="how many of the teacher's likeliest words are kept a token")
     temperature: float = Field(default=1.0, gt=0, description="of both distributions")
     share: float = Field(default=1.0, gt=0, le=1, description="of the divergence; the rest is likelihood")
 
-    def prepare(self, given: Given) -> Prepared:
-        digest, k = vocabulary_digest(given.policy.tokenizer), min(self.top, len(given.policy.tokenizer))
+    def prepare(self, inputs: RecipeInputs) -> PreparedTraining:
+        digest, num_teacher_tokens = (
+            vocabulary_digest(inputs.policy.tokenizer),
+            min(self.top, len(inputs.policy.tokenizer)),
+        )
 
-        def made(intake: Intake) -> Iterator[Parts]:
+        def make_sequences(intake: Intake) -> Iterator[TokenSequence]:
             teacher = policy_named(self.teacher, [], seed=self.seed)
             if vocabulary_digest(teacher.tokenizer) != digest:
-                sizes = f"{len(teacher.tokenizer):,} and {len(given.policy.tokenizer):,} tokens"
-                what = f"{self.teacher} has another tokenizer than {self.policy}: {sizes}"
-                raise ConfigError([Problem("teacher", what, "a distribution is over the same words: choose another")])
-            teacher.model.to(given.device)
-            return annotate(teacher, self.imitated(given, intake), vocabulary=digest, teacher_k=k)
+                sizes = f"{len(teacher.tokenizer):,} and {len(inputs.policy.tokenizer):,} tokens"
+                message = f"{self.teacher} has another tokenizer than {self.policy}: {sizes}"
+                raise ConfigError(
+                    [Problem("teacher", message, "a distribution is over the same words: choose another")]
+                )
+            teacher.model.to(inputs.device)
+            return annotate(
+                teacher, self.read_demonstrations(inputs, intake), vocabulary=digest, teacher_k=num_teacher_tokens
+            )
 
-        objective = distill(temperature=self.temperature, share=self.share)
-        return Prepared(objective, made, f"{self.threshold} teacher {self.teacher} {k}")
+        objective = distill_objective(temperature=self.temperature, share=self.share)
+        return PreparedTraining(
+            objective, make_sequences, f"{self.threshold} teacher {self.teacher} {num_teacher_tokens}"
+        )
 
 
-RECIPES: dict[str, tuple[type[Recipe], str]] = {
-    "sft": (Sft, "Imitate recorded episodes, or conversations."),
-    "pretrain": (Pretrain, "Go on pre-training on raw text."),
-    "dpo": (Dpo, "Learn preferences from pairs (DPO, IPO)."),
-    "reward": (Reward, "Train a reward model, a head on the policy's states."),
-    "value": (Value, "Train a value head on the returns of episodes."),
-    "distill": (Distill, "Learn a teacher's distribution on recorded episodes or conversations."),
+RECIPES: dict[str, tuple[type[RecipeConfig], str]] = {
+    "sft": (SftConfig, "Imitate recorded episodes, or conversations."),
+    "pretrain": (PretrainConfig, "Go on pre-training on raw text."),
+    "dpo": (DpoConfig, "Learn preferences from pairs (DPO, IPO)."),
+    "reward": (RewardConfig, "Train a reward model, a head on the policy's states."),
+    "value": (ValueConfig, "Train a value head on the returns of episodes."),
+    "distill": (DistillConfig, "Learn a teacher's distribution on recorded episodes or conversations."),
 }
 
 
-def _unscored(data: Path, seen: Sequence[Seen]) -> Problem | None:
-    if any(one.score is not None for one in seen):
+def _check_scores(data: Path, summaries: Sequence[EpisodeSummary]) -> Problem | None:
+    if any(summary.score is not None for summary in summaries):
         return None
     return Problem("data", f"{data} holds no episode with a score", "name a run that played them")
 
 
-def _flattened(
-    config: Recipe,
-    given: Given,
-    then: Callable[[Trajectory, Parts], Parts] | None,
+def _read_sequences(
+    config: RecipeConfig,
+    inputs: RecipeInputs,
+    transform: Callable[[Trajectory, TokenSequence], TokenSequence] | None,
     intake: Intake,
     *,
-    chosen: Callable[[Trajectory], bool] | None = None,
-) -> Iterator[Parts]:
+    is_selected: Callable[[Trajectory], bool] | None = None,
+) -> Iterator[TokenSequence]:
     return read_trajectories(
-        filter(chosen, episodes(config.data)) if chosen else episodes(config.data),
-        given.policy,
-        config.reading(),
-        instructions=given.instructions,
-        render=given.text,
-        then=then,
+        filter(is_selected, read_episodes(config.data)) if is_selected else read_episodes(config.data),
+        inputs.policy,
+        config.make_reading_config(),
+        instructions=inputs.instructions,
+        render=inputs.render_step,
+        transform=transform,
         intake=intake,
     )

@@ -1,4 +1,4 @@
-"""`evolvent train rl --method NAME`: a policy learns by acting in worlds."""
+"""`evolvent train rl --method NAME`: trains a policy by acting in worlds."""
 
 from __future__ import annotations
 
@@ -16,13 +16,21 @@ from rich.console import Console
 
 from evolvent.agents.plain import Random
 from evolvent.cli import extensions
-from evolvent.cli.backends import HERE, Placed
-from evolvent.cli.method_option import method_named
-from evolvent.cli.progress import Planned
-from evolvent.cli.record import Record, new_folder
-from evolvent.cli.registry import policy, worlds
-from evolvent.cli.run_setup import Job, PanelConfig, check_panel, opened, playing_on, results_table, write_report
-from evolvent.cli.settings import Command, OverWorlds, read_given
+from evolvent.cli.backends import HERE, BackendConfig
+from evolvent.cli.method_option import parse_method
+from evolvent.cli.progress import PlannedStage
+from evolvent.cli.record import RunRecord, choose_run_folder
+from evolvent.cli.registry import load_worlds, resolve_policy
+from evolvent.cli.run_setup import (
+    EvaluationConfig,
+    RunSetup,
+    count_panel_episodes,
+    open_backend,
+    open_run,
+    print_results,
+    write_report,
+)
+from evolvent.cli.settings import Command, WorldsConfig, parse_command
 from evolvent.config import Config
 from evolvent.engine.servers import ServerDialect, endpoint_type
 from evolvent.errors import ConfigError, Problem
@@ -30,84 +38,86 @@ from evolvent.learn.learner import TrainConfig
 from evolvent.learn.objectives import weighted_nll
 from evolvent.learn.optim.make import OptimizerConfig
 from evolvent.methods.base import Method
-from evolvent.methods.etpo import ETPO, etpo
+from evolvent.methods.etpo import ETPOConfig, etpo
 from evolvent.methods.grpo import GRPOConfig, grpo
-from evolvent.methods.ntpo import NTPO, ntpo
-from evolvent.methods.poad import POAD, poad
-from evolvent.methods.ppo import PPO, TOKEN, ppo
-from evolvent.methods.r3 import R3, r3
-from evolvent.methods.scaling_inter import ScalingInter, scaling_inter
+from evolvent.methods.ntpo import NTPOConfig, ntpo
+from evolvent.methods.poad import POADConfig, poad
+from evolvent.methods.ppo import TOKEN, PPOConfig, ppo
+from evolvent.methods.r3 import R3Config, r3
+from evolvent.methods.scaling_inter import ScalingInterConfig, scaling_inter
 from evolvent.models.adapters import AdapterConfig, adapt
 from evolvent.models.policy import Policy
 from evolvent.plugins import describe_origin, installed_plugins
 from evolvent.rollout.collect import collect
 from evolvent.run import Run
-from evolvent.scale.endpoint_backend import RemoteVerbs
-from evolvent.scale.initial import demonstrations
-from evolvent.scale.local_backend import LocalVerbs
+from evolvent.scale.endpoint_backend import EndpointBackend
+from evolvent.scale.initial import collect_demonstrations
+from evolvent.scale.local_backend import LocalBackend
 from evolvent.trajectory import Start, Task, Trajectory
-from evolvent.view.redraw import redrawing
+from evolvent.view.redraw import redraw_repeatedly
 from evolvent.worlds.base import World
 
-__all__ = ["METHODS", "Reinforce", "command", "known", "run"]
+__all__ = ["METHODS", "TrainRLConfig", "describe_methods", "make_command", "run"]
 
 
 METHODS: dict[str, Method] = {
-    "ppo": Method(PPO, ppo, "PPO over whole actions, as they are written"),
+    "ppo": Method(PPOConfig, ppo, "PPO over whole actions, as they are written"),
     "twosome": Method(
-        PPO, ppo, "PPO over the actions that a world lists (TWOSOME)", {"level": "listed"}, fixed=("level",)
+        PPOConfig, ppo, "PPO over the actions that a world lists (TWOSOME)", {"level": "listed"}, fixed=("level",)
     ),
-    "token_ppo": Method(PPO, ppo, "PPO over tokens as in learning from human feedback", TOKEN, fixed=("level",)),
-    "ntpo": Method(NTPO, ntpo, "PPO over tokens, discounted between them: POAD's baseline"),
-    "poad": Method(POAD, poad, "credit for every token of an action, without a discount inside"),
+    "token_ppo": Method(PPOConfig, ppo, "PPO over tokens as in learning from human feedback", TOKEN, fixed=("level",)),
+    "ntpo": Method(NTPOConfig, ntpo, "PPO over tokens, discounted between them: POAD's baseline"),
+    "poad": Method(POADConfig, poad, "credit for every token of an action, without a discount inside"),
     "etpo": Method(
-        ETPO,
+        ETPOConfig,
         etpo,
         "soft values of every next token, near the policy it began with",
-        {"practice": {"epochs": 4, "critic_lr": 3e-4}},
+        {"practice": {"ppo_epochs": 4, "critic_lr": 3e-4}},
     ),
     "grpo": Method(GRPOConfig, grpo, "episodes of a task compared: GRPO and its family (rl.kind)"),
-    "scaling_inter": Method(ScalingInter, scaling_inter, "the same, with episodes that grow longer by phases"),
+    "scaling_inter": Method(ScalingInterConfig, scaling_inter, "the same, with episodes that grow longer by phases"),
     "r3": Method(
-        R3,
+        R3Config,
         r3,
         "episodes begin inside demonstrations: a reverse curriculum",
-        {"practice": {"epochs": 2, "samples": 1}},
+        {"practice": {"ppo_epochs": 2, "group_size": 1}},
         demonstrated=True,
     ),
 }
 
 
-class Improving(Config):
-    """How each update improves the policy."""
+class UpdateConfig(Config):
+    """Settings of the updates that improve the policy."""
 
     lr: float = Field(default=5e-4, gt=0, description="learning rate")
-    final_lr: float = Field(default=1.0, ge=0, le=1, description="share of it that a linear decay ends at")
-    warmup_updates: int = Field(default=0, ge=0, description="updates of linear warm-up")
+    final_lr_ratio: float = Field(default=1.0, ge=0, le=1, description="share of it that a linear decay ends at")
+    warmup_steps: int = Field(default=0, ge=0, description="updates of linear warm-up")
     weight_decay: float = Field(default=0.0, ge=0, description="decoupled decay of matrices")
-    clip: float | None = Field(default=0.5, gt=0, description="largest global norm of the gradient; none: no clipping")
-    micro_tokens: int = Field(default=4096, ge=1, description="most tokens of one forward")
+    max_grad_norm: float | None = Field(
+        default=0.5, gt=0, description="largest global norm of the gradient; none: no clipping"
+    )
+    max_tokens_per_forward: int = Field(default=4096, ge=1, description="most tokens of one forward")
     dtype: Literal["float32", "bfloat16"] = Field(default="float32", description="of the forward")
 
-    def config(self) -> TrainConfig:
-        """As a Learner takes it."""
+    def make_train_config(self) -> TrainConfig:
+        """Converts the settings to those of a learner."""
         return TrainConfig(
             lr=self.lr,
-            final_lr=self.final_lr,
-            warmup_updates=self.warmup_updates,
+            final_lr_ratio=self.final_lr_ratio,
+            warmup_steps=self.warmup_steps,
             weight_decay=self.weight_decay,
-            clip=self.clip,
-            batch_tokens=self.micro_tokens,
+            max_grad_norm=self.max_grad_norm,
+            batch_tokens=self.max_tokens_per_forward,
             dtype=self.dtype,
         )
 
 
-class Reinforce(OverWorlds, Placed):
-    """Everything that can be chosen about `evolvent train rl`, beside the method's own."""
+class TrainRLConfig(WorldsConfig, BackendConfig):
+    """Settings of `evolvent train rl`, beside those of the method."""
 
     method: str = Field(default="poad", description="the method")
     policy: str = Field(default="xs", description="what to begin with: a size, a model folder, or a run")
-    to: Path | None = Field(default=None, description="folder of the run; none: the next runs/rl-N")
+    output_dir: Path | None = Field(default=None, description="folder of the run; none: the next runs/rl-N")
     seed: int = Field(default=0, ge=0, description="all randomness derives from it")
     demonstrations: int = Field(default=100, ge=0, description="tasks of each world whose solution is imitated first")
     random: int = Field(
@@ -122,216 +132,260 @@ class Reinforce(OverWorlds, Placed):
     model: str = Field(default="", description="what that endpoint calls the policy")
     dialect: ServerDialect = Field(default="openai", description="what that endpoint speaks")
     hand_over: Path | None = Field(default=None, description="folder that the endpoint takes new weights from")
-    train: Improving = Field(default_factory=Improving, description="the updates")
+    train: UpdateConfig = Field(default_factory=UpdateConfig, description="the updates")
     adapter: AdapterConfig = Field(default_factory=AdapterConfig, description="what is learned instead of all weights")
-    panel: PanelConfig = Field(default_factory=PanelConfig, description="the measurement")
+    panel: EvaluationConfig = Field(default_factory=EvaluationConfig, description="the measurement")
 
     @model_validator(mode="after")
-    def _whole(self) -> Reinforce:
+    def _check_endpoint(self) -> TrainRLConfig:
         if self.endpoint and not (self.model and self.hand_over):
             raise ValueError("an endpoint that plays needs --model NAME and --hand_over FOLDER")
-        if self.endpoint and self.on != HERE:
+        if self.endpoint and self.backend != HERE:
             raise ValueError("either an endpoint plays (--endpoint) or a cluster does (--on)")
         return self
 
 
-def _config(name: str, method: Method) -> type[Reinforce]:
-    own = dict(method.defaults or {})
+def _make_config_class(name: str, method: Method) -> type[TrainRLConfig]:
+    method_defaults = dict(method.defaults or {})
     settings: Any = method.config
     if method.fixed:  # one value alone, which help and messages then show
-        kept: Any = {
-            what: (Literal[own[what]], Field(default=own[what], description=f"what {name} is")) for what in method.fixed
+        fixed_fields: Any = {
+            field_name: (
+                Literal[method_defaults[field_name]],
+                Field(default=method_defaults[field_name], description=f"what {name} is"),
+            )
+            for field_name in method.fixed
         }
-        settings = create_model(settings.__name__, __base__=settings, **kept)
-    made: Config = settings(**own)
-    about = f"settings of {name}"
-    only: Any = Literal[name]
-    found: type[Reinforce] = create_model(
+        settings = create_model(settings.__name__, __base__=settings, **fixed_fields)
+    method_settings: Config = settings(**method_defaults)
+    description = f"settings of {name}"
+    method_literal: Any = Literal[name]
+    config_class: type[TrainRLConfig] = create_model(
         f"Reinforce_{name}",
-        __base__=Reinforce,
-        method=(only, Field(default=name, description="the method")),
-        rl=(settings, Field(default=made, description=about)),
+        __base__=TrainRLConfig,
+        method=(method_literal, Field(default=name, description="the method")),
+        rl=(settings, Field(default=method_settings, description=description)),
     )
-    return found
+    return config_class
 
 
-KEY = "OPENAI_API_KEY"  # the environment variable that holds an endpoint's key
-CLONE = TrainConfig(lr=5e-3, betas=(0.9, 0.95), batch_tokens=512)
+KEY_VARIABLE = "OPENAI_API_KEY"  # the environment variable that holds an endpoint's key
+CLONE_CONFIG = TrainConfig(lr=5e-3, betas=(0.9, 0.95), batch_tokens=512)
 
 
-def known() -> dict[str, str]:
-    """Every method's name, and what it is or where it comes from; loads none of other packages."""
-    own = {name: method.about for name, method in METHODS.items()}
-    return {**own, **{name: describe_origin(at) for name, at in installed_plugins("methods", METHODS).items()}}
+def describe_methods() -> dict[str, str]:
+    """Returns a description or the origin of every method by name; loads none of other packages."""
+    descriptions = {name: method.about for name, method in METHODS.items()}
+    return {
+        **descriptions,
+        **{name: describe_origin(entry_point) for name, entry_point in installed_plugins("methods", METHODS).items()},
+    }
 
 
-def _method(name: str) -> Method:
-    return METHODS[name] if name in METHODS else extensions.method(installed_plugins("methods")[name])
+def _load_method(name: str) -> Method:
+    return METHODS[name] if name in METHODS else extensions.load_method(installed_plugins("methods")[name])
 
 
-def command(name: str, method: Method | None = None) -> Command[Any]:
-    """The command of a method, with its own settings as `rl`.
+def make_command(name: str, method: Method | None = None) -> Command[Any]:
+    """Makes the command of a method, with its settings as `rl`.
 
     Raises:
         ConfigError: a method of another package that cannot be loaded.
     """
-    method = method or _method(name)
-    about = f"{name}: {method.about}. Begins with a policy, or with one that imitated demonstrations."
-    return Command("train rl", about, _config(name, method), resumes=True)
+    method = method or _load_method(name)
+    description = f"{name}: {method.about}. Begins with a policy, or with one that imitated demonstrations."
+    return Command("train rl", description, _make_config_class(name, method), resumes=True)
 
 
-def run(words: Sequence[str], console: Console) -> int:
-    """Practise by the named method; returns the exit code."""
-    name, rest = method_named(words, known(), usual="poad")
+def run(argv: Sequence[str], console: Console) -> int:
+    """Trains by the named method; returns the exit code."""
+    name, method_argv = parse_method(argv, describe_methods(), default="poad")
     if name is None:
-        console.print(_usage(), soft_wrap=True)
+        console.print(_format_usage(), soft_wrap=True)
         return 0
-    method = _method(name)
-    given = read_given(command(name, method), rest, console)
-    if given is None:
+    method = _load_method(name)
+    args = parse_command(make_command(name, method), method_argv, console)
+    if args is None:
         return 0
-    config = given.config
-    made = worlds(config.worlds)
-    panel = check_panel(made, config.panel)
-    shown, tried = _tasks(made, config)
+    config = args.config
+    worlds_by_name = load_worlds(config.worlds)
+    panel_size = count_panel_episodes(worlds_by_name, config.panel)
+    demonstration_tasks, practice_tasks = _choose_tasks(worlds_by_name, config)
     practice = getattr(config.rl, "practice", None)  # methods of other packages may do without
-    deciding, choose = getattr(config.rl, "level", "") == "listed", bool(practice and practice.choose)
-    if deciding or choose:
-        _check_lists(made, tried, name if deciding else "rl.practice.choose")
-    folder = given.resume or new_folder("rl", config.to)
-    initial = adapt(policy(config.policy, list(made.values()), seed=config.seed), config.adapter, seed=config.seed)
-    rounds = practice.iterations if practice else 0
+    action_level, restrict_to_admissible = (
+        getattr(config.rl, "level", "") == "listed",
+        bool(practice and practice.restrict_to_admissible),
+    )
+    if action_level or restrict_to_admissible:
+        _check_listed_actions(
+            worlds_by_name, practice_tasks, name if action_level else "rl.practice.restrict_to_admissible"
+        )
+    folder = args.resume or choose_run_folder("rl", config.output_dir)
+    initial = adapt(
+        resolve_policy(config.policy, list(worlds_by_name.values()), seed=config.seed), config.adapter, seed=config.seed
+    )
+    num_iterations = practice.iterations if practice else 0
     plan = [
-        *([Planned("fit", config.clone_tokens)] if shown or config.random else []),
-        Planned("evaluate", panel),
-        *([Planned("practise", rounds)] if rounds else []),
-        Planned("evaluate", panel),
+        *([PlannedStage("fit", config.clone_tokens)] if demonstration_tasks or config.random else []),
+        PlannedStage("evaluate", panel_size),
+        *([PlannedStage("practise", num_iterations)] if num_iterations else []),
+        PlannedStage("evaluate", panel_size),
     ]
-    job = Job(
+    job = RunSetup(
         folder,
-        made,
-        Record("train rl", config, config.seed, ("base", name), name),
-        train=CLONE,
-        panel=config.panel.panel(),
+        worlds_by_name,
+        RunRecord("train rl", config, config.seed, ("base", name), name),
+        train=CLONE_CONFIG,
+        panel=config.panel.make_panel(),
         slots=config.slots,
         max_tokens=config.max_tokens,
         threads=config.threads,
         plan=plan,
-        practising=config.train.config(),
+        rl_train=config.train.make_train_config(),
         optimizer=OptimizerConfig(),
-        deciding=deciding,
-        choose=choose,
+        action_level=action_level,
+        restrict_to_admissible=restrict_to_admissible,
     )
     console.print(f"run {folder}, report {folder / 'report.html'}", soft_wrap=True)
     with (
-        _player(config, made) as verbs,
-        opened(replace(job, verbs=verbs), console) as running,
-        redrawing(partial(write_report, folder)),
+        _open_backend(config, worlds_by_name) as backend_factory,
+        open_run(replace(job, backend_factory=backend_factory), console) as active_run,
+        redraw_repeatedly(partial(write_report, folder)),
     ):
-        taught = demonstrations(list(made.values()), shown, seed=config.seed) if shown else []
-        babbled = _babbled(made, tried, config)
-        best = _practised(method, initial, tried, taught, babbled=babbled, config=config, run=running.arm(name))
-        best.save(folder / "model")
-        results_table(console, running.arm(name).evaluate(best, rounds or 1))
+        demonstration_trajectories = (
+            collect_demonstrations(list(worlds_by_name.values()), demonstration_tasks, seed=config.seed)
+            if demonstration_tasks
+            else []
+        )
+        random_trajectories = _play_randomly(worlds_by_name, practice_tasks, config)
+        best_policy = _train_policy(
+            method,
+            initial,
+            practice_tasks,
+            demonstration_trajectories,
+            random_trajectories=random_trajectories,
+            config=config,
+            run=active_run.arm(name),
+        )
+        best_policy.save(folder / "model")
+        print_results(console, active_run.arm(name).evaluate(best_policy, num_iterations or 1))
     console.print(f"model  {folder / 'model'}\nreport {folder / 'report.html'}", soft_wrap=True)
     return 0
 
 
 @contextmanager
-def _player(config: Any, made: Mapping[str, World]) -> Iterator[Callable[..., LocalVerbs]]:
-    """What makes the verbs: they play in this process, on a cluster, or on the endpoint that the settings name.
+def _open_backend(config: Any, worlds_by_name: Mapping[str, World]) -> Iterator[Callable[..., LocalBackend]]:
+    """Yields the factory of the backend, which plays in this process, on a cluster, or on the configured endpoint.
 
     Raises:
-        ConfigError: an endpoint without that model. EndpointError: one that does not answer. See also `placed`.
+        ConfigError: an endpoint without that model.
+        EndpointError: an endpoint that does not answer. See also `open_cluster_players`.
     """
     if not config.endpoint:
-        with playing_on(config.on, config.worlds, made, threads=config.threads) as verbs:
-            yield verbs
+        with open_backend(config.backend, config.worlds, worlds_by_name, threads=config.threads) as backend_factory:
+            yield backend_factory
         return
-    key = os.environ.get(KEY)
+    key = os.environ.get(KEY_VARIABLE)
     secret = SecretStr(key) if key else None
-    speaking = endpoint_type(config.dialect)
-    with speaking(config.endpoint, config.model, key=secret, tokens=True, processed=True) as endpoint:
+    endpoint_class = endpoint_type(config.dialect)
+    with endpoint_class(config.endpoint, config.model, key=secret, tokens=True, processed=True) as endpoint:
         endpoint.check()
-        yield partial(RemoteVerbs, endpoint=endpoint, handover=config.hand_over)
+        yield partial(EndpointBackend, endpoint=endpoint, handover=config.hand_over)
 
 
-def _practised(
+def _train_policy(
     method: Method,
     initial: Policy,
     tasks: Sequence[Task],
-    taught: Sequence[Trajectory],
+    demonstration_trajectories: Sequence[Trajectory],
     *,
-    babbled: Sequence[Trajectory],
+    random_trajectories: Sequence[Trajectory],
     config: Any,
     run: Run[Policy],
 ) -> Policy:
-    said = [*taught, *babbled]
-    base = run.fit(initial, said, weighted_nll, tokens=config.clone_tokens) if said else initial
-    run.evaluate(base, 0)
-    own = [*(one.task for one in taught), *tasks] if method.demonstrated else tasks
-    more = {"demonstrations": taught} if method.demonstrated else {}
-    best: Policy = method.call(base, own, config=config.rl, run=run, **more)
-    return best
+    imitated = [*demonstration_trajectories, *random_trajectories]
+    base_policy = run.fit(initial, imitated, weighted_nll, tokens=config.clone_tokens) if imitated else initial
+    run.evaluate(base_policy, 0)
+    method_tasks = (
+        [*(trajectory.task for trajectory in demonstration_trajectories), *tasks] if method.demonstrated else tasks
+    )
+    method_options = {"demonstrations": demonstration_trajectories} if method.demonstrated else {}
+    best_policy: Policy = method.call(base_policy, method_tasks, config=config.rl, run=run, **method_options)
+    return best_policy
 
 
-def _babbled(made: Mapping[str, World], tasks: Sequence[Task], config: Any) -> list[Trajectory]:
-    """Episodes of random listed actions: who imitates them too writes actions, and goes on trying."""
-    starts = [Start(task) for name in made for task in [task for task in tasks if task.world == name][: config.random]]
-    played = collect(made, starts, Random(), engine=None, seed=config.seed, name=lambda s: f"random/{s.task.id}")
-    found = {one.id: one for one in played}
-    return [found[f"random/{start.task.id}"] for start in starts]
+def _play_randomly(worlds_by_name: Mapping[str, World], tasks: Sequence[Task], config: Any) -> list[Trajectory]:
+    """Plays episodes of random listed actions; a policy that imitates them writes valid actions and keeps exploring."""
+    starts = [
+        Start(task)
+        for name in worlds_by_name
+        for task in [task for task in tasks if task.world == name][: config.random]
+    ]
+    episode_stream = collect(
+        worlds_by_name,
+        starts,
+        Random(),
+        engine=None,
+        seed=config.seed,
+        name=lambda named_start: f"random/{named_start.task.id}",
+    )
+    trajectories_by_id = {trajectory.id: trajectory for trajectory in episode_stream}
+    return [trajectories_by_id[f"random/{start.task.id}"] for start in starts]
 
 
-def _tasks(made: Mapping[str, World], config: Any) -> tuple[list[Task], list[Task]]:
-    """(tasks to demonstrate, tasks to practise on), evenly from all tiers that may be trained on.
+def _choose_tasks(worlds_by_name: Mapping[str, World], config: Any) -> tuple[list[Task], list[Task]]:
+    """Chooses tasks evenly from all trainable tiers.
 
+    Returns:
+        (tasks to demonstrate, tasks to practice on).
     Raises:
-        ConfigError: a world without enough of them.
+        ConfigError: a world without enough tasks.
     """
-    shown: list[Task] = []
-    tried: list[Task] = []
+    demonstration_tasks: list[Task] = []
+    practice_tasks: list[Task] = []
     problems = []
-    for name, world in made.items():
+    for name, world in worlds_by_name.items():
         panels = [list(world.tasks("train", tier)) for tier in world.tiers]
-        count = config.demonstrations if _teaches(world, panels[0]) else 0
-        shown += panels[0][:count]
-        own = [task for row in zip_longest(panels[0][count:], *panels[1:]) for task in row if task is not None]
-        if len(panels[0]) < count or not own:
-            what = f"the world {name!r} has {sum(map(len, panels))} training tasks, {count} of them to be demonstrated"
-            problems.append(Problem("demonstrations", what, "ask for fewer, or choose another world"))
-        tried += own[: config.tasks]
+        count = config.demonstrations if _has_expert(world, panels[0]) else 0
+        demonstration_tasks += panels[0][:count]
+        available = [task for row in zip_longest(panels[0][count:], *panels[1:]) for task in row if task is not None]
+        if len(panels[0]) < count or not available:
+            message = (
+                f"the world {name!r} has {sum(map(len, panels))} training tasks, {count} of them to be demonstrated"
+            )
+            problems.append(Problem("demonstrations", message, "ask for fewer, or choose another world"))
+        practice_tasks += available[: config.tasks]
     if problems:
         raise ConfigError(problems)
-    return shown, tried
+    return demonstration_tasks, practice_tasks
 
 
-def _check_lists(made: Mapping[str, World], tasks: Sequence[Task], what: str) -> None:
-    """Refuse worlds that do not list the actions that are possible.
+def _check_listed_actions(worlds_by_name: Mapping[str, World], tasks: Sequence[Task], consumer: str) -> None:
+    """Checks that all worlds list the actions that are possible.
 
     Raises:
-        ConfigError: they are named.
+        ConfigError: worlds that do not; the message names them.
     """
     problems = []
-    for name, world in made.items():
+    for name, world in worlds_by_name.items():
         env = world.make(next(task for task in tasks if task.world == name))
         try:
             _, info = env.reset()
         finally:
             env.close()
         if not info.get("admissible"):
-            told = f"the world {name!r} lists no actions, and {what} chooses among those that are listed"
-            problems.append(Problem("worlds", told, "take another world, or a method that writes its actions"))
+            message = f"the world {name!r} lists no actions, and {consumer} chooses among those that are listed"
+            problems.append(Problem("worlds", message, "take another world, or a method that writes its actions"))
     if problems:
         raise ConfigError(problems)
 
 
-def _teaches(world: World, tasks: Sequence[Task]) -> bool:
+def _has_expert(world: World, tasks: Sequence[Task]) -> bool:
     return bool(tasks) and world.expert(tasks[0]) is not None
 
 
-def _usage() -> str:
-    lines = "\n".join(f"  {name:14}{about}" for name, about in known().items())
+def _format_usage() -> str:
+    lines = "\n".join(f"  {name:14}{about}" for name, about in describe_methods().items())
     return (
         "usage: evolvent train rl --method NAME [FILE.toml] [--key value ...]\n\n" + lines + "\n\n"
         "`evolvent train rl --method NAME --help` lists the settings. It begins with\n"

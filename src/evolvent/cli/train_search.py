@@ -1,4 +1,4 @@
-"""`evolvent train tsllm` and `evolvent train openr`: what a search finds is learned, and so is who judges it."""
+"""`evolvent train tsllm` and `evolvent train openr`: policy and judge are trained on the results of searches."""
 
 from __future__ import annotations
 
@@ -11,73 +11,90 @@ from typing import Any, Protocol, runtime_checkable
 from pydantic import Field
 from rich.console import Console
 
-from evolvent.cli.backends import Placed
-from evolvent.cli.console import rate, table
-from evolvent.cli.evolve import explored
-from evolvent.cli.progress import Planned
-from evolvent.cli.record import Record, new_folder
-from evolvent.cli.registry import policy, worlds
-from evolvent.cli.run_setup import Job, PanelConfig, check_panel, opened, playing_on, write_report
-from evolvent.cli.settings import Command, OverWorlds, read_given
-from evolvent.cli.train_rl import CLONE, Improving
+from evolvent.cli.backends import BackendConfig
+from evolvent.cli.console import format_rate, render_table
+from evolvent.cli.evolve import choose_exploration_tasks
+from evolvent.cli.progress import PlannedStage
+from evolvent.cli.record import RunRecord, choose_run_folder
+from evolvent.cli.registry import load_worlds, resolve_policy
+from evolvent.cli.run_setup import (
+    EvaluationConfig,
+    RunSetup,
+    count_panel_episodes,
+    open_backend,
+    open_run,
+    write_report,
+)
+from evolvent.cli.settings import Command, WorldsConfig, parse_command
+from evolvent.cli.train_rl import CLONE_CONFIG, UpdateConfig
 from evolvent.errors import ConfigError, Problem
 from evolvent.learn.objectives import weighted_nll
 from evolvent.learn.optim.make import OptimizerConfig
-from evolvent.learn.preferences import pairs, readout
-from evolvent.learn.token_sequences import Parts
-from evolvent.methods.openr import PUBLISHED, OpenR, openr
-from evolvent.methods.tsllm import ALIGNMENT, GAME24, GSM8K, TSLLM, tsllm
+from evolvent.learn.preferences import append_readout, build_pairs
+from evolvent.learn.token_sequences import TokenSequence
+from evolvent.methods.openr import PUBLISHED, OpenRConfig, openr
+from evolvent.methods.tsllm import ALIGNMENT, GAME24, GSM8K, TSLLMConfig, tsllm
 from evolvent.models.policy import Policy
 from evolvent.rollout.evaluate import panel_starts
 from evolvent.rollout.held_out import check_held_out
 from evolvent.rollout.search import check_search
 from evolvent.run import Run
-from evolvent.scale.initial import demonstrations
+from evolvent.scale.initial import collect_demonstrations
 from evolvent.store.ledger import read_rows
 from evolvent.trajectory import Score, Step, Task, Trajectory
-from evolvent.view.redraw import redrawing
+from evolvent.view.redraw import redraw_repeatedly
 from evolvent.worlds.base import World
 
-__all__ = ["COMMANDS", "Distilled", "TrainOpenR", "TrainTSLLM", "preference_parts", "run"]
+__all__ = [
+    "COMMANDS",
+    "SearchTrainingConfig",
+    "TrainOpenRConfig",
+    "TrainTSLLMConfig",
+    "make_preference_sequences",
+    "run",
+]
 
-_SEARCH, _GUIDED = TSLLM().search, OpenR().search  # named, so that a setting given beside them leaves the others
+_TSLLM_SEARCH, _OPENR_SEARCH = (
+    TSLLMConfig().search,
+    OpenRConfig().search,
+)  # named, so that a setting given beside them leaves the others
 
 
-class Distilled(OverWorlds, Placed):
-    """What both can be told, beside the method's own."""
+class SearchTrainingConfig(WorldsConfig, BackendConfig):
+    """Settings that both methods share, beside their own."""
 
     policy: str = Field(default="xs", description="what to begin with: a size, a model folder, or a run")
-    to: Path | None = Field(default=None, description="folder of the run; none: the next runs/NAME-N")
+    output_dir: Path | None = Field(default=None, description="folder of the run; none: the next runs/NAME-N")
     seed: int = Field(default=0, ge=0, description="all randomness derives from it")
     demonstrations: int = Field(default=200, ge=0, description="tasks of each world whose solution is imitated first")
     clone_tokens: int = Field(default=200_000, ge=1, description="learned tokens of that imitation")
     tasks: int = Field(default=100, ge=1, description="further tasks of each world to learn from, at most")
     slots: int = Field(default=192, ge=1, description="episodes open at once")
     threads: int = Field(default=1, ge=1, description="threads of torch")
-    panel: PanelConfig = Field(default_factory=PanelConfig, description="the measurement")
+    panel: EvaluationConfig = Field(default_factory=EvaluationConfig, description="the measurement")
 
 
-class TrainTSLLM(Distilled):
-    """Everything that can be chosen about `evolvent train tsllm`."""
+class TrainTSLLMConfig(SearchTrainingConfig):
+    """Settings of `evolvent train tsllm`."""
 
     worlds: tuple[str, ...] = Field(default=("countdown",), description="the worlds to act in")
     pairs: int = Field(default=0, ge=0, description="labelled pairs of each world that a reward model is fitted to")
-    tsllm: TSLLM = Field(default_factory=lambda: TSLLM(search=_SEARCH), description="the method")
+    tsllm: TSLLMConfig = Field(default_factory=lambda: TSLLMConfig(search=_TSLLM_SEARCH), description="the method")
 
 
-class TrainOpenR(Distilled):
-    """Everything that can be chosen about `evolvent train openr`."""
+class TrainOpenRConfig(SearchTrainingConfig):
+    """Settings of `evolvent train openr`."""
 
     worlds: tuple[str, ...] = Field(default=("deduction",), description="the worlds to act in")
-    train: Improving = Field(default_factory=Improving, description="the updates online")
-    openr: OpenR = Field(default_factory=lambda: OpenR(search=_GUIDED), description="the method")
+    train: UpdateConfig = Field(default_factory=UpdateConfig, description="the updates online")
+    openr: OpenRConfig = Field(default_factory=lambda: OpenRConfig(search=_OPENR_SEARCH), description="the method")
 
 
 COMMANDS: dict[str, Command[Any]] = {
     "tsllm": Command(
         "train tsllm",
         "Search with a learned value, learn from what is found, policy and value; repeat (TS-LLM).",
-        TrainTSLLM,
+        TrainTSLLMConfig,
         presets={
             "small": {},
             "gsm8k": {"tsllm": dict(GSM8K)},
@@ -89,7 +106,7 @@ COMMANDS: dict[str, Command[Any]] = {
     "openr": Command(
         "train openr",
         "Label steps, learn to judge them, learn from that online and offline, decode guided by it (OpenR).",
-        TrainOpenR,
+        TrainOpenRConfig,
         presets={"small": {}, "published": {"openr": dict(PUBLISHED)}},
         resumes=True,
     ),
@@ -97,204 +114,226 @@ COMMANDS: dict[str, Command[Any]] = {
 
 
 @runtime_checkable
-class Comparing(Protocol):
+class HasLabeledPairs(Protocol):
     """A world that has labelled pairs of texts (`worlds.preference`)."""
 
     def pairs(self, split: str, count: int, seed: int) -> Sequence[Any]: ...
 
 
 @dataclass(frozen=True)
-class _Given:
-    """What a method begins with."""
+class _MethodInputs:
+    """The inputs of a method."""
 
     tasks: Sequence[Task]
-    taught: Sequence[Trajectory]
+    demonstrations: Sequence[Trajectory]
     config: Any
     worlds: Mapping[str, World]
 
 
-def run(words: Sequence[str], console: Console) -> int:
-    """Train by the method that the first word names; returns the exit code."""
-    name = words[0]
-    given = read_given(COMMANDS[name], words[1:], console)
-    if given is None:
+def run(argv: Sequence[str], console: Console) -> int:
+    """Trains by the method that the first argument names; returns the exit code."""
+    name = argv[0]
+    args = parse_command(COMMANDS[name], argv[1:], console)
+    if args is None:
         return 0
-    config = given.config
-    made = worlds(config.worlds)
-    _check(name, made, config)
-    panel = check_panel(made, config.panel)
-    shown, tried = _tasks(made, config)
-    folder = given.resume or new_folder(name, config.to)
-    initial = policy(config.policy, list(made.values()), seed=config.seed)
-    how = config.tsllm.search if name == "tsllm" else config.openr.search
-    job = Job(
+    config = args.config
+    worlds_by_name = load_worlds(config.worlds)
+    _check_worlds(name, worlds_by_name, config)
+    panel_size = count_panel_episodes(worlds_by_name, config.panel)
+    demonstration_tasks, training_tasks = _choose_tasks(worlds_by_name, config)
+    folder = args.resume or choose_run_folder(name, config.output_dir)
+    initial = resolve_policy(config.policy, list(worlds_by_name.values()), seed=config.seed)
+    search = config.tsllm.search if name == "tsllm" else config.openr.search
+    job = RunSetup(
         folder,
-        made,
-        Record(f"train {name}", config, config.seed, ("base", name, "guided"), name),
-        train=CLONE,
-        panel=config.panel.panel(),
+        worlds_by_name,
+        RunRecord(f"train {name}", config, config.seed, ("base", name, "guided"), name),
+        train=CLONE_CONFIG,
+        panel=config.panel.make_panel(),
         slots=config.slots,
-        max_tokens=how.max_tokens,
+        max_tokens=search.max_tokens,
         threads=config.threads,
-        plan=_plan(config, len(tried), panel, cloned=bool(shown)),
-        practising=config.train.config() if name == "openr" else None,
+        plan=_plan_stages(config, len(training_tasks), panel_size, is_cloned=bool(demonstration_tasks)),
+        rl_train=config.train.make_train_config() if name == "openr" else None,
         optimizer=OptimizerConfig(),
     )
     console.print(f"run {folder}, report {folder / 'report.html'}", soft_wrap=True)
     with (
-        playing_on(config.on, config.worlds, made, threads=config.threads) as verbs,
-        opened(replace(job, verbs=verbs), console) as running,
-        redrawing(partial(write_report, folder)),
+        open_backend(config.backend, config.worlds, worlds_by_name, threads=config.threads) as backend_factory,
+        open_run(replace(job, backend_factory=backend_factory), console) as active_run,
+        redraw_repeatedly(partial(write_report, folder)),
     ):
-        taught = demonstrations(list(made.values()), shown, seed=config.seed) if shown else []
-        arm = running.arm(name)
-        base = arm.fit(initial, taught, weighted_nll, tokens=config.clone_tokens) if taught else initial
-        best, judge = _METHODS[name](base, arm, _Given(tried, taught, config, made))
-        best.save(folder / "model")
+        demonstration_trajectories = (
+            collect_demonstrations(list(worlds_by_name.values()), demonstration_tasks, seed=config.seed)
+            if demonstration_tasks
+            else []
+        )
+        arm_run = active_run.arm(name)
+        base_policy = (
+            arm_run.fit(initial, demonstration_trajectories, weighted_nll, tokens=config.clone_tokens)
+            if demonstration_trajectories
+            else initial
+        )
+        best_policy, judge = _METHODS[name](
+            base_policy, arm_run, _MethodInputs(training_tasks, demonstration_trajectories, config, worlds_by_name)
+        )
+        best_policy.save(folder / "model")
         judge.save(folder / "judge")
-        _results(folder, console)
-    where = f"model  {folder / 'model'}\njudge  {folder / 'judge'}\nreport {folder / 'report.html'}"
-    console.print(where, soft_wrap=True)
+        _print_results(folder, console)
+    paths_text = f"model  {folder / 'model'}\njudge  {folder / 'judge'}\nreport {folder / 'report.html'}"
+    console.print(paths_text, soft_wrap=True)
     return 0
 
 
-def _tsllm(base: Policy, run: Run[Policy], given: _Given) -> tuple[Policy, Policy]:
-    config = given.config
-    compared = [
-        part
-        for world in given.worlds.values()
-        if config.pairs and isinstance(world, Comparing)
-        for part in preference_parts(world, base, count=config.pairs, seed=config.seed)
+def _train_tsllm(base_policy: Policy, run: Run[Policy], inputs: _MethodInputs) -> tuple[Policy, Policy]:
+    config = inputs.config
+    preference_sequences = [
+        sequence
+        for world in inputs.worlds.values()
+        if config.pairs and isinstance(world, HasLabeledPairs)
+        for sequence in make_preference_sequences(world, base_policy, count=config.pairs, seed=config.seed)
     ]
-    horizons = {name: world.horizon for name, world in given.worlds.items()}
+    horizons = {name: world.horizon for name, world in inputs.worlds.items()}
     return tsllm(
-        base,
-        given.tasks,
+        base_policy,
+        inputs.tasks,
         config=config.tsllm,
         run=run,
-        demonstrations=given.taught,
-        preferences=compared,
+        demonstrations=inputs.demonstrations,
+        preferences=preference_sequences,
         horizons=horizons,
     )
 
 
-def _openr(base: Policy, run: Run[Policy], given: _Given) -> tuple[Policy, Policy]:
-    return openr(base, given.tasks, config=given.config.openr, run=run)
+def _train_openr(base_policy: Policy, run: Run[Policy], inputs: _MethodInputs) -> tuple[Policy, Policy]:
+    return openr(base_policy, inputs.tasks, config=inputs.config.openr, run=run)
 
 
-_METHODS: dict[str, Callable[[Policy, Run[Policy], _Given], tuple[Policy, Policy]]] = {
-    "tsllm": _tsllm,
-    "openr": _openr,
+_METHODS: dict[str, Callable[[Policy, Run[Policy], _MethodInputs], tuple[Policy, Policy]]] = {
+    "tsllm": _train_tsllm,
+    "openr": _train_openr,
 }
 
 
-def preference_parts(world: Any, policy: Policy, *, count: int, seed: int) -> list[Parts]:
-    """Labelled pairs of a world as read-outs, chosen, rejected, chosen, ..., for `learn.objectives.reward_pairs`.
+def make_preference_sequences(world: Any, policy: Policy, *, count: int, seed: int) -> list[TokenSequence]:
+    """Makes read-outs from the labeled pairs of a world: chosen, rejected, chosen, ..., for a reward-pairs
+    objective.
 
     Args:
-        world: with `pairs(split, count, seed)`; those of its train split are taken.
+        world: a world with `pairs(split, count, seed)`; pairs of its training split are used.
+        policy: gives the dialect and the context.
+        count: number of pairs.
+        seed: seed of the pairs.
     """
-    told = []
+    trajectories = []
     for number, pair in enumerate(world.pairs("train", count, seed)):
         group = f"pair/{number}"
-        for unit, said in ((1.0, pair.chosen), (0.0, pair.rejected)):
-            steps, score = (Step(pair.prompt, said),), Score(unit, unit, unit == 1.0)
-            told.append(Trajectory(f"{group}/{unit:.0f}", pair.task, steps, score=score, group=group))
-    made = pairs(told, policy.dialect, instructions=lambda task: str(world.instructions), context=policy.context)
+        for unit, text in ((1.0, pair.chosen), (0.0, pair.rejected)):
+            steps, score = (Step(pair.prompt, text),), Score(unit, unit, unit == 1.0)
+            trajectories.append(Trajectory(f"{group}/{unit:.0f}", pair.task, steps, score=score, group=group))
+    pair_set = build_pairs(
+        trajectories, policy.dialect, instructions=lambda task: str(world.instructions), context=policy.context
+    )
     token = min(policy.dialect.stop_ids, default=0)
-    return [readout(part, token=token) for part in made.parts]
+    return [append_readout(sequence, token=token) for sequence in pair_set.sequences]
 
 
-def _tasks(made: Mapping[str, World], config: Distilled) -> tuple[list[Task], list[Task]]:
-    """(tasks to demonstrate, tasks to learn from), neither of them measured on.
+def _choose_tasks(worlds_by_name: Mapping[str, World], config: SearchTrainingConfig) -> tuple[list[Task], list[Task]]:
+    """Chooses training tasks, none of which is measured on.
 
+    Returns:
+        (tasks to demonstrate, tasks to learn from).
     Raises:
-        ConfigError: a world without enough of them; tasks that are measured on.
+        ConfigError: a world without enough tasks, or tasks that are measured on.
     """
-    shown: list[Task] = []
-    tried: list[Task] = []
+    demonstration_tasks: list[Task] = []
+    training_tasks: list[Task] = []
     problems = []
-    for name, world in made.items():
+    for name, world in worlds_by_name.items():
         panel = list(world.tasks("train", world.tiers[0]))
         count = config.demonstrations if panel and world.expert(panel[0]) is not None else 0
-        own = explored(world, count, config.tasks)
-        if len(panel) < count or not own:
-            what = f"the world {name!r} has {len(panel)} training tasks, {count} of them to be demonstrated"
-            problems.append(Problem("demonstrations", what, "ask for fewer, or choose another world"))
-        shown += panel[:count]
-        tried += own
+        available = choose_exploration_tasks(world, count, config.tasks)
+        if len(panel) < count or not available:
+            message = f"the world {name!r} has {len(panel)} training tasks, {count} of them to be demonstrated"
+            problems.append(Problem("demonstrations", message, "ask for fewer, or choose another world"))
+        demonstration_tasks += panel[:count]
+        training_tasks += available
     if problems:
         raise ConfigError(problems)
-    measured = panel_starts(made, split=config.panel.split, limit=config.panel.limit)
-    check_held_out([*shown, *tried], (start.task.id for start in measured))
-    return shown, tried
+    measured_starts = panel_starts(worlds_by_name, split=config.panel.split, limit=config.panel.limit)
+    check_held_out([*demonstration_tasks, *training_tasks], (start.task.id for start in measured_starts))
+    return demonstration_tasks, training_tasks
 
 
-def _check(name: str, made: Mapping[str, World], config: Any) -> None:
-    """Refuse what these worlds cannot have, before a model is loaded."""
+def _check_worlds(name: str, worlds_by_name: Mapping[str, World], config: Any) -> None:
+    """Checks that the worlds support the method, before a model is loaded."""
     problems = []
     if name == "tsllm":
-        check_search(made, config.tsllm.search, judged=True)
-        silent = [world for world, own in made.items() if not isinstance(own, Comparing)]
-        if config.tsllm.reward == "model" and (silent or not config.pairs):
-            what = f"{silent[0]!r} has no labelled pairs" if silent else "there are none"
-            problems.append(Problem("pairs", what, "--worlds preference --pairs 2000, or --tsllm.reward world"))
+        check_search(worlds_by_name, config.tsllm.search, has_scorer=True)
+        worlds_without_pairs = [
+            world for world, candidate in worlds_by_name.items() if not isinstance(candidate, HasLabeledPairs)
+        ]
+        if config.tsllm.reward == "model" and (worlds_without_pairs or not config.pairs):
+            message = f"{worlds_without_pairs[0]!r} has no labelled pairs" if worlds_without_pairs else "there are none"
+            problems.append(Problem("pairs", message, "--worlds preference --pairs 2000, or --tsllm.reward world"))
     else:
-        check_search(made, config.openr.search, judged=True)
-        turns = [world for world, own in made.items() if own.horizon > 1]
-        if turns:
-            what = f"{turns[0]!r} has episodes of several turns, and OpenR labels spans of one response"
-            problems.append(Problem("worlds", what, "deduction, problems, arithmetic, ...; or train tsllm"))
+        check_search(worlds_by_name, config.openr.search, has_scorer=True)
+        multi_turn_worlds = [world for world, candidate in worlds_by_name.items() if candidate.horizon > 1]
+        if multi_turn_worlds:
+            message = f"{multi_turn_worlds[0]!r} has episodes of several turns, and OpenR labels spans of one response"
+            problems.append(Problem("worlds", message, "deduction, problems, arithmetic, ...; or train tsllm"))
     if problems:
         raise ConfigError(problems)
 
 
-def _plan(config: Any, tried: int, panel: int, *, cloned: bool) -> list[Planned]:
-    """The stages to come."""
-    measure, learn = Planned("evaluate", panel), Planned("fit", None)
-    plan = [*([Planned("fit", config.clone_tokens)] if cloned else []), measure]
-    if isinstance(config, TrainTSLLM):
-        own = config.tsllm
-        search = Planned("search", tried * own.trajectories)
-        models = [learn] * (own.reward == "model")
-        measures = [measure] * (1 + own.guided)
+def _plan_stages(config: Any, num_tasks: int, panel_size: int, *, is_cloned: bool) -> list[PlannedStage]:
+    """Returns the stages to come."""
+    measure, learn = PlannedStage("evaluate", panel_size), PlannedStage("fit", None)
+    plan = [*([PlannedStage("fit", config.clone_tokens)] if is_cloned else []), measure]
+    if isinstance(config, TrainTSLLMConfig):
+        method_config = config.tsllm
+        search = PlannedStage("search", num_tasks * method_config.trajectories)
+        models = [learn] * (method_config.reward == "model")
+        measures = [measure] * (1 + method_config.guided)
         return [
             *plan,
-            Planned("collect", tried * own.samples),
+            PlannedStage("collect", num_tasks * method_config.samples),
             *models,
             learn,
-            *[search, learn, learn, *measures] * own.rounds,
+            *[search, learn, learn, *measures] * method_config.rounds,
         ]
-    method: OpenR = config.openr
-    samples = Planned("collect", tried * method.samples)
-    plan += [samples, Planned("label", None), learn]
-    plan += [Planned("practise", method.practice.iterations), measure] * (method.online != "none")
+    method: OpenRConfig = config.openr
+    samples = PlannedStage("collect", num_tasks * method.samples)
+    plan += [samples, PlannedStage("label", None), learn]
+    plan += [PlannedStage("practise", method.practice.iterations), measure] * (method.online != "none")
     plan += [*([samples] if method.online != "none" else []), learn, measure] * (method.offline != "none")
     return [*plan, measure]
 
 
-def _results(folder: Path, console: Console) -> None:
-    """The last measurement of each arm; `guided` decodes with the search."""
+def _print_results(folder: Path, console: Console) -> None:
+    """Prints the last measurement of each arm; `guided` decodes with the search."""
     rows = read_rows(folder / "results.jsonl")
-    last = {row["arm"]: max(other["round"] for other in rows if other["arm"] == row["arm"]) for row in rows}
+    last_rounds = {
+        row["arm"]: max(candidate["round"] for candidate in rows if candidate["arm"] == row["arm"]) for row in rows
+    }
     cells = [
         (
             row["arm"],
             f"{row['world']} {row['tier']}",
             row["n"],
-            _told(row),
+            _format_success(row),
             f"{row['generated']:,}",
             f"{row['computed']:,}",
         )
         for row in rows
-        if row["round"] == last[row["arm"]]
+        if row["round"] == last_rounds[row["arm"]]
     ]
     columns = ("arm", "panel", "tasks", "success, 95 %", "generated", "computed")
-    console.print(table(console, columns, cells, numbers=("tasks", "generated", "computed")))
+    console.print(render_table(console, columns, cells, numbers=("tasks", "generated", "computed")))
 
 
-def _told(row: Mapping[str, Any]) -> str:
-    """A success rate with its interval."""
+def _format_success(row: Mapping[str, Any]) -> str:
+    """Formats a success rate with its interval."""
     if row["mean"] is None:
         return f"withheld: {row['errors']} errors"
-    return f"{rate(row['mean'])} ({rate(row['low'])} to {rate(row['high'])})"
+    return f"{format_rate(row['mean'])} ({format_rate(row['low'])} to {format_rate(row['high'])})"

@@ -1,8 +1,8 @@
-"""`evolvent train sequence --method NAME`: a policy learns from recorded episodes as sequences, and is measured.
+"""`evolvent train sequence --method NAME`: trains a policy on recorded episodes as sequences, and measures it.
 
-The episodes come from a file (D4RL's or Minari's layout) or are made here: mixtures of a control world, or the maze of
-pieces. The run folder holds settings and state, `data.json` (what was learned from), the training's state, the policy,
-`history.json`, `table.json` and the report. A run goes on where its training was.
+The episodes come from a file (D4RL's or Minari's layout) or are made here: mixtures of a control world, or the
+maze of pieces. The run folder holds settings and state, `data.json` (a description of the data), the training's
+state, the policy, `history.json`, `table.json` and the report. A run resumes where its training stopped.
 """
 
 from __future__ import annotations
@@ -17,76 +17,89 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, create_model, field_validator
 from rich.console import Console
 
-from evolvent.cli.console import table
-from evolvent.cli.method_option import method_named
-from evolvent.cli.record import Record, new_folder, recorded
-from evolvent.cli.registry import needs_train
-from evolvent.cli.sequence_tasks import SEQUENCE_WORLDS, Place, place_of
-from evolvent.cli.settings import Command, read_given
+from evolvent.cli.console import render_table
+from evolvent.cli.method_option import parse_method
+from evolvent.cli.record import RunRecord, choose_run_folder, record_run
+from evolvent.cli.registry import require_train_extra
+from evolvent.cli.sequence_tasks import SEQUENCE_WORLDS, SequenceTask, make_sequence_task
+from evolvent.cli.settings import Command, parse_command
 from evolvent.config import Config
-from evolvent.errors import ConfigError, Problem, unknown
+from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.files import write_atomic
 from evolvent.methods.decision_transformer import PRESETS as DT_PRESETS
-from evolvent.methods.decision_transformer import DecisionTransformer
-from evolvent.methods.online_dt import OnlineDT
-from evolvent.methods.q_transformer import QTransformer
+from evolvent.methods.decision_transformer import DecisionTransformerConfig
+from evolvent.methods.online_dt import OnlineDTConfig
+from evolvent.methods.q_transformer import QTransformerConfig
 from evolvent.methods.trajectory_transformer import PRESETS as TT_PRESETS
-from evolvent.methods.trajectory_transformer import TrajectoryTransformer
+from evolvent.methods.trajectory_transformer import TrajectoryTransformerConfig
 from evolvent.trajectory import sample_seed
-from evolvent.view.escape import plain
+from evolvent.view.escape import show_hidden
 
 if TYPE_CHECKING:
     from evolvent.offline.acting import ArrayActor
-    from evolvent.offline.state import Keeping
+    from evolvent.offline.state import SequenceCheckpoint
     from evolvent.store.episodes import Episodes
 
-__all__ = ["COMMANDS", "METHODS", "Cloning", "Method", "Online", "TrainSequence", "run"]
+__all__ = ["COMMANDS", "METHODS", "CloningConfig", "OnlineConfig", "SequenceMethod", "TrainSequenceConfig", "run"]
 
-_ASKED = 5  # returns that are asked for where none are named
-_MEASURED = sample_seed("measured", 77)  # of no data: a mixture's seeds are --learn.seed and the next
+_NUM_TARGETS = 5  # returns that are asked for where none are named
+_EVALUATION_SEED = sample_seed("measured", 77)  # of no data: a mixture's seeds are --learn.seed and the next
 
 
-class Cloning(DecisionTransformer):
-    """Behaviour cloning: the network of Decision Transformer without returns."""
+class CloningConfig(DecisionTransformerConfig):
+    """Settings of behavior cloning: the network of Decision Transformer without returns."""
 
     returns: Literal[False] = Field(default=False, description="no returns are read")
 
 
-class Online(OnlineDT):
-    """Online DT, whose target is the data's best return where none is named."""
+class OnlineConfig(OnlineDTConfig):
+    """Settings of Online DT; the default target is the best return in the data."""
 
     target: float | None = Field(  # type: ignore[assignment]
         default=None, description="the return that it is made for; none: the most in the data"
     )
 
-    def named(self, most: float) -> OnlineDT:
-        """With a target."""
-        given = {name: getattr(self, name) for name in OnlineDT.model_fields}
-        return OnlineDT(**{**given, "target": most if self.target is None else self.target})
+    def with_target(self, best_return: float) -> OnlineDTConfig:
+        """Returns the settings with a target."""
+        settings = {name: getattr(self, name) for name in OnlineDTConfig.model_fields}
+        return OnlineDTConfig(**{**settings, "target": best_return if self.target is None else self.target})
 
 
 @dataclass(frozen=True)
-class Method:
-    """A method's settings, what it is, whether it can be asked for a return, whether actions have to be numbers, and
-    settings for a processor and of the paper."""
+class SequenceMethod:
+    """A method for recorded sequences.
+
+    Attributes:
+        config: its settings class.
+        about: its description.
+        takes_target: whether its policy takes a target return.
+        needs_continuous_actions: whether actions have to be numbers.
+        small: settings for a processor.
+        paper: settings of the paper.
+    """
 
     config: type[Config]
     about: str
-    asks: bool = False
-    numbers: bool = False
+    takes_target: bool = False
+    needs_continuous_actions: bool = False
     small: Mapping[str, Any] = field(default_factory=dict)
     paper: Mapping[str, Any] = field(default_factory=dict)
 
 
-_SHORT = {"updates": 2000, "lr": 1e-3, "warmup": 100, "grad_norm": 1.0}
-METHODS: Mapping[str, Method] = {
-    "dt": Method(DecisionTransformer, "Decision Transformer: asked for a return", asks=True, small=DT_PRESETS["small"]),
-    "bc": Method(Cloning, "behaviour cloning by the same network", small=DT_PRESETS["small"]),
-    "odt": Method(
-        Online,
+_SHORT_TRAINING = {"updates": 2000, "lr": 1e-3, "warmup": 100, "grad_norm": 1.0}
+METHODS: Mapping[str, SequenceMethod] = {
+    "dt": SequenceMethod(
+        DecisionTransformerConfig,
+        "Decision Transformer: asked for a return",
+        takes_target=True,
+        small=DT_PRESETS["small"],
+    ),
+    "bc": SequenceMethod(CloningConfig, "behaviour cloning by the same network", small=DT_PRESETS["small"]),
+    "odt": SequenceMethod(
+        OnlineConfig,
         "Online DT: actions that are numbers; plays after it has learned",
-        asks=True,
-        numbers=True,
+        takes_target=True,
+        needs_continuous_actions=True,
         small={
             "context": 8,
             "scale": 100.0,
@@ -98,25 +111,25 @@ METHODS: Mapping[str, Method] = {
             "rounds": 20,
             "updates": 50,
             "temperature_lr": 1e-3,
-            "train": _SHORT,
+            "train": _SHORT_TRAINING,
         },
     ),
-    "tt": Method(
-        TrajectoryTransformer,
+    "tt": SequenceMethod(
+        TrajectoryTransformerConfig,
         "Trajectory Transformer: a model, and a beam in it",
         small=TT_PRESETS["small"],
         paper=TT_PRESETS["paper"],
     ),
-    "qt": Method(
-        QTransformer,
+    "qt": SequenceMethod(
+        QTransformerConfig,
         "Q-Transformer: values of an action's dimensions",
-        small={"bins": 32, "width": 64, "heads": 2, "polyak": 0.02, "conservative": 0.5, "train": _SHORT},
+        small={"bins": 32, "width": 64, "heads": 2, "polyak": 0.02, "conservative": 0.5, "train": _SHORT_TRAINING},
     ),
 }
 
 
-class TrainSequence(Config):
-    """Everything that can be chosen about `evolvent train sequence`, beside the method's own."""
+class TrainSequenceConfig(Config):
+    """Settings of `evolvent train sequence`, beside those of the method."""
 
     method: str = Field(default="dt", description="the method")
     world: str = Field(default="cartpole", description=f"where it acts: {', '.join(SEQUENCE_WORLDS)}")
@@ -138,230 +151,261 @@ class TrainSequence(Config):
     )
     evaluation: int = Field(default=10, ge=1, description="episodes that are played for each of them")
     keep_every: int = Field(default=500, ge=1, description="updates between two states that can be taken up again")
-    to: Path | None = Field(default=None, description="folder of the run; none: the next runs/sequence-N")
+    output_dir: Path | None = Field(default=None, description="folder of the run; none: the next runs/sequence-N")
     threads: int = Field(default=1, ge=1, description="threads of torch")
 
     @field_validator("world")
     @classmethod
-    def _known(cls, name: str) -> str:
+    def _check_world(cls, name: str) -> str:
         if name not in SEQUENCE_WORLDS:
-            problem = unknown("world", name, SEQUENCE_WORLDS)
+            problem = unknown_name_problem("world", name, SEQUENCE_WORLDS)
             raise ValueError(f"{problem.what} ({problem.hint})")
         return name
 
     @field_validator("mixture")
     @classmethod
-    def _as_published(cls, name: str | None) -> str | None:
+    def _resolve_alias(cls, name: str | None) -> str | None:
         return "replay" if name == "medium-replay" else name
 
 
-def _command(name: str, method: Method) -> Command[Any]:
-    only: Any = Literal[name]
-    config: type[TrainSequence] = create_model(
+def _make_command(name: str, method: SequenceMethod) -> Command[Any]:
+    method_literal: Any = Literal[name]
+    config: type[TrainSequenceConfig] = create_model(
         f"TrainSequence_{name}",
-        __base__=TrainSequence,
-        method=(only, Field(default=name, description="the method")),
+        __base__=TrainSequenceConfig,
+        method=(method_literal, Field(default=name, description="the method")),
         learn=(method.config, Field(default_factory=method.config, description=f"settings of {name}")),
     )
-    about = f"{method.about}. Learns from recorded episodes and is measured in their world."
+    description = f"{method.about}. Learns from recorded episodes and is measured in their world."
     return Command(
         "train sequence",
-        about,
+        description,
         config,
-        main="world",
+        main_field="world",
         resumes=True,
-        free=("threads", "keep_every"),
+        free_settings=("threads", "keep_every"),
         presets={"small": {"learn": {**method.small}}, "paper": {"learn": {**method.paper}}},
     )
 
 
-COMMANDS: dict[str, Command[Any]] = {name: _command(name, method) for name, method in METHODS.items()}
+COMMANDS: dict[str, Command[Any]] = {name: _make_command(name, method) for name, method in METHODS.items()}
 """The command of each method."""
 
 
-def run(words: Sequence[str], console: Console) -> int:
-    """Train a sequence policy and measure it; returns the exit code. `words` begin with "sequence"."""
-    name, rest = method_named(words[1:], METHODS, usual="dt")
+def run(argv: Sequence[str], console: Console) -> int:
+    """Trains a sequence policy and measures it; returns the exit code. `argv` begins with "sequence"."""
+    name, method_argv = parse_method(argv[1:], METHODS, default="dt")
     if name is None:
-        console.print(_usage(), soft_wrap=True)
+        console.print(_format_usage(), soft_wrap=True)
         return 0
-    given = read_given(COMMANDS[name], rest, console)
-    if given is None:
+    args = parse_command(COMMANDS[name], method_argv, console)
+    if args is None:
         return 0
-    config: Any = given.config
-    needs_train("evolvent train sequence")
+    config: Any = args.config
+    require_train_extra("evolvent train sequence")
     import torch
 
     torch.set_num_threads(config.threads)
-    place = place_of(config)
-    if METHODS[name].numbers and place.data.actions:
-        what = f"{name} is for actions that are numbers, {config.world} has choices"
-        raise ConfigError([Problem("--method", what, "name another world or method")])
-    _refuse_what_cannot_be_measured(config, place)
-    folder = given.resume or new_folder("sequence", config.to)
-    _refuse_other_data(folder, place)
+    sequence_task = make_sequence_task(config)
+    if METHODS[name].needs_continuous_actions and sequence_task.data.actions:
+        message = f"{name} is for actions that are numbers, {config.world} has choices"
+        raise ConfigError([Problem("--method", message, "name another world or method")])
+    _check_measurable(config, sequence_task)
+    folder = args.resume or choose_run_folder("sequence", config.output_dir)
+    _check_same_data(folder, sequence_task)
     console.print(
-        plain(
-            f"run {folder}, {len(place.data.lengths):,} episodes, {len(place.data.reward):,} decisions of "
+        show_hidden(
+            f"run {folder}, {len(sequence_task.data.lengths):,} episodes, "
+            f"{len(sequence_task.data.reward):,} decisions of "
             f"{config.world}"
         ),
         soft_wrap=True,
     )
-    with recorded(folder, Record("train sequence", config, config.learn.seed, (name,), name)):
-        write_atomic(folder / "data.json", json.dumps(place.manifest, indent=1))
-        policy, history, played = _trained(folder, config, place, console)
-        _measure(folder, config, place, console, outcome=(policy, history, played))
-    console.print(plain(f"policy {folder / 'policy'}\nreport {folder / 'report.html'}"), soft_wrap=True)
+    with record_run(folder, RunRecord("train sequence", config, config.learn.seed, (name,), name)):
+        write_atomic(folder / "data.json", json.dumps(sequence_task.manifest, indent=1))
+        policy, history, online_returns = _train_policy(folder, config, sequence_task, console)
+        _measure_policy(folder, config, sequence_task, console, outcome=(policy, history, online_returns))
+    console.print(show_hidden(f"policy {folder / 'policy'}\nreport {folder / 'report.html'}"), soft_wrap=True)
     return 0
 
 
 # ------------------------------------------------------------------------------------------------------- learning
 
 
-def _refuse_what_cannot_be_measured(config: Any, place: Place) -> None:
-    """Before anything is learned, not after it."""
+def _check_measurable(config: Any, sequence_task: SequenceTask) -> None:
+    """Checks, before any training, that the result can be measured."""
     problems = []
-    if config.targets and not METHODS[config.method].asks:
+    if config.targets and not METHODS[config.method].takes_target:
         problems.append(Problem("targets", f"{config.method} is not asked for a return", "leave them out"))
-    if config.method in ("dt", "bc") and config.learn.horizon < place.horizon:
-        what = f"{config.learn.horizon} time steps are learned, an episode of {config.world} has up to {place.horizon}"
-        problems.append(Problem("learn.horizon", what, f"give {place.horizon} or more, or a shorter --horizon"))
+    if config.method in ("dt", "bc") and config.learn.horizon < sequence_task.horizon:
+        message = (
+            f"{config.learn.horizon} time steps are learned, an episode of {config.world} has up to "
+            f"{sequence_task.horizon}"
+        )
+        problems.append(
+            Problem("learn.horizon", message, f"give {sequence_task.horizon} or more, or a shorter --horizon")
+        )
     if problems:
         raise ConfigError(problems)
 
 
-def _refuse_other_data(folder: Path, place: Place) -> None:
-    """A run goes on with what it learned from: a file may have changed meanwhile."""
+def _check_same_data(folder: Path, sequence_task: SequenceTask) -> None:
+    """Checks that a resumed run still has the same data: a file may have changed meanwhile."""
     try:
-        kept = json.loads((folder / "data.json").read_text(encoding="utf-8"))["digest"]
+        stored_digest = json.loads((folder / "data.json").read_text(encoding="utf-8"))["digest"]
     except (OSError, ValueError, KeyError, TypeError):
         return
-    if kept != place.data.digest:
+    if stored_digest != sequence_task.data.digest:
         raise ConfigError(
             [Problem("--resume", f"{folder} learned from other episodes than there are now", "start a new run")]
         )
 
 
-def _trained(folder: Path, config: Any, place: Place, console: Console) -> tuple[Any, Any, list[float]]:
-    """Train, or take up a training; the policy and its history are kept. Returns them, and what was played online."""
-    from evolvent.offline.state import Keeping
+def _train_policy(
+    folder: Path, config: Any, sequence_task: SequenceTask, console: Console
+) -> tuple[Any, Any, list[float]]:
+    """Trains or resumes a training; saves the policy and its history.
 
-    def told(row: Mapping[str, float]) -> None:
+    Returns:
+        (policy, history, returns of the episodes played online).
+    """
+    from evolvent.offline.state import SequenceCheckpoint
+
+    def print_loss(row: Mapping[str, float]) -> None:
         if row["update"] <= config.learn.train.updates:  # what is learned between episodes is in the report
             console.print(f"{row['update']:10,.0f}  loss {row['loss']:.4f}", soft_wrap=True)
 
-    keep = Keeping(folder / "training.safetensors", every=config.keep_every, told=told)
-    policy, played = _learned(folder, config, place, keep)
+    checkpoint = SequenceCheckpoint(folder / "training.safetensors", every=config.keep_every, on_row=print_loss)
+    policy, online_returns = _run_method(folder, config, sequence_task, checkpoint)
     write_atomic(folder / "history.json", json.dumps(policy.history, indent=1, sort_keys=True))
-    return policy, policy.history, played
+    return policy, policy.history, online_returns
 
 
-def _learned(folder: Path, config: Any, place: Place, keep: Keeping) -> tuple[Any, list[float]]:
+def _run_method(
+    folder: Path, config: Any, sequence_task: SequenceTask, checkpoint: SequenceCheckpoint
+) -> tuple[Any, list[float]]:
     from evolvent.methods.decision_transformer import decision_transformer, save_conditioned
     from evolvent.methods.online_dt import online_dt
-    from evolvent.methods.q_transformer import q_transformer, save_autoregressive
+    from evolvent.methods.q_transformer import q_transformer, save_q_transformer
     from evolvent.methods.trajectory_transformer import save_planner, trajectory_transformer
 
-    to = folder / "policy"
+    policy_folder = folder / "policy"
     match config.method:
         case "tt":
-            planner = trajectory_transformer(config.learn, place.data, keep=keep)
-            save_planner(planner, to)
+            planner = trajectory_transformer(config.learn, sequence_task.data, checkpoint=checkpoint)
+            save_planner(planner, policy_folder)
             return planner, []
         case "qt":
-            values = q_transformer(config.learn, place.data, keep=keep)
-            save_autoregressive(values, to)
-            return values, []
+            q_policy = q_transformer(config.learn, sequence_task.data, checkpoint=checkpoint)
+            save_q_transformer(q_policy, policy_folder)
+            return q_policy, []
         case "odt":
-            given = config.learn.named(float(place.data.returns.max()))
+            online_config = config.learn.with_target(float(sequence_task.data.returns.max()))
             online = online_dt(
-                given, place.data, keep=keep, explore=partial(_explored, folder / "played", place, given.seed)
+                online_config,
+                sequence_task.data,
+                checkpoint=checkpoint,
+                explore=partial(_play_round, folder / "played", sequence_task, online_config.seed),
             )
-            save_conditioned(online.policy, to)
-            return online.policy, list(online.played)
-    policy = decision_transformer(config.learn, place.data, keep=keep)
-    save_conditioned(policy, to)
+            save_conditioned(online.policy, policy_folder)
+            return online.policy, list(online.online_returns)
+    policy = decision_transformer(config.learn, sequence_task.data, checkpoint=checkpoint)
+    save_conditioned(policy, policy_folder)
     return policy, []
 
 
-def _explored(folder: Path, place: Place, seed: int, actor: ArrayActor, number: int) -> Episodes:
-    """The episode of a round: the one that was played before the run was stopped, or a new one."""
+def _play_round(folder: Path, sequence_task: SequenceTask, seed: int, actor: ArrayActor, number: int) -> Episodes:
+    """Returns the episode of a round: the stored one of an interrupted run, or a new one."""
     from evolvent.store.episodes import load_episodes, save_episodes
 
     path = folder / f"{number}.safetensors"
     if path.is_file():
         return load_episodes(path)
-    found = place.played(actor, episodes=1, seed=sample_seed("online", seed, number))
-    save_episodes(found, path)
-    return found
+    episode = sequence_task.play(actor, episodes=1, seed=sample_seed("online", seed, number))
+    save_episodes(episode, path)
+    return episode
 
 
 # ------------------------------------------------------------------------------------------------------- measuring
 
 
-def _measure(
-    folder: Path, config: Any, place: Place, console: Console, *, outcome: tuple[Any, Any, list[float]]
+def _measure_policy(
+    folder: Path, config: Any, sequence_task: SequenceTask, console: Console, *, outcome: tuple[Any, Any, list[float]]
 ) -> None:
-    """Play for each return that is asked for; keep the table and the page, and print the table."""
-    from evolvent.view.sequence_strips import drawn
+    """Plays episodes for each target return; writes the table and the page, and prints the table."""
+    from evolvent.view.sequence_strips import draw_best_and_worst
     from evolvent.view.sequences import sequence_page
 
-    policy, history, online = outcome
-    asked = _asked(config, place) if METHODS[config.method].asks else [None]
-    rows, best = [], None
-    for target in asked:
-        actor = policy.actor() if target is None or config.method == "bc" else policy.actor(target)
-        found = place.played(actor, episodes=config.evaluation, seed=_MEASURED)
-        returns = [float(x) for x in found.returns]
+    policy, history, online_returns = outcome
+    targets = _target_returns(config, sequence_task) if METHODS[config.method].takes_target else [None]
+    rows, best_episodes = [], None
+    for target in targets:
+        actor = policy.build_actor() if target is None or config.method == "bc" else policy.build_actor(target)
+        episodes = sequence_task.play(actor, episodes=config.evaluation, seed=_EVALUATION_SEED)
+        returns = [float(episode_return) for episode_return in episodes.returns]
         mean = sum(returns) / len(returns)
-        rows.append({"asked": target, "returns": returns, "mean": mean, "score": place.score(mean)})
-        best = found if best is None or mean > best.returns.mean() else best
+        rows.append({"asked": target, "returns": returns, "mean": mean, "score": sequence_task.normalize_return(mean)})
+        best_episodes = episodes if best_episodes is None or mean > best_episodes.returns.mean() else best_episodes
     write_atomic(folder / "table.json", json.dumps(rows, indent=1))
     facts = {
         "World": config.world,
-        "Data": str(config.data or place.manifest["kind"]),
-        "Episodes": f"{len(place.data.lengths):,}",
-        "Decisions": f"{len(place.data.reward):,}",
+        "Data": str(config.data or sequence_task.manifest["kind"]),
+        "Episodes": f"{len(sequence_task.data.lengths):,}",
+        "Decisions": f"{len(sequence_task.data.reward):,}",
         "Seed": str(config.learn.seed),
     }
     about = METHODS[config.method].about.partition(":")[0].partition(" by ")[0]
-    spread = [float(x) for x in (place.data.returns.min(), place.data.returns.mean(), place.data.returns.max())]
+    return_statistics = [
+        float(episode_return)
+        for episode_return in (
+            sequence_task.data.returns.min(),
+            sequence_task.data.returns.mean(),
+            sequence_task.data.returns.max(),
+        )
+    ]
     page = sequence_page(
         {
             "title": f"{about[0].upper()}{about[1:]} on {config.world}",
             "facts": facts,
             "rows": rows,
             "history": history,
-            "played": online,
-            "random": place.random,
-            "expert": place.expert,
-            "data": spread,
+            "played": online_returns,
+            "random": sequence_task.random_return,
+            "expert": sequence_task.expert_return,
+            "data": return_statistics,
         },
-        [] if best is None else drawn(config.world, best),
+        [] if best_episodes is None else draw_best_and_worst(config.world, best_episodes),
     )
     write_atomic(folder / "report.html", page)
     lines = [
         ("-" if row["asked"] is None else f"{row['asked']:.2f}", f"{row['mean']:.2f}", f"{row['score']:.1f}")
         for row in rows
     ]
-    console.print(table(console, ("asked", "return", "score"), lines, numbers=("asked", "return", "score")))
+    console.print(render_table(console, ("asked", "return", "score"), lines, numbers=("asked", "return", "score")))
 
 
-def _asked(config: Any, place: Place) -> list[float]:
-    """The returns that are asked for: as named, or evenly from the data's least to their most; of the maze those of
-    the episodes from its start, and its optimum."""
+def _target_returns(config: Any, sequence_task: SequenceTask) -> list[float]:
+    """Returns the target returns: the configured ones, or evenly spaced ones from the lowest to the highest of the
+    data.
+
+    For the maze these are the returns of the episodes from its start, and its optimum.
+    """
     if config.targets:
         return list(config.targets)
     if config.world == "stitching":
-        return sorted({*place.data.returns.tolist(), place.expert})
-    least, most = float(place.data.returns.min()), float(place.data.returns.max())
-    return [least + (most - least) * at / (_ASKED - 1) for at in range(_ASKED)] if most > least else [most]
+        return sorted({*sequence_task.data.returns.tolist(), sequence_task.expert_return})
+    lowest, highest = float(sequence_task.data.returns.min()), float(sequence_task.data.returns.max())
+    return (
+        [lowest + (highest - lowest) * index / (_NUM_TARGETS - 1) for index in range(_NUM_TARGETS)]
+        if highest > lowest
+        else [highest]
+    )
 
 
 # ------------------------------------------------------------------------------------------------------- the words
 
 
-def _usage() -> str:
+def _format_usage() -> str:
     lines = "\n".join(f"  {name:6}{method.about}" for name, method in METHODS.items())
     return (
         "usage: evolvent train sequence --method NAME [WORLD] [--key value ...]\n\n" + lines + "\n\n"

@@ -1,4 +1,4 @@
-"""What a training learns from: recorded episodes or rows of other data, told apart, surveyed and read."""
+"""The data of a training: recorded episodes or rows of other data, distinguished, summarized and read."""
 
 from __future__ import annotations
 
@@ -6,25 +6,33 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from evolvent.cli.runs import store_folder
-from evolvent.errors import ConfigError, Problem, unknown
+from evolvent.cli.runs import find_store
+from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.learn.rows import Row
-from evolvent.learn.sources import dataset_rows, file_digest, json_lines, open_dataset
+from evolvent.learn.sources import file_digest, open_dataset, read_dataset_rows, read_json_lines
 from evolvent.learn.windows import Intake
 from evolvent.store.exchange import read_jsonl
 from evolvent.store.store import Store
 from evolvent.trajectory import Trajectory
 from evolvent.worlds.base import World
 
-__all__ = ["Seen", "data_digest", "episodes", "holds_episodes", "rows", "strangers", "survey"]
+__all__ = [
+    "EpisodeSummary",
+    "data_digest",
+    "holds_episodes",
+    "read_data_rows",
+    "read_episodes",
+    "summarize_episodes",
+    "unknown_world_problems",
+]
 
-_STORE = "trajectories"
-_MOST = 5  # unknown worlds that are named
+_STORE_FOLDER = "trajectories"
+_MAX_UNKNOWN_WORLDS = 5  # unknown worlds that are named
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What is known of an episode without reading all of it: its group is its task's where it names none."""
+class EpisodeSummary:
+    """Facts about an episode that are read without its steps; without a group of its own, its group is its task."""
 
     world: str
     group: str
@@ -33,89 +41,109 @@ class Seen:
 
 
 def holds_episodes(data: Path) -> bool:
-    """Whether data are episodes: a run's, or a file that `evolvent runs export` wrote as jsonl; else they are rows.
+    """Returns whether data are episodes: a run's, or a file that `evolvent runs export` wrote as jsonl; else they are
+    rows.
 
     Raises:
-        ConfigError: there is nothing in that place, or nothing in it. StoreUnavailable: it cannot be read.
+        ConfigError: the path does not exist, or is empty.
+        StoreUnavailable: it cannot be read.
     """
     if data.is_dir():
         if any(
-            (place / name).exists() for place in (data, data / "trajectories") for name in ("log", "manifest.jsonl")
+            (folder / name).exists() for folder in (data, data / "trajectories") for name in ("log", "manifest.jsonl")
         ):
             return True
         if (data / "run.json").exists():
-            raise _wrong(f"{data} is a run that holds no episodes", "name the run that collected some")
+            raise _data_error(f"{data} is a run that holds no episodes", "name the run that collected some")
         if not any(data.iterdir()):
-            raise _wrong(f"{data} is an empty folder", "name a run, a file, or a folder of a data set")
+            raise _data_error(f"{data} is an empty folder", "name a run, a file, or a folder of a data set")
         return False
     if not data.is_file():
-        raise _wrong(f"{data} is neither a run nor a store, nor any other file or folder", "name a run or a file")
+        raise _data_error(f"{data} is neither a run nor a store, nor any other file or folder", "name a run or a file")
     if data.suffix == ".txt":
         if not data.stat().st_size:
-            raise _wrong(f"{data} is empty", "name another file")
+            raise _data_error(f"{data} is empty", "name another file")
         return False
-    refused = Intake()
-    first = next(json_lines(data, intake=refused), ("", None))[1]
-    if first is None:
-        told = f": {refused.problems[0]}" if refused.problems else ""
-        raise _wrong(f"{data} holds no line of JSON{told}", "name a file of JSON lines, a .txt file, or a folder")
-    return isinstance(first, Mapping) and "task" in first and "steps" in first
+    intake = Intake()
+    first_row = next(read_json_lines(data, intake=intake), ("", None))[1]
+    if first_row is None:
+        reason = f": {intake.problems[0]}" if intake.problems else ""
+        raise _data_error(
+            f"{data} holds no line of JSON{reason}", "name a file of JSON lines, a .txt file, or a folder"
+        )
+    return isinstance(first_row, Mapping) and "task" in first_row and "steps" in first_row
 
 
-def _wrong(what: str, hint: str) -> ConfigError:
-    return ConfigError([Problem("data", what, hint)])
+def _data_error(message: str, hint: str) -> ConfigError:
+    return ConfigError([Problem("data", message, hint)])
 
 
 # ---------------------------------------------------------------------- episodes
 
 
-def episodes(data: Path) -> Iterator[Trajectory]:
-    """The recorded episodes in their order, without those that failed."""
-    every = Store.open(store_folder(data)).trajectories() if data.is_dir() else read_jsonl(data)
-    return (trajectory for trajectory in every if trajectory.error is None)
+def read_episodes(data: Path) -> Iterator[Trajectory]:
+    """Yields the recorded episodes in order, without those that failed."""
+    trajectories = Store.open(find_store(data)).trajectories() if data.is_dir() else read_jsonl(data)
+    return (trajectory for trajectory in trajectories if trajectory.error is None)
 
 
-def survey(data: Path) -> list[Seen]:
-    """Every episode, those that failed among them; of a store a few columns are read."""
+def summarize_episodes(data: Path) -> list[EpisodeSummary]:
+    """Returns a summary of every episode, including failed ones; of a store only a few columns are read."""
     if not data.is_dir():
-        return [Seen(t.task.world, t.group or t.task.id, t.score.unit, t.error is not None) for t in read_jsonl(data)]
-    found: list[Seen] = []
+        return [
+            EpisodeSummary(
+                trajectory.task.world,
+                trajectory.group or trajectory.task.id,
+                trajectory.score.unit,
+                trajectory.error is not None,
+            )
+            for trajectory in read_jsonl(data)
+        ]
+    summaries: list[EpisodeSummary] = []
     columns = ("world", "group", "task", "unit", "error")
-    for batch in Store.open(store_folder(data)).scan(columns=columns):
-        found += [
-            Seen(str(world), str(group or task), unit, error is not None)
+    for batch in Store.open(find_store(data)).scan(columns=columns):
+        summaries += [
+            EpisodeSummary(str(world), str(group or task), unit, error is not None)
             for world, group, task, unit, error in zip(*(batch[name].to_pylist() for name in columns), strict=True)
         ]
-    return found
+    return summaries
 
 
-def strangers(seen: Iterable[Seen], known: Mapping[str, World], data: Path) -> list[Problem]:
-    """The worlds of episodes that are not among the known ones."""
-    names = sorted({one.world for one in seen if not one.failed} - set(known))
-    more = [Problem(str(data), f"{len(names) - _MOST} more unknown worlds")] if len(names) > _MOST else []
-    return [unknown("world", name, known, where=str(data)) for name in names[:_MOST]] + more
+def unknown_world_problems(
+    summaries: Iterable[EpisodeSummary], known_worlds: Mapping[str, World], data: Path
+) -> list[Problem]:
+    """Returns a problem for each world of episodes that is not known."""
+    names = sorted({summary.world for summary in summaries if not summary.failed} - set(known_worlds))
+    remainder = (
+        [Problem(str(data), f"{len(names) - _MAX_UNKNOWN_WORLDS} more unknown worlds")]
+        if len(names) > _MAX_UNKNOWN_WORLDS
+        else []
+    )
+    return [
+        unknown_name_problem("world", name, known_worlds, location=str(data)) for name in names[:_MAX_UNKNOWN_WORLDS]
+    ] + remainder
 
 
 # ---------------------------------------------------------------------- rows
 
 
-def rows(data: Path, intake: Intake) -> Iterator[Row]:
-    """The rows of a file of JSON lines, a text file (one document), or a folder of a Hugging Face data set."""
+def read_data_rows(data: Path, intake: Intake) -> Iterator[Row]:
+    """Yields the rows of a file of JSON lines, a text file (one document), or a folder of a Hugging Face data set."""
     if data.is_dir():
-        return dataset_rows(open_dataset(data), name=data.name)
+        return read_dataset_rows(open_dataset(data), name=data.name)
     if data.suffix == ".txt":
-        return iter([(data.name, {"text": _text(data)})])
-    return json_lines(data, intake=intake)
+        return iter([(data.name, {"text": _read_text(data)})])
+    return read_json_lines(data, intake=intake)
 
 
-def _text(data: Path) -> str:
+def _read_text(data: Path) -> str:
     try:
         return data.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise _wrong(f"{data} is no UTF-8 text: byte {error.start}", "convert it") from error
+        raise _data_error(f"{data} is no UTF-8 text: byte {error.start}", "convert it") from error
 
 
 def data_digest(data: Path) -> str:
-    """A digest of what is learned from: of a run its episodes alone."""
-    inner = data / _STORE
-    return file_digest(inner if inner.is_dir() else data)
+    """Returns a digest of the training data: of a run its episodes alone."""
+    store_path = data / _STORE_FOLDER
+    return file_digest(store_path if store_path.is_dir() else data)

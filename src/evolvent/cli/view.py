@@ -1,4 +1,4 @@
-"""`evolvent view RUN`: write the report of a run and name it; `evolvent view --serve`: look at runs in the browser."""
+"""`evolvent view RUN` writes the report of a run; `evolvent view --serve` shows runs in the browser."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from evolvent.cli.parsing import Parser
 from evolvent.cli.record import RUNS
 from evolvent.errors import ConfigError, EvolventError, Problem
 
-__all__ = ["board_of", "run"]
+__all__ = ["read_leaderboard", "run"]
 
-_GRACE_S = 2  # how long requests may take to end when the viewer is stopped
+_SHUTDOWN_TIMEOUT_S = 2  # how long requests may take to end when the viewer is stopped
 
 
-def _parser() -> Parser:
+def _build_parser() -> Parser:
     parser = Parser(
         "evolvent view",
         "Write the report of a run: one page that needs no network. With --serve: look at a run, or at all runs below "
@@ -37,56 +37,58 @@ def _parser() -> Parser:
     return parser
 
 
-def run(words: Sequence[str], console: Console) -> int:
-    """Write the report, finished run or not, or serve the viewer; returns the exit code."""
-    found = _parser().read(words)
-    _check(found)
-    if found.serve:
-        return _serve(found, console)
+def run(argv: Sequence[str], console: Console) -> int:
+    """Writes the report, finished run or not, or serves the viewer; returns the exit code."""
+    args = _build_parser().parse_argv(argv)
+    _check_arguments(args)
+    if args.serve:
+        return _serve_viewer(args, console)
     from evolvent.view import report
 
-    path: Path = found.to or found.run
-    path = path / "report.html" if path.is_dir() or not found.to else path
-    report(found.run, path)
+    path: Path = args.to or args.run
+    path = path / "report.html" if path.is_dir() or not args.to else path
+    report(args.run, path)
     console.print(str(path), soft_wrap=True)
-    if found.open and not webbrowser.open(path.resolve().as_uri()):
+    if args.open and not webbrowser.open(path.resolve().as_uri()):
         console.print("no browser could be opened")
     return 0
 
 
-def _check(found: argparse.Namespace) -> None:
-    """Refuse what does not go together; ConfigError with all of it."""
+def _check_arguments(args: argparse.Namespace) -> None:
+    """Refuses contradictory arguments; raises ConfigError with all problems."""
     problems = []
-    if not found.serve:
-        if found.run is None:
+    if not args.serve:
+        if args.run is None:
             problems.append(Problem("run", "got no run", "name its folder, or --serve all of them"))
         problems += [
             Problem(f"--{name}", "only the viewer has it", "add --serve")
             for name in ("port", "tokenizer")
-            if getattr(found, name) is not None
+            if getattr(args, name) is not None
         ]
-    elif found.to is not None:
+    elif args.to is not None:
         problems.append(Problem("--to", "the viewer writes no file", "leave out --to, or --serve"))
-    if found.port is not None and not 0 <= found.port < 65536:
-        problems.append(Problem("--port", f"got {found.port}, expected 0 to 65535"))
-    if found.tokenizer is not None and not found.tokenizer.exists():
-        problems.append(Problem("--tokenizer", f"there is nothing at {found.tokenizer}"))
+    if args.port is not None and not 0 <= args.port < 65536:
+        problems.append(Problem("--port", f"got {args.port}, expected 0 to 65535"))
+    if args.tokenizer is not None and not args.tokenizer.exists():
+        problems.append(Problem("--tokenizer", f"there is nothing at {args.tokenizer}"))
     if problems:
         raise ConfigError(problems)
 
 
-def _serve(found: argparse.Namespace, console: Console) -> int:
+def _serve_viewer(args: argparse.Namespace, console: Console) -> int:
     import uvicorn
 
-    from evolvent.serve.listen import listen, url_of
+    from evolvent.serve.listen import listen, listening_url
     from evolvent.view.app import viewer_app
-    from evolvent.view.door import ENTER
-    from evolvent.view.escape import plain
-    from evolvent.web import bound_to
+    from evolvent.view.door import ENTRY_PATH
+    from evolvent.view.escape import show_hidden
+    from evolvent.web import build_access
 
-    folder, token = found.run or RUNS, secrets.token_urlsafe(24)
-    app = viewer_app(folder, access=bound_to("127.0.0.1"), token=token, boards=board_of, tokenizer=found.tokenizer)
-    with listen("127.0.0.1", found.port or 0) as bound:
+    folder, token = args.run or RUNS, secrets.token_urlsafe(24)
+    app = viewer_app(
+        folder, access=build_access("127.0.0.1"), token=token, boards=read_leaderboard, tokenizer=args.tokenizer
+    )
+    with listen("127.0.0.1", args.port or 0) as bound:
         config = uvicorn.Config(
             app,
             http="h11",
@@ -96,27 +98,31 @@ def _serve(found: argparse.Namespace, console: Console) -> int:
             lifespan="off",
             server_header=False,
             proxy_headers=False,
-            timeout_graceful_shutdown=_GRACE_S,
+            timeout_graceful_shutdown=_SHUTDOWN_TIMEOUT_S,
         )
-        where = f"{url_of(bound)}{ENTER}{token}"
-        console.print(plain(f"viewing {folder} at {where} (Ctrl-C ends)"), soft_wrap=True)
+        address = f"{listening_url(bound)}{ENTRY_PATH}{token}"
+        console.print(show_hidden(f"viewing {folder} at {address} (Ctrl-C ends)"), soft_wrap=True)
         console.file.flush()
-        if found.open and not webbrowser.open(where):
+        if args.open and not webbrowser.open(address):
             console.print("no browser could be opened")
         uvicorn.Server(config).run(sockets=[bound])
     return 0
 
 
-def board_of(files: Sequence[Path]) -> tuple[Mapping[str, Any] | None, list[tuple[str, str]]]:
-    """The leaderboard of results files, None where none can be read; and those that cannot, each with the reason."""
-    from evolvent.bench.leaderboard import board
+def read_leaderboard(files: Sequence[Path]) -> tuple[Mapping[str, Any] | None, list[tuple[str, str]]]:
+    """Builds the leaderboard of results files.
+
+    Returns:
+        (leaderboard, or None where no file can be read; (name, reason) of the files that cannot be read).
+    """
+    from evolvent.bench.leaderboard import build_leaderboard
     from evolvent.bench.suite import Sheet, read_sheet
 
     sheets: list[Sheet] = []
-    unread: list[tuple[str, str]] = []
+    failures: list[tuple[str, str]] = []
     for file in files:
         try:
             sheets.append(read_sheet(file))
         except EvolventError as error:
-            unread.append((file.parent.name, str(error)))
-    return (board(sheets) if sheets else None), unread
+            failures.append((file.parent.name, str(error)))
+    return (build_leaderboard(sheets) if sheets else None), failures

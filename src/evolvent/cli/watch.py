@@ -1,4 +1,4 @@
-"""`evolvent watch RUN`: evaluate the snapshots of a training as they come, in a process of its own."""
+"""`evolvent watch RUN`: evaluates the snapshots of a training as they appear, in its own process."""
 
 from __future__ import annotations
 
@@ -17,59 +17,66 @@ from evolvent.bench.evaluators import (
     GenerationConfig,
     PerplexityConfig,
     SuccessConfig,
-    classification,
-    generation,
-    perplexity,
-    success,
+    measure_classification,
+    measure_generation,
+    measure_perplexity,
+    measure_success,
 )
 from evolvent.bench.measures import Evaluator
 from evolvent.bench.questions import read_choices, read_questions, read_texts
 from evolvent.bench.watch import Watcher, watch
-from evolvent.cli.registry import needs_train, worlds
-from evolvent.cli.settings import Command, OverWorlds, read_given
+from evolvent.cli.registry import load_worlds, require_train_extra
+from evolvent.cli.settings import Command, WorldsConfig, parse_command
 from evolvent.config import Config
 from evolvent.errors import ConfigError, Problem
 from evolvent.files import disk_errors
+from evolvent.identity import version_1_values
 from evolvent.rollout.evaluate import panel_starts
 from evolvent.trajectory import canonical_json
-from evolvent.view.escape import plain
+from evolvent.view.escape import show_hidden
 
 if TYPE_CHECKING:
     from evolvent.engine.asks import Engine
     from evolvent.models.policy import Policy
 
-__all__ = ["COMMAND", "Watch", "run"]
+__all__ = ["COMMAND", "WatchConfig", "run"]
 
 T = TypeVar("T")
-_DATA = "a file of JSON lines; none: not measured"
+_DATA_HELP = "a file of JSON lines; none: not measured"
 
 
-class Perplexity(PerplexityConfig):
-    """Texts or conversations that are predicted."""
+class WatchPerplexityConfig(PerplexityConfig):
+    """Settings of the prediction of texts or conversations."""
 
-    data: Path | None = Field(default=None, description=_DATA)
-
-
-class Classification(ClassificationConfig):
-    """Questions with choices."""
-
-    data: Path | None = Field(default=None, description=_DATA)
+    data: Path | None = Field(default=None, description=_DATA_HELP)
 
 
-class Generation(GenerationConfig):
-    """Questions that are answered freely."""
+class WatchClassificationConfig(ClassificationConfig):
+    """Settings of questions with choices."""
 
-    data: Path | None = Field(default=None, description=_DATA)
+    data: Path | None = Field(default=None, description=_DATA_HELP)
 
 
-class Watch(OverWorlds):
-    """Everything that can be chosen about `evolvent watch`."""
+class WatchGenerationConfig(GenerationConfig):
+    """Settings of questions with free answers."""
+
+    data: Path | None = Field(default=None, description=_DATA_HELP)
+
+
+class WatchConfig(WorldsConfig):
+    """Settings of `evolvent watch`."""
 
     run: Path = Field(description="the folder of the run")
     worlds: tuple[str, ...] = Field(default=(), description="the worlds whose panels are played; none: no world")
-    perplexity: Perplexity = Field(default_factory=Perplexity, description="texts that are predicted")
-    classification: Classification = Field(default_factory=Classification, description="questions with choices")
-    generation: Generation = Field(default_factory=Generation, description="questions that are answered freely")
+    perplexity: WatchPerplexityConfig = Field(
+        default_factory=WatchPerplexityConfig, description="texts that are predicted"
+    )
+    classification: WatchClassificationConfig = Field(
+        default_factory=WatchClassificationConfig, description="questions with choices"
+    )
+    generation: WatchGenerationConfig = Field(
+        default_factory=WatchGenerationConfig, description="questions that are answered freely"
+    )
     success: SuccessConfig = Field(default_factory=SuccessConfig, description="the panels of the worlds")
     once: bool = Field(default=False, description="evaluate the newest snapshot and end")
     poll_s: float = Field(default=2.0, gt=0, description="how often it is looked for a new snapshot")
@@ -81,100 +88,115 @@ class Watch(OverWorlds):
     nice: int = Field(default=10, ge=0, le=19, description="how far the training on this machine comes first")
 
 
-COMMAND = Command("watch", "Evaluate the snapshots of a training while it runs.", Watch, main="run")
+COMMAND = Command("watch", "Evaluate the snapshots of a training while it runs.", WatchConfig, main_field="run")
 
 
-def run(words: Sequence[str], console: Console) -> int:
-    """Watch until the run has ended; returns the exit code: 1 where a snapshot or an evaluation failed."""
-    given = read_given(COMMAND, words, console)
-    if given is None:
+def run(argv: Sequence[str], console: Console) -> int:
+    """Evaluates snapshots until the run has ended; returns the exit code: 1 where a snapshot or an evaluation
+    failed.
+    """
+    args = parse_command(COMMAND, argv, console)
+    if args is None:
         return 0
-    config = given.config
-    chosen = _evaluators(config)
-    needs_train("evolvent watch")
+    config = args.config
+    evaluators = _make_evaluators(config)
+    require_train_extra("evolvent watch")
     import torch
 
     torch.set_num_threads(config.threads)
     with Watcher(
         config.run,
-        chosen,
+        evaluators,
         device=config.device,
         slots=config.slots,
         context=config.context,
-        on_row=partial(_tell, console),
+        on_row=partial(_print_row, console),
     ) as watcher:
         os.nice(config.nice)
         if config.once:
-            if not watcher.once():
-                console.print(plain(f"{config.run} has no snapshot"), soft_wrap=True)
+            if not watcher.evaluate_newest():
+                console.print(show_hidden(f"{config.run} has no snapshot"), soft_wrap=True)
         else:
-            console.print(plain(f"watching {config.run}: {', '.join(one.name for one in chosen)}"), soft_wrap=True)
+            console.print(
+                show_hidden(f"watching {config.run}: {', '.join(evaluator.name for evaluator in evaluators)}"),
+                soft_wrap=True,
+            )
             console.file.flush()
             watch(watcher, poll_s=config.poll_s, idle_s=config.idle_s)
-        did = watcher.did
+        counts = watcher.did
     console.print(
-        f"snapshots: {did.evaluated} evaluated, {did.skipped} passed over, {did.broken} broken; "
-        f"evaluations that failed: {did.failed}",
+        f"snapshots: {counts.evaluated} evaluated, {counts.skipped} passed over, {counts.broken} broken; "
+        f"evaluations that failed: {counts.failed}",
         soft_wrap=True,
     )
-    return 1 if did.broken or did.failed else 0
+    return 1 if counts.broken or counts.failed else 0
 
 
-def _evaluators(config: Watch) -> list[Evaluator]:
-    """What is to be measured, its data read; everything wrong with it at once."""
+def _make_evaluators(config: WatchConfig) -> list[Evaluator]:
+    """Makes the evaluators and reads their data; reports all problems at once."""
     problems: list[Problem] = []
-    made: list[Evaluator] = []
-    of_data: tuple[tuple[Any, Callable[[Path], list[Any]], Callable[..., Any]], ...] = (
-        (config.perplexity, read_texts, perplexity),
-        (config.classification, read_choices, classification),
-        (config.generation, read_questions, generation),
+    evaluators: list[Evaluator] = []
+    data_evaluators: tuple[tuple[Any, Callable[[Path], list[Any]], Callable[..., Any]], ...] = (
+        (config.perplexity, read_texts, measure_perplexity),
+        (config.classification, read_choices, measure_classification),
+        (config.generation, read_questions, measure_generation),
     )
-    for chosen, read, measure in of_data:
+    for evaluator_config, read_file, measure in data_evaluators:
         try:
-            if chosen.data is not None:
-                made.append(_over_data(chosen, read(chosen.data), measure))
+            if evaluator_config.data is not None:
+                evaluators.append(_data_evaluator(evaluator_config, read_file(evaluator_config.data), measure))
         except ConfigError as error:
             problems += error.problems
     try:
         if config.worlds:
-            made.append(_over_worlds(config))
+            evaluators.append(_world_evaluator(config))
     except ConfigError as error:
         problems += error.problems
-    if not made and not problems:
-        what = "nothing to evaluate"
-        problems.append(Problem("evolvent watch", what, "give --perplexity.data FILE, --worlds NAME, ... (--help)"))
+    if not evaluators and not problems:
+        message = "nothing to evaluate"
+        problems.append(Problem("evolvent watch", message, "give --perplexity.data FILE, --worlds NAME, ... (--help)"))
     if problems:
         raise ConfigError(problems)
-    return made
+    return evaluators
 
 
-def _over_data(config: Any, data: Sequence[T], measure: Callable[..., Any]) -> Evaluator:
+def _data_evaluator(config: Any, data: Sequence[T], measure: Callable[..., Any]) -> Evaluator:
     path: Path = config.data
     with disk_errors(path):
         content = hashlib.sha256(path.read_bytes()).hexdigest()
-    settings = {**config.model_dump(mode="json"), "data": content}
-    return Evaluator(measure.__name__, _bound(measure, data, config), canonical_json(settings))
+    settings = {**version_1_values(config), "data": content}
+    return Evaluator(
+        measure.__name__.removeprefix("measure_"), _bind_measure(measure, data, config), canonical_json(settings)
+    )
 
 
-def _over_worlds(config: Watch) -> Evaluator:
-    made = worlds(config.worlds)
-    panel_starts(made, split=config.success.split, tiers=config.success.tiers, limit=config.success.limit)
-    settings = [list(config.worlds), config.success.model_dump(mode="json"), [one.version for one in made.values()]]
-    return Evaluator("success", _bound(success, made, config.success), canonical_json(settings))
+def _world_evaluator(config: WatchConfig) -> Evaluator:
+    worlds_by_name = load_worlds(config.worlds)
+    panel_starts(worlds_by_name, split=config.success.split, tiers=config.success.tiers, limit=config.success.limit)
+    settings = [
+        list(config.worlds),
+        version_1_values(config.success),
+        [evaluated_world.version for evaluated_world in worlds_by_name.values()],
+    ]
+    return Evaluator(
+        "success", _bind_measure(measure_success, worlds_by_name, config.success), canonical_json(settings)
+    )
 
 
-def _bound(measure: Callable[..., Any], data: object, config: Config) -> Callable[[Policy, Engine], Any]:
+def _bind_measure(measure: Callable[..., Any], data: object, config: Config) -> Callable[[Policy, Engine], Any]:
     return lambda policy, engine: measure(policy, data, config, engine=engine)
 
 
-def _tell(console: Console, row: Mapping[str, Any]) -> None:
-    """A line a number; an error is a line too."""
+def _print_row(console: Console, row: Mapping[str, Any]) -> None:
+    """Prints a line for each number or error."""
     head = f"step {row['step']}  {row['stage']}"
     if "error" in row:
-        console.print(plain(f"{head}  {row['error']['kind']}: {row['error']['message']}"), soft_wrap=True)
-    for one in row.get("measures", ()):
-        value = "withheld" if one["value"] is None else f"{one['value']:.4g}"
-        ends = "" if one["low"] is None else f" ({one['low']:.4g} to {one['high']:.4g})"
-        name = "" if one["metric"] == row["stage"] else f" {one['metric'].removeprefix('success/')}"
-        console.print(plain(f"{head}{name}  {value}{ends}  n {one['n']:,}"), soft_wrap=True)
+        console.print(show_hidden(f"{head}  {row['error']['kind']}: {row['error']['message']}"), soft_wrap=True)
+    for measure_row in row.get("measures", ()):
+        value = "withheld" if measure_row["value"] is None else f"{measure_row['value']:.4g}"
+        interval_text = (
+            "" if measure_row["low"] is None else f" ({measure_row['low']:.4g} to {measure_row['high']:.4g})"
+        )
+        name = "" if measure_row["metric"] == row["stage"] else f" {measure_row['metric'].removeprefix('success/')}"
+        console.print(show_hidden(f"{head}{name}  {value}{interval_text}  n {measure_row['n']:,}"), soft_wrap=True)
     console.file.flush()

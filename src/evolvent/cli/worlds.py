@@ -11,18 +11,18 @@ from rich.columns import Columns
 from rich.console import Console
 from rich.text import Text
 
-from evolvent.cli.console import rate, table
-from evolvent.cli.parsing import Parser, choose, verbs_help, whole
-from evolvent.cli.registry import world, world_origins
-from evolvent.errors import ConfigError, Problem, unknown
+from evolvent.cli.console import format_rate, render_table
+from evolvent.cli.parsing import Parser, choose_verb, format_verbs_help, parse_count
+from evolvent.cli.registry import describe_worlds, load_world
+from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.trajectory import Task, Value
-from evolvent.view.escape import plain
+from evolvent.view.escape import show_hidden
 from evolvent.worlds.base import SPLITS, Info, World
 
 __all__ = ["run"]
 
 
-_ABOUT = {
+_VERB_HELP = {
     "list": "the worlds that can be named",
     "show": "what a world is: its instructions, panels and a first task",
     "play": "play a task yourself",
@@ -30,141 +30,162 @@ _ABOUT = {
 }
 
 
-def run(words: Sequence[str], console: Console) -> int:
-    """Run one of the verbs about worlds; returns the exit code."""
-    verbs = {"list": _list, "show": _show, "play": _play, "audit": _audit}
-    if words and words[0] in ("-h", "--help"):
-        console.print(verbs_help("evolvent worlds", _ABOUT), soft_wrap=True)
+def run(argv: Sequence[str], console: Console) -> int:
+    """Runs one of the verbs about worlds; returns the exit code."""
+    verbs = {"list": _run_list, "show": _run_show, "play": _run_play, "audit": _run_audit}
+    if argv and argv[0] in ("-h", "--help"):
+        console.print(format_verbs_help("evolvent worlds", _VERB_HELP), soft_wrap=True)
         return 0
-    verb, rest = choose("evolvent worlds", words, verbs)
-    return verbs[verb](rest, console)
+    verb, verb_argv = choose_verb("evolvent worlds", argv, verbs)
+    return verbs[verb](verb_argv, console)
 
 
-def _list(words: Sequence[str], console: Console) -> int:
-    Parser("evolvent worlds list", "The worlds that can be named: embedded ones and those of installed packages.").read(
-        words
-    )
-    console.print(table(console, ("world", "what it is"), world_origins().items()))
+def _run_list(argv: Sequence[str], console: Console) -> int:
+    Parser(
+        "evolvent worlds list", "The worlds that can be named: embedded ones and those of installed packages."
+    ).parse_argv(argv)
+    console.print(render_table(console, ("world", "what it is"), describe_worlds().items()))
     return 0
 
 
-def _show(words: Sequence[str], console: Console) -> int:
+def _run_show(argv: Sequence[str], console: Console) -> int:
     parser = Parser("evolvent worlds show", "What a world is: its instructions, panels and a first observation.")
     parser.add("name", help="a world, such as lookup or crafting:1")
-    shown = world(parser.read(words).name)
-    console.print(f"{plain(shown.name)}, version {plain(shown.version)}")
-    console.print(plain(shown.instructions))
-    console.print(f"horizon {shown.horizon} steps, reward {shown.reward_range[0]:g} to {shown.reward_range[1]:g}")
-    words_known = shown.vocabulary()
-    console.print("vocabulary open" if words_known is None else f"vocabulary of {len(words_known)} words")
+    selected_world = load_world(parser.parse_argv(argv).name)
+    console.print(f"{show_hidden(selected_world.name)}, version {show_hidden(selected_world.version)}")
+    console.print(show_hidden(selected_world.instructions))
+    console.print(
+        f"horizon {selected_world.horizon} steps, reward {selected_world.reward_range[0]:g} to "
+        f"{selected_world.reward_range[1]:g}"
+    )
+    vocabulary = selected_world.vocabulary()
+    console.print("vocabulary open" if vocabulary is None else f"vocabulary of {len(vocabulary)} words")
     rows = []
-    for tier in shown.tiers:
-        panels = [shown.tasks(split, tier) for split in SPLITS]
+    for tier in selected_world.tiers:
+        panels = [selected_world.tasks(split, tier) for split in SPLITS]
         kinds = {task.kind for panel in panels for task in panel}
         rows.append((tier, *map(len, panels), len(kinds)))
-    console.print(table(console, ("tier", *SPLITS, "kinds"), rows, numbers=(*SPLITS, "kinds")))
-    firsts = (shown.tasks(split, tier)[:1] for split in reversed(SPLITS) for tier in shown.tiers)
-    task = next((task for first in firsts for task in first), None)
+    console.print(render_table(console, ("tier", *SPLITS, "kinds"), rows, numbers=(*SPLITS, "kinds")))
+    first_tasks = (selected_world.tasks(split, tier)[:1] for split in reversed(SPLITS) for tier in selected_world.tiers)
+    task = next((task for candidates in first_tasks for task in candidates), None)
     if task is None:
-        raise ConfigError([Problem("worlds show", f"the world {shown.name!r} has no task", "look at its files")])
-    observation, _ = shown.make(task).reset()
-    expert = shown.expert(task)
+        raise ConfigError(
+            [Problem("worlds show", f"the world {selected_world.name!r} has no task", "look at its files")]
+        )
+    observation, _ = selected_world.make(task).reset()
+    expert = selected_world.expert(task)
     console.print(f"the first {task.tier} {task.split} task:")
-    console.print(plain(str(observation)))
+    console.print(show_hidden(str(observation)))
     if expert is not None:
-        console.print("solved by: " + "; ".join(map(plain, expert)))
+        console.print("solved by: " + "; ".join(map(show_hidden, expert)))
     return 0
 
 
-def _task(played: World, split: str, tier: str, index: int) -> Task:
-    """The task at a place of a panel; every wrong name is reported at once."""
-    problems = [unknown("split", split, SPLITS)] if split not in SPLITS else []
-    if tier not in played.tiers:
-        problems.append(unknown("tier", tier, played.tiers))
+def _select_task(selected_world: World, split: str, tier: str, index: int) -> Task:
+    """Returns the task at an index of a panel; all wrong names are reported at once."""
+    problems = [unknown_name_problem("split", split, SPLITS)] if split not in SPLITS else []
+    if tier not in selected_world.tiers:
+        problems.append(unknown_name_problem("tier", tier, selected_world.tiers))
     if problems:
         raise ConfigError(problems)
-    panel = played.tasks(split, tier)
+    panel = selected_world.tasks(split, tier)
     if index >= len(panel):
-        many = f"0 to {len(panel) - 1}" if panel else "another split or tier: this panel is empty"
-        raise ConfigError([Problem("index", f"no task {index} in {played.name}/{tier}/{split}", f"expected {many}")])
+        valid_range = f"0 to {len(panel) - 1}" if panel else "another split or tier: this panel is empty"
+        raise ConfigError(
+            [Problem("index", f"no task {index} in {selected_world.name}/{tier}/{split}", f"expected {valid_range}")]
+        )
     return panel[index]
 
 
-def _play(words: Sequence[str], console: Console) -> int:
+def _run_play(argv: Sequence[str], console: Console) -> int:
     parser = Parser("evolvent worlds play", "Play a task yourself: one action a line; `?` lists actions; EOF ends.")
     parser.add("name", help="a world, such as lookup or crafting:1")
     parser.add("--tier", help="default: the world's first")
     parser.add("--split", default="test", help="default: test")
-    parser.add("--index", type=whole, default=0, help="which task of the panel (default 0)")
-    found = parser.read(words)
-    played = world(found.name)
-    task = _task(played, found.split, found.tier or played.tiers[0], found.index)
-    env = played.make(task)
+    parser.add("--index", type=parse_count, default=0, help="which task of the panel (default 0)")
+    args = parser.parse_argv(argv)
+    selected_world = load_world(args.name)
+    task = _select_task(selected_world, args.split, args.tier or selected_world.tiers[0], args.index)
+    env = selected_world.make(task)
     observation, info = env.reset()
-    console.print(plain(played.instructions))
+    console.print(show_hidden(selected_world.instructions))
     rewards: list[float | None] = []
-    over = False
-    while not over and len(rewards) < played.horizon:
-        console.print(plain(str(observation)))
-        action = _line(console)
+    is_over = False
+    while not is_over and len(rewards) < selected_world.horizon:
+        console.print(show_hidden(str(observation)))
+        action = _read_line(console)
         if action is None:
             console.print("ended before the end of the episode")
             env.close()
             return 0
         if action == "?":
-            listed = info.get("admissible")
-            shown = Columns([Text(plain(one)) for one in listed or ()], equal=True, column_first=True)
-            console.print(shown if listed else "this world does not list its actions")
+            admissible = info.get("admissible")
+            action_columns = Columns(
+                [Text(show_hidden(action_text)) for action_text in admissible or ()], equal=True, column_first=True
+            )
+            console.print(action_columns if admissible else "this world does not list its actions")
             continue
         observation, reward, terminated, truncated, info = env.step(action)
         rewards.append(reward)
-        over = terminated or truncated
+        is_over = terminated or truncated
     env.close()
-    console.print(plain(str(observation)))
-    success = played.score(rewards, info).success
+    console.print(show_hidden(str(observation)))
+    success = selected_world.score(rewards, info).success
     console.print(f"{'solved' if success else 'not solved'} in {len(rewards)} steps")
     return 0
 
 
-def _line(console: Console) -> str | None:
-    """The next line of the player, None at the end of the input."""
+def _read_line(console: Console) -> str | None:
+    """Reads the next line of the player, None at the end of the input."""
     if sys.stdin.isatty():
         console.print("> ", end="")
     line = sys.stdin.readline()
     return line.strip() if line else None
 
 
-def _audit(words: Sequence[str], console: Console) -> int:
+def _run_audit(argv: Sequence[str], console: Console) -> int:
     parser = Parser("evolvent worlds audit", "Can a world's tasks be won by chance, blind replay or copying?")
     parser.add("name", help="a world, such as lookup or crafting:1")
     parser.add("--split", default="test", help="dev or test (default)")
-    parser.add("--limit", type=whole, help="play at most so many tasks of a tier")
-    parser.add("--seed", type=whole, default=0, help="of the random agent (default 0)")
-    found = parser.read(words)
-    if found.split not in ("dev", "test"):
-        raise ConfigError([unknown("split", found.split, ("dev", "test"), where="evolvent worlds audit")])
+    parser.add("--limit", type=parse_count, help="play at most so many tasks of a tier")
+    parser.add("--seed", type=parse_count, default=0, help="of the random agent (default 0)")
+    args = parser.parse_argv(argv)
+    if args.split not in ("dev", "test"):
+        raise ConfigError(
+            [unknown_name_problem("split", args.split, ("dev", "test"), location="evolvent worlds audit")]
+        )
     from evolvent.worlds.audit import audit
     from evolvent.worlds.check import check_env
 
-    audited = world(found.name)
-    report = audit(audited, found.split, limit=found.limit, seed=found.seed)
-    firsts = [task for tier in audited.tiers for task in audited.tasks(found.split, tier)[:1]]
-    checks = [check_env(partial(audited.make, task), seed=found.seed, choose=_some) for task in firsts]
+    selected_world = load_world(args.name)
+    report = audit(selected_world, args.split, limit=args.limit, seed=args.seed)
+    first_tasks = [task for tier in selected_world.tiers for task in selected_world.tasks(args.split, tier)[:1]]
+    checks = [
+        check_env(partial(selected_world.make, task), seed=args.seed, choose=_random_action) for task in first_tasks
+    ]
     broken = {problem.where: problem for check in checks for problem in check}
     columns = ("tier", "tasks", "kinds", "expert", "random", "replay", "copies")
     rows = [
-        (name, tier.tasks, tier.kinds, rate(tier.expert), rate(tier.random), rate(tier.replay), rate(tier.duplicates))
+        (
+            name,
+            tier.tasks,
+            tier.kinds,
+            format_rate(tier.expert),
+            format_rate(tier.random),
+            format_rate(tier.replay),
+            format_rate(tier.duplicates),
+        )
         for name, tier in report.tiers.items()
     ]
-    console.print(table(console, columns, rows, numbers=columns[1:]))
+    console.print(render_table(console, columns, rows, numbers=columns[1:]))
     problems = [*report.problems, *broken.values()]
     for problem in problems:
-        console.print(plain(str(problem)))
+        console.print(show_hidden(str(problem)))
     console.print(f"{len(problems)} rules broken" if problems else "sound: no rule broken")
     return 1 if problems else 0
 
 
-def _some(rng: Random, info: Info) -> Value:
-    """A listed action; of a world that lists none, a text that is no answer."""
-    listed = info.get("admissible")
-    return rng.choice(list(listed)) if listed else "?"
+def _random_action(rng: Random, info: Info) -> Value:
+    """Returns a random listed action; a world that lists none gets a text that is not an answer."""
+    admissible = info.get("admissible")
+    return rng.choice(list(admissible)) if admissible else "?"

@@ -1,1 +1,1 @@
-"""Pure, seeded functions on trajectories: what is learned, and in which proportions."""
+"""Pure, seeded functions on trajectories and rows that select training data and set its proportions."""

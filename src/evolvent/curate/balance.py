@@ -1,4 +1,4 @@
-"""Balance over worlds: a generalist learns from every world as often, however many trajectories each one gave."""
+"""Balances worlds: a generalist learns from every world equally often, however many trajectories each world has."""
 
 from __future__ import annotations
 
@@ -6,16 +6,20 @@ from collections.abc import Sequence
 
 from evolvent.trajectory import Trajectory
 
-__all__ = ["balanced"]
+__all__ = ["balance_worlds"]
 
 
-def balanced(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
-    """The trajectories, those of smaller worlds repeated in turn until every world has as many as the largest.
+def balance_worlds(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
+    """Repeats the trajectories of smaller worlds in turn until every world has as many as the largest.
 
     Nothing is dropped; the order within a world is kept; no randomness is needed.
     """
     worlds: dict[str, list[Trajectory]] = {}
     for trajectory in trajectories:
         worlds.setdefault(trajectory.task.world, []).append(trajectory)
-    most = max(map(len, worlds.values()), default=0)
-    return [own[index % len(own)] for own in worlds.values() for index in range(most)]
+    max_count = max(map(len, worlds.values()), default=0)
+    return [
+        world_trajectories[index % len(world_trajectories)]
+        for world_trajectories in worlds.values()
+        for index in range(max_count)
+    ]

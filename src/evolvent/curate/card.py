@@ -1,4 +1,4 @@
-"""What a data set holds: counts, lengths, doubles, densities, and the card that says so beside its files."""
+"""Statistics of a data set (counts, lengths, duplicates, densities) and the card beside its files that lists them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,24 @@ from pathlib import Path
 from typing import Any
 
 from evolvent.curate.comments import density
-from evolvent.curate.irrelevance import read_row
-from evolvent.curate.languages import language_of
-from evolvent.curate.shards import Row, read_shard, shards_of
+from evolvent.curate.irrelevance import row_to_sample
+from evolvent.curate.languages import detect_language
+from evolvent.curate.shards import Row, list_shards, read_shard
 from evolvent.errors import ConfigError, SampleInvalid
 from evolvent.files import write_atomic
 from evolvent.trajectory import canonical_json
 
-__all__ = ["CODE", "Lengths", "Stats", "card", "code_of_row", "describe", "picture", "rows_of", "write_card"]
+__all__ = [
+    "CODE",
+    "Lengths",
+    "Stats",
+    "code_of_row",
+    "describe",
+    "render_card",
+    "render_histogram",
+    "table_rows",
+    "write_card",
+]
 
 CODE = ("source", "code", "content")
 """Fields in which the code of a row is looked for, in this order."""
@@ -31,7 +41,7 @@ _NAME = re.compile(r"[\w+#. -]{1,30}")
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """How long rows are, in characters of all their texts.
+    """Histogram of row lengths, in characters of all texts of a row.
 
     Args:
         counts: rows up to each of `edges`, and those above the last.
@@ -48,7 +58,7 @@ class Lengths:
 
 @dataclass(frozen=True)
 class Stats:
-    """What `describe` found.
+    """Statistics that `describe` computes.
 
     Args:
         rows, doubles: how many rows, and how many of them repeat an earlier one exactly.
@@ -71,8 +81,8 @@ class Stats:
 
 
 def describe(rows: Iterable[Row]) -> Stats:
-    """Counts over rows, in one pass; memory grows with the number of rows by a hash each."""
-    seen: set[bytes] = set()
+    """Computes statistics of rows in one pass; memory grows by one hash a row."""
+    row_hashes: set[bytes] = set()
     tools: set[bytes] = set()
     fields: Counter[str] = Counter()
     calls: Counter[int] = Counter()
@@ -80,24 +90,24 @@ def describe(rows: Iterable[Row]) -> Stats:
     languages: dict[str, list[int]] = {}
     sizes: list[int] = []
     for row in rows:
-        seen.add(_hash(row))
+        row_hashes.add(_hash(row))
         fields.update(map(str, row))
         sizes.append(_characters(row))
         if {"tools", "answers"} <= set(row):
-            calls[_sampled(row, tools)] += 1
-        elif (found := code_of_row(row)) is not None:
-            _dense(found, languages, unread)
+            calls[_count_calls(row, tools)] += 1
+        elif (code := code_of_row(row)) is not None:
+            _add_density(code, languages, unread)
     counts = [0] * (len(_EDGES) + 1)
     for size in sizes:
         counts[bisect_left(_EDGES, size)] += 1
     return Stats(
         len(sizes),
-        len(sizes) - len(seen),
+        len(sizes) - len(row_hashes),
         Lengths(tuple(counts), _EDGES, sum(sizes), max(sizes, default=0)),
         dict(sorted(fields.items())),
         dict(sorted(calls.items())),
         len(tools),
-        {name: (own[0], own[1], own[2], own[3]) for name, own in sorted(languages.items())},
+        {name: (totals[0], totals[1], totals[2], totals[3]) for name, totals in sorted(languages.items())},
         dict(unread),
     )
 
@@ -117,9 +127,9 @@ def _characters(value: object) -> int:
     return 0
 
 
-def _sampled(row: Row, tools: set[bytes]) -> int:
+def _count_calls(row: Row, tools: set[bytes]) -> int:
     try:
-        sample = read_row(row)
+        sample = row_to_sample(row)
     except SampleInvalid:
         return -1
     tools.update(_hash([tool.name, tool.description, dict(tool.parameters)]) for tool in sample.tools)
@@ -127,58 +137,60 @@ def _sampled(row: Row, tools: set[bytes]) -> int:
 
 
 def code_of_row(row: Row) -> tuple[str, str] | None:
-    """The code of a row and its language: as the row says, by the name of its file, or by its first line; or None."""
+    """Returns the code of a row and its language: by its field, its file name or its first line; or None."""
     name = next((name for name in CODE if isinstance(row.get(name), str)), None)
     if name is None:
         return None
     source = str(row[name])
-    language = row.get("language") or language_of(str(row.get("path", "")), source)
+    language = row.get("language") or detect_language(str(row.get("path", "")), source)
     if not language:
         return None
     return source, str(language).lower() if _NAME.fullmatch(str(language)) else "an unknown language"
 
 
-def _dense(found: tuple[str, str], languages: dict[str, list[int]], unread: Counter[str]) -> None:
-    source, language = found
+def _add_density(code: tuple[str, str], languages: dict[str, list[int]], unread: Counter[str]) -> None:
+    source, language = code
     try:
-        one = density(source, language)
+        source_density = density(source, language)
     except (SampleInvalid, ConfigError) as error:
         unread[f"{language}: {error.what}"] += 1
         return
-    own = languages.setdefault(language, [0, 0, 0, 0])
-    for place, more in enumerate((1, one.comment_chars, one.docstring_chars, one.chars)):
-        own[place] += more
+    totals = languages.setdefault(language, [0, 0, 0, 0])
+    for index, increment in enumerate(
+        (1, source_density.comment_chars, source_density.docstring_chars, source_density.chars)
+    ):
+        totals[index] += increment
 
 
-def picture(lengths: Lengths) -> tuple[str, ...]:
-    """The lengths as lines of text: an upper end, a bar, a count. Empty ends are left out."""
-    most = max(lengths.counts, default=0)
-    if not most:
+def render_histogram(lengths: Lengths) -> tuple[str, ...]:
+    """Renders the length histogram as lines of text: upper edge, bar and count. Empty ends are left out."""
+    max_count = max(lengths.counts, default=0)
+    if not max_count:
         return ()
-    used = [place for place, count in enumerate(lengths.counts) if count]
+    nonempty = [index for index, count in enumerate(lengths.counts) if count]
     ends = [f"{edge:,}" for edge in lengths.edges] + ["more"]
     lines = []
-    for place in range(used[0], used[-1] + 1):
-        count = lengths.counts[place]
-        bar = "█" * max(round(_BAR * count / most), 1 if count else 0)
-        lines.append(f"{ends[place]:>9} {bar} {count:,}".rstrip())
+    for index in range(nonempty[0], nonempty[-1] + 1):
+        count = lengths.counts[index]
+        bar = "█" * max(round(_BAR * count / max_count), 1 if count else 0)
+        lines.append(f"{ends[index]:>9} {bar} {count:,}".rstrip())
     return tuple(lines)
 
 
-def card(
+def render_card(
     stats: Stats,
     *,
     title: str,
     licence: str,
     source: str,
-    made: Sequence[str],
+    stages: Sequence[str],
     files: Mapping[str, str],
     settings: Mapping[str, Any] | None = None,
 ) -> str:
-    """The card of a data set, `README.md` beside its files: what it is, how it was made, and what is in it.
+    """Renders the card of a data set, `README.md` beside its files: its origin, its stages and its contents.
 
     Args:
-        licence: its SPDX name. source: what it was made of. made: the stages, in order.
+        licence: its SPDX name. source: what it was made of. stages: the stages, in order.
         files: path -> SHA-256.
         settings: of the stages (JSON values).
     Raises:
@@ -204,11 +216,11 @@ def card(
         f"Made of: {source}",
         "",
     ]
-    lines += [f"{number}. {one}" for number, one in enumerate(made, 1)] + [""]
+    lines += [f"{number}. {stage}" for number, stage in enumerate(stages, 1)] + [""]
     if settings:
         lines += ["Settings: `" + canonical_json(dict(settings)) + "`", ""]
-    lines += ["| | |", "|---|---|", *(f"| {what} | {value} |" for what, value in rows_of(stats)), ""]
-    lines += ["Characters of a row, up to:", "", *("    " + line for line in picture(stats.lengths)), ""]
+    lines += ["| | |", "|---|---|", *(f"| {label} | {value} |" for label, value in table_rows(stats)), ""]
+    lines += ["Characters of a row, up to:", "", *("    " + line for line in render_histogram(stats.lengths)), ""]
     lines += [
         "| file | SHA-256 |",
         "|---|---|",
@@ -218,37 +230,37 @@ def card(
 
 
 def write_card(
-    file: Path, *, licence: str, source: str, made: Sequence[str], digest: str, settings: Mapping[str, Any]
+    file: Path, *, licence: str, source: str, stages: Sequence[str], digest: str, settings: Mapping[str, Any]
 ) -> None:
-    """Write the card of a file of rows beside it, as `NAME.card.md`; see `card`."""
-    rows = (row for shard in shards_of(file) for _, row in read_shard(shard) if not isinstance(row, SampleInvalid))
-    text = card(
+    """Writes the card of a file of rows beside it, as `NAME.card.md`; see `render_card`."""
+    rows = (row for shard in list_shards(file) for _, row in read_shard(shard) if not isinstance(row, SampleInvalid))
+    text = render_card(
         describe(rows),
         title=file.stem,
         licence=licence,
         source=source,
-        made=made,
+        stages=stages,
         files={file.name: digest},
         settings=settings,
     )
     write_atomic(file.with_name(f"{file.stem}.card.md"), text)
 
 
-def rows_of(stats: Stats) -> list[tuple[str, str]]:
-    """What `describe` found as rows of a table: what, and how much."""
+def table_rows(stats: Stats) -> list[tuple[str, str]]:
+    """Returns the statistics of `describe` as (label, text) rows of a table."""
     mean = stats.lengths.total / stats.rows if stats.rows else 0.0
-    found = [
+    table = [
         ("rows", f"{stats.rows:,}"),
         ("exact doubles", f"{stats.doubles:,}"),
         ("characters of a row, mean", f"{mean:,.0f}"),
         ("longest row", f"{stats.lengths.longest:,}"),
     ]
     if stats.calls:
-        found.append(("different tools", f"{stats.tools:,}"))
+        table.append(("different tools", f"{stats.tools:,}"))
     for count, rows in stats.calls.items():
-        what = "no sample" if count < 0 else "nothing to call" if not count else f"{count} call{'s' * (count > 1)}"
-        found.append((what, f"{rows:,}"))
+        label = "no sample" if count < 0 else "nothing to call" if not count else f"{count} call{'s' * (count > 1)}"
+        table.append((label, f"{rows:,}"))
     for name, (rows, comments, docstrings, chars) in stats.languages.items():
         share, both = comments / max(chars, 1), (comments + docstrings) / max(chars, 1)
-        found.append((name, f"{rows:,} rows, comments {share:.3f} of all characters, with docstrings {both:.3f}"))
-    return found + [(f"unread, {why}", f"{count:,}") for why, count in stats.unread.items()]
+        table.append((name, f"{rows:,} rows, comments {share:.3f} of all characters, with docstrings {both:.3f}"))
+    return table + [(f"unread, {why}", f"{count:,}") for why, count in stats.unread.items()]

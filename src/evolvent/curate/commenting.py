@@ -1,7 +1,8 @@
-"""Code as tasks of a world: a generator is asked for notes on a source, and what it says is put in, or is not.
+"""Code comments as tasks of a world: a generator proposes notes on a source, and valid notes are inserted.
 
-So whoever plays a world can write comments: a policy, an endpoint, in a run or without one; each source is an episode
-of one step that is stored, found again after a stop, and depends on no other. What becomes of an answer is counted.
+Any player of worlds can therefore write comments: a policy or an endpoint, within a run or without one. Each
+source is an episode of one step that is stored, reused after an interruption and independent of all others. The
+outcomes of the answers are counted.
 """
 
 from __future__ import annotations
@@ -11,14 +12,24 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from evolvent.curate.comments import Note, commented
-from evolvent.curate.languages import language_named
-from evolvent.curate.notes import Limits, alignment, asked, faults, read_notes
+from evolvent.curate.comments import Note, add_comments
+from evolvent.curate.languages import get_language
+from evolvent.curate.notes import CommentLimits, alignment, find_source_faults, format_request, parse_answer
 from evolvent.errors import SampleInvalid
 from evolvent.trajectory import Start, Task, Trajectory
 from evolvent.worlds.base import Play, TextWorld
 
-__all__ = ["OUTCOMES", "Commenting", "Outcome", "Source", "Written", "against", "counted", "start_of", "written"]
+__all__ = [
+    "OUTCOMES",
+    "CommentResult",
+    "Commenting",
+    "Outcome",
+    "Source",
+    "count_outcomes",
+    "find_faults",
+    "make_start",
+    "read_episode",
+]
 
 Outcome = Literal["commented", "unchanged", "skipped", "unparsable", "code_changed", "too_long", "failed"]
 OUTCOMES: tuple[Outcome, ...] = (
@@ -47,7 +58,7 @@ class Source:
     language: str
 
     def __post_init__(self) -> None:
-        language_named(self.language)
+        get_language(self.language)
         try:
             self.text.encode()
         except UnicodeEncodeError as error:
@@ -59,16 +70,18 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """What became of a source.
+class CommentResult:
+    """The outcome of commenting a source.
 
     Args:
-        source: as it was.
-        text: with its notes; the source's own, character by character, unless `outcome` is "commented".
-        notes: those that are in it. left_out: how many parts of the answer are not.
-        outcome: "unchanged": no note could stand; "skipped": the generator calls the code not worth comments;
+        source: The original source.
+        text: The source with its notes; equal to the original unless `outcome` is "commented".
+        notes: The notes that were inserted.
+        left_out: Number of parts of the answer that were not inserted.
+        outcome: "unchanged": no note was valid; "skipped": the generator calls the code not worth comments;
             "unparsable", "code_changed": see `curate.comments.Commented`; "too_long": the request does not fit the
-            context; "failed": there was no answer, and `why` says what happened.
+            context; "failed": there was no answer, and `why` gives the reason.
+        why: Kind and message of the error for "failed".
     """
 
     source: Source
@@ -76,85 +89,99 @@ class Written:
     notes: tuple[Note, ...]
     left_out: int
     outcome: Outcome
-    why: str = ""
+    failure: str = ""
 
 
 class Commenting(TextWorld):
-    """A world whose tasks are sources. It has no panels: its tasks are those of `start_of`.
+    """A world whose tasks are sources. It has no panels; `make_start` makes its tasks.
 
-    The observation is the request of `curate.notes.asked`, the action the answer. The reward is the share of what was
-    proposed that could be put in, 0 for no note.
+    The observation is the request of `curate.notes.format_request`, the action is the answer. The reward is the
+    share of proposed notes that were inserted, 0 for no note.
     """
 
     name = "commenting"
     horizon = 1
     tiers: tuple[str, ...] = ()
-    blocking = False
+    run_in_thread = False
 
     def specs(self) -> Iterable[Mapping[str, Any]]:
         return ()
 
     def play(self, spec: Mapping[str, Any]) -> Play:
         source = Source("", spec["source"], spec["language"])
-        answer = yield asked(source.text, source.language)
-        done = _put(source, answer)
-        return len(done.notes) / max(len(done.notes) + done.left_out, 1)
+        answer = yield format_request(source.text, source.language)
+        result = _insert_answer(source, answer)
+        return len(result.notes) / max(len(result.notes) + result.left_out, 1)
 
 
-def start_of(source: Source) -> Start:
-    """The episode in which a source is commented. Equal code of one language is one task, whatever its id."""
-    spec = {"language": language_named(source.language).name, "source": source.text}
+def make_start(source: Source) -> Start:
+    """Builds the episode start in which a source is commented. Equal code of one language is one task, whatever its
+    id.
+    """
+    spec = {"language": get_language(source.language).name, "source": source.text}
     return Start(Task(Commenting.name, Commenting.version, spec, kind=spec["language"]))
 
 
-def written(source: Source, played: Trajectory, *, longest: int | None = None) -> Written:
-    """What an episode of `Commenting` makes of its source.
+def read_episode(source: Source, trajectory: Trajectory, *, max_tokens: int | None = None) -> CommentResult:
+    """Returns the result of an episode of `Commenting` for its source.
 
     Args:
-        longest: tokens of a reply, where an endpoint tells only how many it wrote. Of an answer that was cut off the
-            last line is left out: it may end in the middle of a word.
+        source: The source of the episode.
+        played: The episode.
+        longest: Maximum tokens of a reply, where an endpoint reports only its number of tokens. The last line of a
+            truncated answer is dropped, since it may end within a word.
     """
-    if played.error is not None:
-        return Written(source, source.text, (), 0, "failed", f"{played.error.kind}: {played.error.message}")
-    if not played.steps:
-        return Written(source, source.text, (), 0, "too_long")
-    step = played.steps[0]
-    cut = any(one.stop == "length" for one in step.generations)
-    told = step.info.get("tokens")
-    if not step.generations and longest is not None and isinstance(told, Mapping):
-        cut = int(told.get("completion") or 0) >= longest
+    if trajectory.error is not None:
+        return CommentResult(
+            source, source.text, (), 0, "failed", f"{trajectory.error.kind}: {trajectory.error.message}"
+        )
+    if not trajectory.steps:
+        return CommentResult(source, source.text, (), 0, "too_long")
+    step = trajectory.steps[0]
+    is_truncated = any(generation.stop == "length" for generation in step.generations)
+    token_counts = step.info.get("tokens")
+    if not step.generations and max_tokens is not None and isinstance(token_counts, Mapping):
+        is_truncated = int(token_counts.get("completion") or 0) >= max_tokens
     answer = str(step.action)
-    return _put(source, answer.rpartition("\n")[0] if cut else answer)
+    return _insert_answer(source, answer.rpartition("\n")[0] if is_truncated else answer)
 
 
-def _put(source: Source, answer: str) -> Written:
-    """Read an answer and put its notes in; `commented` has proved that the code of what it returns is equal."""
-    proposal = read_notes(answer, source.text.count("\n") + (not source.text.endswith("\n")))
-    done = commented(source.text, proposal.notes, source.language)
-    outcome: Outcome = "skipped" if proposal.skipped and done.outcome == "unchanged" else done.outcome
-    return Written(source, done.source, done.placed, len(done.refused) + len(proposal.rejects), outcome)
+def _insert_answer(source: Source, answer: str) -> CommentResult:
+    """Parses an answer and inserts its notes; `commented` verifies that the code stays equal."""
+    proposal = parse_answer(answer, source.text.count("\n") + (not source.text.endswith("\n")))
+    commented_source = add_comments(source.text, proposal.notes, source.language)
+    outcome: Outcome = (
+        "skipped" if proposal.skipped and commented_source.outcome == "unchanged" else commented_source.outcome
+    )
+    return CommentResult(
+        source,
+        commented_source.source,
+        commented_source.placed,
+        len(commented_source.refused) + len(proposal.rejects),
+        outcome,
+    )
 
 
-def against(one: Written, limits: Limits) -> tuple[str, ...]:
-    """Every reason of the implicit and the explicit filters to leave out a source with its notes; () where it stays.
+def find_faults(result: CommentResult, limits: CommentLimits) -> tuple[str, ...]:
+    """Returns every reason of the implicit and explicit filters against a commented source; () where it passes.
 
-    Length, lines, density and the like are those of the text as it is now; notes are compared with the code that they
-    were written for.
+    Length, lines and density are those of the text with its notes; notes are compared with the code that they were
+    written for.
 
     Raises:
         MissingExtra: the packages of its language are not installed.
     """
-    found = faults(one.text, one.source.language, limits=limits)
-    skipped = ("skipped",) if one.outcome == "skipped" else ()
-    strange = ("unaligned",) if alignment(one.source.text, one.notes) < limits.aligned else ()
-    return (*skipped, *found, *strange)
+    explicit_faults = find_source_faults(result.text, result.source.language, limits=limits)
+    skipped = ("skipped",) if result.outcome == "skipped" else ()
+    alignment_faults = ("unaligned",) if alignment(result.source.text, result.notes) < limits.aligned else ()
+    return (*skipped, *explicit_faults, *alignment_faults)
 
 
-def counted(every: Iterable[Written]) -> dict[str, int]:
-    """How many sources came to each outcome, how many notes were put in, and how many parts of answers were not."""
+def count_outcomes(results: Iterable[CommentResult]) -> dict[str, int]:
+    """Counts the sources of each outcome, the inserted notes, and the parts of answers that were left out."""
     outcomes: Counter[str] = Counter()
     notes = left_out = 0
-    for one in every:
-        outcomes[one.outcome] += 1
-        notes, left_out = notes + len(one.notes), left_out + one.left_out
+    for result in results:
+        outcomes[result.outcome] += 1
+        notes, left_out = notes + len(result.notes), left_out + result.left_out
     return {**{name: outcomes[name] for name in OUTCOMES}, "notes": notes, "left_out": left_out}

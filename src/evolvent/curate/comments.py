@@ -1,10 +1,12 @@
-"""Comments put into code so that the code stays what it was.
+"""Insertion of comments into code that leaves the code unchanged.
 
-A model proposes (line, text); the program writes the line. So equality is guaranteed by construction, and verified all
-the same: the tokens of code must be equal before and after, in Python the syntax tree too. Nothing is repaired: a note
-that could mean anything to a machine is refused, and a source that would change is kept as it was.
+A model proposes (line, text), and the program writes the line, so equality holds by construction. It is
+verified as well: the code tokens must be equal before and after, in Python also the syntax tree. Nothing is
+repaired: a note that could have a meaning to a program is refused, and a source that would change is returned
+unchanged.
 
-Song et al., "Code Needs Comments" (arXiv 2402.13013), give the loop; place, refusals and proof are this library's.
+Song et al., "Code Needs Comments" (arXiv 2402.13013), describe the loop; placement, refusals and verification
+are this library's.
 """
 
 from __future__ import annotations
@@ -16,28 +18,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from evolvent.curate.languages import language_named
-from evolvent.curate.syntax import Reading, read
+from evolvent.curate.languages import get_language
+from evolvent.curate.syntax import ParsedSource, parse_source
 from evolvent.errors import SampleInvalid
 
 __all__ = [
     "DIRECTIVE",
-    "Commented",
+    "CommentedSource",
     "Density",
     "Note",
     "Outcome",
-    "Refused",
+    "RefusedNote",
+    "add_all_comments",
+    "add_comments",
     "code_tokens",
-    "commented",
     "density",
-    "insert",
-    "open_lines",
-    "refusal",
-    "same_code",
+    "find_open_lines",
+    "find_refusal",
+    "is_same_code",
 ]
 
 Outcome = Literal["commented", "unchanged", "unparsable", "code_changed"]
-MOST_TEXT = 1_000  # characters of one note
+MAX_NOTE_CHARS = 1_000  # characters of one note
 
 # What tools read in comments. Searched for anywhere, since many of them do the same.
 DIRECTIVE = re.compile(
@@ -61,16 +63,16 @@ _CLOSING = re.compile(r"(?i)\*/|\?>|-->|<!--|</script")
 _ACTIVE_START = frozenset("!/#@+:=%[-*&|^<")
 # Line breaks, controls and invisible characters: some turn the direction of what is shown (CVE-2021-42574). The two
 # joiners are part of the spelling of several scripts and of emoji.
-_UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+_INVISIBLE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 _JOINERS = "\u200c\u200d"
 # PEP 263, and Ruby's magic comment; either counts in the first two lines only.
 _CODING = re.compile(r"[ \t\f]*#.*?coding[:=][ \t]*[-\w.]+")
-_CODED = frozenset({"python", "ruby"})
+_LANGUAGES_WITH_CODING_LINE = frozenset({"python", "ruby"})
 
 
 @dataclass(frozen=True, slots=True)
 class Density:
-    """How many characters of a source are comments, how many are docstrings, and how many there are."""
+    """Number of comment, docstring and total characters of a source."""
 
     comment_chars: int
     docstring_chars: int
@@ -78,12 +80,12 @@ class Density:
 
     @property
     def share(self) -> float:
-        """Comment characters over all characters; 0 for an empty source."""
+        """Returns comment characters over all characters; 0 for an empty source."""
         return self.comment_chars / self.chars if self.chars else 0.0
 
     @property
     def share_with_docstrings(self) -> float:
-        """The same with docstrings counted as comments."""
+        """Returns comment and docstring characters over all characters; 0 for an empty source."""
         return (self.comment_chars + self.docstring_chars) / self.chars if self.chars else 0.0
 
 
@@ -96,27 +98,27 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
-    """A note that was not put in, and why."""
+class RefusedNote:
+    """A note that was not inserted, and the reason."""
 
     note: Note
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Commented:
+class CommentedSource:
     """A source with its notes.
 
     Args:
-        source: with the notes; the original, character by character, unless `outcome` is "commented".
-        placed: the notes that are in it, in the order of the lines.
-        refused: those that are not.
+        source: The source with its notes; the unchanged original unless `outcome` is "commented".
+        placed: The notes that were inserted, in the order of the lines.
+        refused: The notes that were not.
         outcome: "unparsable" where the original does not parse, "code_changed" where verification failed.
     """
 
     source: str
     placed: tuple[Note, ...]
-    refused: tuple[Refused, ...]
+    refused: tuple[RefusedNote, ...]
     outcome: Outcome
 
 
@@ -129,7 +131,7 @@ def density(source: str, language: str) -> Density:
         SampleInvalid: where the source cannot be read. Where tree-sitter recovers from a mistake, the rest counts.
         ConfigError: for an unknown language. MissingExtra: where its packages are not installed.
     """
-    reading = read(source, language)
+    reading = parse_source(source, language)
     if reading.fault and not reading.tokens:
         raise SampleInvalid("a source that cannot be read", value=reading.fault, expected=f"code in {language}")
     comments = sum(end - start for start, end in reading.comments)
@@ -137,15 +139,17 @@ def density(source: str, language: str) -> Density:
 
 
 def code_tokens(source: str, language: str) -> tuple[tuple[str, str], ...]:
-    """(kind, text) of every token that is no comment (`evolvent.curate.syntax`). Raises as `density` does."""
-    reading = read(source, language)
+    """Returns (kind, text) of every code token, comments excluded (`evolvent.curate.syntax`). Raises as `density`
+    does.
+    """
+    reading = parse_source(source, language)
     if reading.fault and not reading.tokens:
         raise SampleInvalid("a source that cannot be read", value=reading.fault, expected=f"code in {language}")
     return reading.tokens
 
 
-def same_code(before: Reading, after: Reading) -> bool:
-    """Whether both parse and are the same code: equal tokens; in Python also equal trees, places apart."""
+def is_same_code(before: ParsedSource, after: ParsedSource) -> bool:
+    """Returns whether both sources parse and hold equal tokens, in Python also equal trees without positions."""
     if before.fault or after.fault or before.tokens != after.tokens:
         return False
     if before.tree is None or after.tree is None:
@@ -156,25 +160,29 @@ def same_code(before: Reading, after: Reading) -> bool:
         return False
 
 
-def refusal(text: str, language: str) -> str:
-    """Why this text may not become a comment; "" where it may.
+def find_refusal(text: str, language: str) -> str:
+    """Returns the reason why a text may not become a comment; "" where it may.
 
-    Refused are line breaks of any language, control and invisible characters, what ends a comment, a backslash or
-    trigraph at the end (C joins the next line to it), unicode escapes in Java (one may be a line break), backticks in
-    bash (its grammar counts them in comments), coding declarations, directives to tools, marks of generated code, and
-    text that starts like a special form of comment.
+    Refused are line breaks of any language, control and invisible characters, ends of comments, a backslash or trigraph
+    at the end (C joins the next line to it), unicode escapes in Java (they may be line breaks), backticks in bash (its
+    grammar counts them in comments), coding declarations, directives to tools, marks of generated code, and text that
+    starts like a special form of comment.
     """
     if not text or text != text.strip():
         return "empty or padded with blanks"
-    if len(text) > MOST_TEXT:
-        return f"longer than {MOST_TEXT} characters"
-    if any(unicodedata.category(one) in _UNSEEN and one not in _JOINERS for one in text if not one.isprintable()):
+    if len(text) > MAX_NOTE_CHARS:
+        return f"longer than {MAX_NOTE_CHARS} characters"
+    if any(
+        unicodedata.category(character) in _INVISIBLE_CATEGORIES and character not in _JOINERS
+        for character in text
+        if not character.isprintable()
+    ):
         return "a line break, control or invisible character"
     if _CLOSING.search(text):
         return "the mark of a block's end"
     if text.endswith(("\\", "??/")):
         return "a backslash at the end"
-    for part in language_named(language).unfit:
+    for part in get_language(language).unfit:
         if part in text:
             return f"{part}, which a comment in {language} may not hold"
     if text[0] in _ACTIVE_START:
@@ -182,59 +190,63 @@ def refusal(text: str, language: str) -> str:
     return "a directive to a tool" if DIRECTIVE.search(text) else ""
 
 
-def _lines(source: str) -> list[str]:
-    """The lines with their ends. Only a line feed ends one (the reader refuses bare carriage returns)."""
+def _split_lines(source: str) -> list[str]:
+    """Splits a source into lines with their ends. Only a line feed ends a line; the reader refuses bare carriage
+    returns.
+    """
     lines = [line + "\n" for line in source.split("\n")]
     lines[-1] = lines[-1][:-1]
     return lines if lines[-1] else lines[:-1]
 
 
-def _closed_lines(source: str, reading: Reading, language: str) -> dict[int, str]:
-    """Line number -> why no note may stand above that line."""
-    lines, why, start = _lines(source), dict[int, str](), 0
+def _find_closed_lines(source: str, reading: ParsedSource, language: str) -> dict[int, str]:
+    """Maps the numbers of lines above which no note may stand to the reason."""
+    lines, reasons, start = _split_lines(source), dict[int, str](), 0
     spans = sorted({*reading.closed, *(d for d in reading.docstrings if "\n" in source[d.start : d.end])})
-    at = reach = 0  # spans[:at] begin before this line; the farthest of them ends at `reach`
+    span_index = covered_until = 0  # spans[:at] begin before this line; the farthest of them ends at `reach`
     bom = source.startswith("\ufeff")
     for number, line in enumerate(lines, 1):
         boundary = start + (bom and number == 1)
-        while at < len(spans) and spans[at].start < boundary:
-            reach = max(reach, spans[at].end)
-            at += 1
-        if boundary < reach:
-            why[number] = "inside a string, comment or other text that is no code"
+        while span_index < len(spans) and spans[span_index].start < boundary:
+            covered_until = max(covered_until, spans[span_index].end)
+            span_index += 1
+        if boundary < covered_until:
+            reasons[number] = "inside a string, comment or other text that is no code"
         elif not line.strip():
-            why[number] = "above a blank line"
+            reasons[number] = "above a blank line"
         elif number > 1 and lines[number - 2].rstrip().endswith(("\\", "??/")):
-            why[number] = "inside a continued line"
+            reasons[number] = "inside a continued line"
         start += len(line)
-    top = source.removeprefix("\ufeff")
-    first = int(top.startswith("#!") and not top.startswith("#!["))  # `#![...]` is Rust's
-    if language in _CODED:
-        first = max([first, *(n for n, line in enumerate(lines[:2], 1) if _CODING.match(line.lstrip("\ufeff")))])
-    return why | dict.fromkeys(range(1, first + 1), "above a shebang or coding line")
+    text = source.removeprefix("\ufeff")
+    num_header_lines = int(text.startswith("#!") and not text.startswith("#!["))  # `#![...]` is Rust's
+    if language in _LANGUAGES_WITH_CODING_LINE:
+        num_header_lines = max(
+            [num_header_lines, *(n for n, line in enumerate(lines[:2], 1) if _CODING.match(line.lstrip("\ufeff")))]
+        )
+    return reasons | dict.fromkeys(range(1, num_header_lines + 1), "above a shebang or coding line")
 
 
-def open_lines(source: str, language: str) -> tuple[int, ...]:
-    """The numbers (from 1) of the lines above which a note may stand, none where the source does not parse.
+def find_open_lines(source: str, language: str) -> tuple[int, ...]:
+    """Returns the numbers (from 1) of the lines above which a note may stand; none where the source does not parse.
 
     Raises:
         ConfigError: for an unknown language. MissingExtra: where its packages are not installed.
     """
-    reading = read(source, language)
+    reading = parse_source(source, language)
     if reading.fault:
         return ()
-    closed = _closed_lines(source, reading, language_named(language).name)
-    return tuple(number for number in range(1, len(_lines(source)) + 1) if number not in closed)
+    closed = _find_closed_lines(source, reading, get_language(language).name)
+    return tuple(number for number in range(1, len(_split_lines(source)) + 1) if number not in closed)
 
 
-def _reason(note: Note, lines: int, closed: dict[int, str], language: str) -> str:
-    if not 1 <= note.line <= lines:
-        return f"line {note.line} of a source with {lines}"
-    return closed.get(note.line, "") or refusal(note.text, language)
+def _find_reason(note: Note, num_lines: int, closed: dict[int, str], language: str) -> str:
+    if not 1 <= note.line <= num_lines:
+        return f"line {note.line} of a source with {num_lines}"
+    return closed.get(note.line, "") or find_refusal(note.text, language)
 
 
-def commented(source: str, notes: Sequence[Note], language: str) -> Commented:
-    """Puts every note that may stand where it wants to above its line, with that line's indentation and line end.
+def add_comments(source: str, notes: Sequence[Note], language: str) -> CommentedSource:
+    """Inserts every valid note above its line, with the indentation and line end of that line.
 
     Notes of one line keep their order. No bad note or source raises: notes are refused with a reason, and a source that
     does not parse, or whose code would not be equal afterwards, comes back as it was.
@@ -242,46 +254,48 @@ def commented(source: str, notes: Sequence[Note], language: str) -> Commented:
     Raises:
         ConfigError: for an unknown language. MissingExtra: where its packages are not installed.
     """
-    known = language_named(language)
-    before = read(source, language)
+    language_spec = get_language(language)
+    before = parse_source(source, language)
     if before.fault:
-        return Commented(source, (), tuple(Refused(note, before.fault) for note in notes), "unparsable")
-    lines = _lines(source)
-    closed = _closed_lines(source, before, known.name)
-    judged = [(note, _reason(note, len(lines), closed, language)) for note in sorted(notes, key=lambda n: n.line)]
-    placed = [note for note, reason in judged if not reason]
-    refused = tuple(Refused(note, reason) for note, reason in judged if reason)
+        return CommentedSource(source, (), tuple(RefusedNote(note, before.fault) for note in notes), "unparsable")
+    lines = _split_lines(source)
+    closed = _find_closed_lines(source, before, language_spec.name)
+    checked_notes = [
+        (note, _find_reason(note, len(lines), closed, language)) for note in sorted(notes, key=lambda n: n.line)
+    ]
+    placed = [note for note, reason in checked_notes if not reason]
+    refused = tuple(RefusedNote(note, reason) for note, reason in checked_notes if reason)
     if not placed:
-        return Commented(source, (), refused, "unchanged")
-    written = _written(lines, placed, known.mark)
-    if not same_code(before, read(written, language)):
-        changed = tuple(Refused(note, "the code would change") for note in placed)
-        return Commented(source, (), refused + changed, "code_changed")
-    return Commented(written, tuple(placed), refused, "commented")
+        return CommentedSource(source, (), refused, "unchanged")
+    commented_source = _insert_lines(lines, placed, language_spec.mark)
+    if not is_same_code(before, parse_source(commented_source, language)):
+        code_refusals = tuple(RefusedNote(note, "the code would change") for note in placed)
+        return CommentedSource(source, (), refused + code_refusals, "code_changed")
+    return CommentedSource(commented_source, tuple(placed), refused, "commented")
 
 
-def _written(lines: Sequence[str], notes: Sequence[Note], mark: str) -> str:
+def _insert_lines(lines: Sequence[str], notes: Sequence[Note], mark: str) -> str:
     bom = "\ufeff" if lines[0].startswith("\ufeff") else ""
     lines = [lines[0].removeprefix(bom), *lines[1:]]  # the byte order mark stays first
     above: dict[int, list[str]] = {}
     for note in notes:
         line = lines[note.line - 1]
-        like = line if line.endswith("\n") else lines[max(note.line - 2, 0)]  # a last line may have no end
-        end = "\r\n" if like.endswith("\r\n") else "\n"
+        template = line if line.endswith("\n") else lines[max(note.line - 2, 0)]  # a last line may have no end
+        end = "\r\n" if template.endswith("\r\n") else "\n"
         indentation = line[: len(line) - len(line.lstrip(" \t"))]
         above.setdefault(note.line, []).append(f"{indentation}{mark} {note.text}{end}")
     return bom + "".join(part for number, line in enumerate(lines, 1) for part in (*above.get(number, ()), line))
 
 
-def insert(source: str, notes: Sequence[Note], language: str) -> str:
-    """The source with all of the notes, or an error; `commented` takes what it can.
+def add_all_comments(source: str, notes: Sequence[Note], language: str) -> str:
+    """Inserts all notes into a source, or raises an error; `commented` inserts only the valid ones.
 
     Raises:
         SampleInvalid: where the source does not parse, a note is refused, or the code would change.
         ConfigError: for an unknown language. MissingExtra: where its packages are not installed.
     """
-    done = commented(source, notes, language)
-    if done.refused:
-        first = done.refused[0]
+    result = add_comments(source, notes, language)
+    if result.refused:
+        first = result.refused[0]
         raise SampleInvalid(f"a note above line {first.note.line} that is refused", value=first.reason)
-    return done.source
+    return result.source

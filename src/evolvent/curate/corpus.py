@@ -22,7 +22,7 @@ from evolvent.files import disk_errors, plain_json, write_atomic
 from evolvent.store.exchange import write_agenttraj
 from evolvent.trajectory import Task, Trajectory
 from evolvent.worlds.base import SPLITS, World
-from evolvent.worlds.panel import digest, numbered
+from evolvent.worlds.panel import digest, list_tasks
 
 __all__ = ["PARTS", "FileRow", "item_ids", "write_eval", "write_manifest", "write_part"]
 
@@ -37,7 +37,7 @@ PARTS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class FileRow:
-    """What the manifest says of a file: its place in the corpus, rows, environment steps, bytes and SHA-256."""
+    """Entry of a file in the manifest: path in the corpus, rows, environment steps, bytes and SHA-256."""
 
     path: str
     rows: int
@@ -47,12 +47,12 @@ class FileRow:
 
 
 def item_ids(world: World) -> dict[str, str]:
-    """Task id -> `WORLD_INDEX`, as AgentGym names tasks; the index is the place among all tasks of the world."""
-    return {task.id: f"{world.name}_{place}" for place, task in enumerate(numbered(world))}
+    """Maps task ids to `WORLD_INDEX`, as AgentGym names tasks; the index counts all tasks of the world."""
+    return {task.id: f"{world.name}_{index}" for index, task in enumerate(list_tasks(world))}
 
 
 def write_part(folder: Path, part: str, world: World, *, trajectories: Iterable[Trajectory]) -> FileRow:
-    """Write the demonstrations of a world, in the order of its tasks.
+    """Writes the demonstrations of a world, in the order of its tasks.
 
     Raises:
         SampleInvalid: an episode that did not succeed, or of a task that is not the world's: it is no demonstration.
@@ -72,11 +72,11 @@ def write_part(folder: Path, part: str, world: World, *, trajectories: Iterable[
     rows.sort(key=lambda one: int(one.meta["item_id"].rpartition("_")[2]))
     path = folder / part / f"{world.name}_train.json"
     write_agenttraj(rows, path, instructions=world.instructions)
-    return _row(folder, path, rows=len(rows), steps=steps)
+    return _file_row(folder, path, rows=len(rows), steps=steps)
 
 
 def write_eval(folder: Path, world: World, *, tasks: Sequence[Task]) -> FileRow:
-    """Write the tasks that a policy is measured on, with no episode: `conversations` is null."""
+    """Writes the tasks that a policy is evaluated on, without episodes: `conversations` is null."""
     names = item_ids(world)
     rows = [
         {"conversations": None, "item_id": names[task.id], "task": task.id, "tier": task.tier, "kind": task.kind}
@@ -84,38 +84,44 @@ def write_eval(folder: Path, world: World, *, tasks: Sequence[Task]) -> FileRow:
     ]
     path = folder / "eval" / f"{world.name}_test.json"
     write_atomic(path, "[\n" + ",\n".join(map(plain_json, rows)) + "\n]\n")
-    return _row(folder, path, rows=len(rows), steps=0)
+    return _file_row(folder, path, rows=len(rows), steps=0)
 
 
-def _row(folder: Path, path: Path, *, rows: int, steps: int) -> FileRow:
+def _file_row(folder: Path, path: Path, *, rows: int, steps: int) -> FileRow:
     with disk_errors(path):
         raw = path.read_bytes()
-    place = path.relative_to(folder).as_posix()
-    return FileRow(place, rows, steps, len(raw), hashlib.sha256(raw).hexdigest())
+    relative_path = path.relative_to(folder).as_posix()
+    return FileRow(relative_path, rows, steps, len(raw), hashlib.sha256(raw).hexdigest())
 
 
 def write_manifest(
     folder: Path, files: Sequence[FileRow], *, worlds: Sequence[World], settings: Mapping[str, Any]
 ) -> str:
-    """Write `manifest.json` and the card; returns the corpus' digest: SHA-256 over all files' hashes, 32 hex digits.
+    """Writes `manifest.json` and the card; returns the corpus digest: SHA-256 over all file hashes, 32 hex digits.
 
     Args:
         worlds: every world of the corpus, those told in other words too.
         settings: what was asked for (JSON values).
     """
     ordered = sorted(files, key=lambda row: row.path)
-    whole = hashlib.sha256("\n".join(f"{row.sha256} {row.path}" for row in ordered).encode()).hexdigest()[:32]
-    known = {world.name: _world(world) for world in sorted(worlds, key=lambda one: one.name)}
-    listed = {
+    corpus_digest = hashlib.sha256("\n".join(f"{row.sha256} {row.path}" for row in ordered).encode()).hexdigest()[:32]
+    world_entries = {world.name: _world_entry(world) for world in sorted(worlds, key=lambda one: one.name)}
+    file_entries = {
         row.path: {"rows": row.rows, "steps": row.steps, "bytes": row.bytes, "sha256": row.sha256} for row in ordered
     }
-    manifest = {"format": FORMAT, "digest": whole, "settings": dict(settings), "worlds": known, "files": listed}
+    manifest = {
+        "format": FORMAT,
+        "digest": corpus_digest,
+        "settings": dict(settings),
+        "worlds": world_entries,
+        "files": file_entries,
+    }
     write_atomic(folder / "manifest.json", plain_json(manifest) + "\n")
-    write_atomic(folder / "README.md", _card(ordered, whole))
-    return whole
+    write_atomic(folder / "README.md", _render_card(ordered, corpus_digest))
+    return corpus_digest
 
 
-def _world(world: World) -> dict[str, Any]:
+def _world_entry(world: World) -> dict[str, Any]:
     panels = {f"{split}/{tier}": world.tasks(split, tier) for split in SPLITS for tier in world.tiers}
     counts = {name: {"tasks": len(tasks), "digest": digest(tasks)} for name, tasks in panels.items()}
     return {
@@ -126,8 +132,8 @@ def _world(world: World) -> dict[str, Any]:
     }
 
 
-def _card(files: Sequence[FileRow], whole: str) -> str:
-    """The card: which files are which part, for people and for `datasets.load_dataset(FOLDER, PART)`."""
+def _render_card(files: Sequence[FileRow], corpus_digest: str) -> str:
+    """Renders the card that assigns files to parts, for people and for `datasets.load_dataset(FOLDER, PART)`."""
     parts = [part for part in PARTS if any(row.path.startswith(f"{part}/") for row in files)]
     head = ["---", "configs:"]
     for part in parts:
@@ -139,16 +145,16 @@ def _card(files: Sequence[FileRow], whole: str) -> str:
         "",
         "# Trajectories of experts in the worlds of evolvent",
         "",
-        f"Digest {whole}. Every world's tasks are split by a hash of their canonical form; test tasks are in no "
-        "training file. `item_id` is the world and the place of the task among all its tasks.",
+        f"Digest {corpus_digest}. Every world's tasks are split by a hash of their canonical form; test tasks are in "
+        "no training file. `item_id` is the world and the place of the task among all its tasks.",
         "",
         "| part | what | worlds | rows | steps |",
         "|---|---|---|---|---|",
     ]
     for part in parts:
-        own = [row for row in files if row.path.startswith(f"{part}/")]
-        rows, steps = sum(row.rows for row in own), sum(row.steps for row in own)
-        lines.append(f"| {part} | {PARTS[part]} | {len(own)} | {rows:,} | {steps:,} |")
+        part_files = [row for row in files if row.path.startswith(f"{part}/")]
+        rows, steps = sum(row.rows for row in part_files), sum(row.steps for row in part_files)
+        lines.append(f"| {part} | {PARTS[part]} | {len(part_files)} | {rows:,} | {steps:,} |")
     lines += [
         "",
         "    from datasets import load_dataset",

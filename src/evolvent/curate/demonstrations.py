@@ -1,4 +1,4 @@
-"""Rows of data as demonstrations of a policy: what is read, and what of it is learned.
+"""Rows of data as demonstrations for a policy.
 
 {"messages": [...]}  {"prompt", "completion"}     conversations: the replies are learned
 {"question", "answer"}  {"problem", "solution"}   the layouts of GSM8K and MATH, as a prompt and its completion
@@ -15,20 +15,22 @@ from evolvent.curate.shards import Row
 from evolvent.errors import SampleInvalid
 
 if TYPE_CHECKING:
-    from evolvent.learn.token_sequences import Parts
-    from evolvent.learn.windows import Intake, TooLong
+    from evolvent.learn.token_sequences import TokenSequence
+    from evolvent.learn.windows import Intake, Overlong
     from evolvent.models.policy import Policy
     from evolvent.models.toolprompt import ToolPrompt
 
-__all__ = ["alone", "demonstration", "demonstrations", "prompt_for"]
+__all__ = ["answer_only", "build_demonstration", "build_demonstrations", "prompt_for"]
 
 _PAIRS = (("question", "answer"), ("problem", "solution"), ("instruction", "output"))
 _FORMS = "messages, prompt and completion, question and answer, problem and solution, query with tools, or text"
 
 
 def prompt_for(policy: Policy) -> ToolPrompt:
-    """How tools are shown to a policy: by its own chat template where that shows them, else as small models read them
-    (`Compact`, over whole words), else in Hammer's four blocks.
+    """Returns the tool prompt of a policy.
+
+    It is the policy's chat template where the template shows tools, else the form for small models over whole words
+    (`Compact`), else Hammer's four blocks.
     """
     from evolvent.errors import ConfigError
     from evolvent.models.toolchat import ChatTools
@@ -42,58 +44,61 @@ def prompt_for(policy: Policy) -> ToolPrompt:
         return FourBlocks()
 
 
-def demonstration(
+def build_demonstration(
     row: Row,
     policy: Policy,
     *,
     name: str,
     prompt: ToolPrompt | None = None,
-    too_long: TooLong = "refuse",
+    too_long: Overlong = "refuse",
     context: int | None = None,
-) -> Parts:
-    """A row as one sequence of the policy's tokens, learning weights on what is to be learned.
+) -> TokenSequence:
+    """Builds one sequence of the policy's tokens from a row, with learning weights on the tokens to be learned.
 
     Args:
-        name: of the sequence. prompt: how tools are shown; None: as `prompt_for` says.
-        too_long: what becomes of a row beyond the context: refused, or cut at its end.
-        context: longest sequence in tokens; None: the policy's.
+        row: The row.
+        policy: The policy whose tokenizer and dialect are used.
+        name: Name of the sequence.
+        prompt: Tool prompt; None: that of `prompt_for`.
+        too_long: Whether a row longer than the context is refused or truncated at its end.
+        context: Maximum tokens of a sequence; None: the policy's context.
     Raises:
-        SampleInvalid: a row of no known form, too long, or without anything to learn. VocabularyMismatch: a word that
+        SampleInvalid: a row of an unknown form, too long, or without anything to learn. VocabularyMismatch: a word that
             the policy does not know.
     """
-    from evolvent.learn.rows import Reading, conversation, document_encoder
-    from evolvent.learn.taught import taught
-    from evolvent.learn.windows import fitted, text_parts
+    from evolvent.learn.rows import ReadingConfig, conversation_sequence, document_encoder
+    from evolvent.learn.taught import build_demonstration
+    from evolvent.learn.windows import fit_to_context, text_sequence
     from evolvent.messages import Message
 
-    longest = Reading(context=context).tokens(policy)
+    max_length = ReadingConfig(context=context).max_tokens(policy)
     if {"tools", "answers"} <= set(row):
-        from evolvent.curate.irrelevance import read_row
+        from evolvent.curate.irrelevance import row_to_sample
 
-        made = (prompt or prompt_for(policy)).tokens(read_row(row), policy.dialect)
-        part = taught(name, made.prompt, made.target)
-    elif (said := _said(row)) is not None:
-        part = conversation(name, [Message.of_openai(one) for one in said], policy.dialect)
+        tool_tokens = (prompt or prompt_for(policy)).tokens(row_to_sample(row), policy.dialect)
+        sequence = build_demonstration(name, tool_tokens.prompt, tool_tokens.target)
+    elif (messages := _read_messages(row)) is not None:
+        sequence = conversation_sequence(name, [Message.of_openai(message) for message in messages], policy.dialect)
     elif isinstance(row.get("text"), str):
-        part = text_parts(name, document_encoder(policy.tokenizer)(row["text"]))
+        sequence = text_sequence(name, document_encoder(policy.tokenizer)(row["text"]))
     else:
         raise SampleInvalid("a row of another form", value=sorted(map(str, row)), expected=_FORMS)
-    return fitted(part, longest, too_long=too_long)[0]
+    return fit_to_context(sequence, max_length, overlong=too_long)[0]
 
 
-def _said(row: Row) -> list[Mapping[str, Any]] | None:
-    """The messages of a row; None where it is no conversation."""
+def _read_messages(row: Row) -> list[Mapping[str, Any]] | None:
+    """Returns the messages of a row; None where it is not a conversation."""
     if isinstance(row.get("messages"), list):
         return list(row["messages"])
     if "prompt" in row and "completion" in row:
-        return [*_side(row["prompt"], "user"), *_side(row["completion"], "assistant")]
-    for asked, answered in _PAIRS:
-        if isinstance(row.get(asked), str) and isinstance(row.get(answered), str):
-            return [*_side(row[asked], "user"), *_side(row[answered], "assistant")]
+        return [*_to_messages(row["prompt"], "user"), *_to_messages(row["completion"], "assistant")]
+    for prompt_field, reply_field in _PAIRS:
+        if isinstance(row.get(prompt_field), str) and isinstance(row.get(reply_field), str):
+            return [*_to_messages(row[prompt_field], "user"), *_to_messages(row[reply_field], "assistant")]
     return None
 
 
-def _side(value: Any, role: str) -> list[Mapping[str, Any]]:
+def _to_messages(value: Any, role: str) -> list[Mapping[str, Any]]:
     if isinstance(value, list) and value:
         return value
     if not isinstance(value, str) or not value.strip():
@@ -101,43 +106,50 @@ def _side(value: Any, role: str) -> list[Mapping[str, Any]]:
     return [{"role": role, "content": value}]
 
 
-def demonstrations(
+def build_demonstrations(
     rows: Iterable[Row],
     policy: Policy,
     *,
-    too_long: TooLong = "refuse",
+    too_long: Overlong = "refuse",
     context: int | None = None,
     intake: Intake | None = None,
-) -> Iterator[Parts]:
-    """The demonstrations of rows, lazily, named by their places; those that make none are counted and left out."""
+) -> Iterator[TokenSequence]:
+    """Yields the demonstrations of rows lazily, named by row number; rows without a demonstration are counted as
+    refused.
+    """
     from evolvent.errors import VocabularyMismatch
     from evolvent.learn.windows import Intake
 
     tally, prompt = Intake() if intake is None else intake, prompt_for(policy)
-    for place, row in enumerate(rows):
+    for index, row in enumerate(rows):
         tally.rows += 1
         try:
-            yield demonstration(row, policy, name=f"row-{place}", prompt=prompt, too_long=too_long, context=context)
+            yield build_demonstration(
+                row, policy, name=f"row-{index}", prompt=prompt, too_long=too_long, context=context
+            )
         except (SampleInvalid, VocabularyMismatch) as error:
-            tally.refuse(f"row {place}", error)
+            tally.refuse(f"row {index}", error)
         else:
             tally.parts += 1
 
 
-def alone(part: Parts, policy: Policy) -> Parts:
-    """The answer of a demonstration without its prompt, as a reply to nothing: what `ifd_scores` divides by.
+def answer_only(sequence: TokenSequence, policy: Policy) -> TokenSequence:
+    """Returns the answer of a demonstration without its prompt, as a reply to an empty prompt: the divisor of
+    `ifd_scores`.
 
     Raises:
         SampleInvalid: no answer in one piece, or nothing before it.
     """
     import numpy as np
 
-    from evolvent.curate.difficulty import answer_places
-    from evolvent.learn.taught import taught
+    from evolvent.curate.difficulty import answer_positions
+    from evolvent.learn.taught import build_demonstration
 
-    places = answer_places(part)
-    if places[0] <= 1 or np.any(np.diff(places) != 1):
+    positions = answer_positions(sequence)
+    if positions[0] <= 1 or np.any(np.diff(positions) != 1):
         raise SampleInvalid(
-            "no single answer after a prompt", value=f"{len(places)} tokens", expected="a prompt and one reply"
+            "no single answer after a prompt", value=f"{len(positions)} tokens", expected="a prompt and one reply"
         )
-    return taught(f"{part.trajectory}/alone", policy.dialect.open("", ""), part.ids[places].tolist())
+    return build_demonstration(
+        f"{sequence.trajectory}/alone", policy.dialect.open("", ""), sequence.ids[positions].tolist()
+    )

@@ -1,7 +1,7 @@
-"""Difficulty, judged by the policy that is to learn: how likely it finds an answer, whole or line by line.
+"""Difficulty of samples for the policy to be trained: the likelihood of an answer, whole or line by line.
 
-Scores are functions of log-probabilities that are handed in. `answer_logprobs` gets them from a policy by the forward
-that training itself uses, over the token ids that are trained on.
+Scores are functions of given log-probabilities. `answer_logprobs` computes these with the forward that training
+uses, over the token ids of training.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from evolvent.errors import BatchMismatch, NonFinite, NothingToLearn
 if TYPE_CHECKING:
     import torch
 
-    from evolvent.learn.token_sequences import Parts
+    from evolvent.learn.token_sequences import TokenSequence
     from evolvent.models.policy import Policy
 
-__all__ = ["answer_logprobs", "answer_places", "answer_spans", "by_lines", "line_spans", "mean_logprob_score"]
+__all__ = ["answer_logprobs", "answer_positions", "answer_spans", "line_spans", "mean_logprob_score", "split_by_lines"]
 
 _ROUNDING = 1e-3  # a log-probability in half precision may come out this much above 0
 
@@ -29,24 +29,24 @@ _ROUNDING = 1e-3  # a log-probability in half precision may come out this much a
 def mean_logprob_score(
     logprobs: Sequence[ArrayLike], *, spans: Sequence[ArrayLike] | None = None
 ) -> NDArray[np.float64]:
-    """How easy each answer is for a model, `[n]` in 0..1: the geometric mean of its tokens' probabilities.
+    """Computes how easy each answer is for a model, `[n]` in 0..1: the geometric mean of its token probabilities.
 
-    `s_i = exp((1 / T) sum_t log p(y_t | x, y_<t))` (P3, arXiv 2408.05541). With spans: that of each span, and their
-    mean, so that a long line weighs no more than a short one. Sums are of log-probabilities, in float64: a product of
-    probabilities would be 0 after some hundred tokens.
+    `s_i = exp((1 / T) sum_t log p(y_t | x, y_<t))` (P3, arXiv 2408.05541). With spans: the mean of the scores of
+    the spans, so that a long line weighs as much as a short one. Sums are of log-probabilities in float64: a
+    product of probabilities would underflow to 0 after some hundred tokens.
 
     Args:
-        logprobs: for every answer, those of its tokens `[T]`; -inf is a probability of 0.
-        spans: for every answer, the number of the span that each token belongs to `[T]`.
+        logprobs: For every answer `[T]`. Log-probabilities of its tokens; -inf is a probability of 0.
+        spans: For every answer `[T]`. Number of the span of each token.
     Raises:
-        NothingToLearn: an answer without tokens. BatchMismatch: spans of another length, or log-probabilities above 0.
-            NonFinite: NaN. All name the sample.
+        NothingToLearn: an answer without tokens. BatchMismatch: spans of another length, or log-probabilities above
+            0. NonFinite: NaN. All name the sample.
     """
     if spans is not None and len(spans) != len(logprobs):
         raise BatchMismatch("spans and log-probabilities differ in length", value=len(spans), expected=len(logprobs))
     scores = np.zeros(len(logprobs))
-    for sample, given in enumerate(logprobs):
-        values = _checked(np.asarray(given, np.float64), sample)
+    for sample, sample_logprobs in enumerate(logprobs):
+        values = _check_logprobs(np.asarray(sample_logprobs, np.float64), sample)
         if spans is None:
             scores[sample] = np.exp(values.mean())
             continue
@@ -57,12 +57,12 @@ def mean_logprob_score(
                 value=numbers.shape,
                 expected=values.shape,
             )
-        _, place = np.unique(numbers, return_inverse=True)
-        scores[sample] = np.exp(np.bincount(place, values) / np.bincount(place)).mean()
+        _, span_index = np.unique(numbers, return_inverse=True)
+        scores[sample] = np.exp(np.bincount(span_index, values) / np.bincount(span_index)).mean()
     return scores
 
 
-def _checked(values: NDArray[np.float64], sample: int) -> NDArray[np.float64]:
+def _check_logprobs(values: NDArray[np.float64], sample: int) -> NDArray[np.float64]:
     if values.ndim != 1 or not len(values):
         raise NothingToLearn(
             f"sample {sample} has no answer tokens", value=f"shape {values.shape}", expected="one number a token"
@@ -78,79 +78,91 @@ def _checked(values: NDArray[np.float64], sample: int) -> NDArray[np.float64]:
     return values
 
 
-def answer_places(part: Parts) -> NDArray[np.int64]:
-    """Where the answer's tokens are in a sequence: those with a learning weight, never position 0.
+def answer_positions(sequence: TokenSequence) -> NDArray[np.int64]:
+    """Returns the positions of the answer tokens in a sequence: those with a learning weight, never position 0.
 
     Raises:
         NothingToLearn: there is none; names the trajectory.
     """
-    places = 1 + np.flatnonzero(part.weight[1:])
-    if not len(places):
+    positions = 1 + np.flatnonzero(sequence.weight[1:])
+    if not len(positions):
         raise NothingToLearn(
-            f"trajectory {part.trajectory!r} has no answer tokens",
-            value=f"{len(part)} tokens",
+            f"trajectory {sequence.trajectory!r} has no answer tokens",
+            value=f"{len(sequence)} tokens",
             expected="a learning weight on some token after the first",
         )
-    return places
+    return positions
 
 
-def answer_spans(part: Parts) -> NDArray[np.int64]:
-    """The spans of an answer's tokens, `[A]`, numbered from 0 in the order in which they begin."""
-    _, first, place = np.unique(part.span[answer_places(part)], return_index=True, return_inverse=True)
+def answer_spans(sequence: TokenSequence) -> NDArray[np.int64]:
+    """Returns the span numbers of the answer tokens, `[A]`, counted from 0 in the order in which the spans begin."""
+    _, first, span_index = np.unique(sequence.span[answer_positions(sequence)], return_index=True, return_inverse=True)
     rank = np.empty(len(first), np.int64)
     rank[np.argsort(first)] = np.arange(len(first))
-    return rank[place]
+    return rank[span_index]
 
 
 def answer_logprobs(
-    policy: Policy, parts: Sequence[Parts], *, tokens: int | None = None, dtype: torch.dtype | None = None
+    policy: Policy,
+    sequences: Sequence[TokenSequence],
+    *,
+    max_tokens_per_forward: int | None = None,
+    dtype: torch.dtype | None = None,
 ) -> list[NDArray[np.float32]]:
-    """For every sequence the log-probabilities `[A]` of its answer's tokens, by training's own forward.
+    """Computes for every sequence the log-probabilities `[A]` of its answer tokens, with the forward of training.
 
     Args:
-        parts: sequences as they are trained on; their learning weights say which tokens are the answer's.
-        tokens: most tokens of a forward. dtype: see `learn.look.look`.
+        policy: The policy.
+        sequences: Sequences; their learning weights mark the answer tokens.
+        max_tokens_per_forward: Maximum tokens of a forward.
+        dtype: See `rl.scoring.look`.
     Raises:
         NothingToLearn: a sequence without answer tokens. DeviceMemory: a forward does not fit.
     """
     import torch
 
-    from evolvent.rl.scoring import look
+    from evolvent.rl.scoring import score_sequences
 
-    places = [answer_places(part) for part in parts]
-    found = look(policy, parts, tokens=tokens, dtype=torch.float32 if dtype is None else dtype)
-    return [columns["logprobs"][place] for columns, place in zip(found, places, strict=True)]
+    positions_by_sequence = [answer_positions(sequence) for sequence in sequences]
+    scores = score_sequences(
+        policy,
+        sequences,
+        max_tokens_per_forward=max_tokens_per_forward,
+        dtype=torch.float32 if dtype is None else dtype,
+    )
+    return [columns["logprobs"][positions] for columns, positions in zip(scores, positions_by_sequence, strict=True)]
 
 
-def line_spans(pieces: Sequence[str]) -> NDArray[np.int64]:
-    """The line that each token of a text belongs to, `[T]` from 0, from the text of each token.
+def line_spans(token_texts: Sequence[str]) -> NDArray[np.int64]:
+    """Computes the line of each token of a text, `[T]` from 0, from the texts of the tokens.
 
-    Lines are what runs of line breaks part. A token that holds a break ends its line, also where text follows the
-    break inside the token; tokens that hold nothing but breaks belong to the line before them.
+    Runs of line breaks separate lines. A token that holds a break ends its line, also where text follows the break
+    inside the token; tokens that hold only breaks belong to the line before them.
     """
-    lines, line, ended = np.zeros(len(pieces), np.int64), 0, False
-    for place, piece in enumerate(pieces):
-        if ended and piece.strip("\r\n"):
-            line, ended = line + 1, False
-        lines[place] = line
-        ended = ended or "\n" in piece or "\r" in piece
+    lines, line, is_line_ended = np.zeros(len(token_texts), np.int64), 0, False
+    for position, token_text in enumerate(token_texts):
+        if is_line_ended and token_text.strip("\r\n"):
+            line, is_line_ended = line + 1, False
+        lines[position] = line
+        is_line_ended = is_line_ended or "\n" in token_text or "\r" in token_text
     return lines
 
 
-def by_lines(part: Parts, decode: Callable[[int], str]) -> Parts:
-    """The sequence with lines for spans: every line of its answer is one, numbered through the whole sequence.
+def split_by_lines(sequence: TokenSequence, decode: Callable[[int], str]) -> TokenSequence:
+    """Returns the sequence with the lines of its answer as spans, numbered through the whole sequence.
 
-    Nothing is tokenised anew. Answers that are not next to each other (turns) share no line.
+    Nothing is tokenized again. Answers that are not adjacent (turns) share no line.
 
     Args:
-        decode: the text of one token id.
+        part: The sequence.
+        decode: Returns the text of one token id.
     Raises:
         NothingToLearn: a sequence without answer tokens.
     """
-    places = answer_places(part)
-    span, before = np.full(len(part), -1, np.int32), 0
-    for run in np.split(places, 1 + np.flatnonzero(np.diff(places) > 1)):
-        lines = line_spans([decode(int(part.ids[place])) for place in run])
-        span[run] = lines + before
-        before += int(lines[-1]) + 1
-    return replace(part, span=span)
+    positions = answer_positions(sequence)
+    spans, num_lines = np.full(len(sequence), -1, np.int32), 0
+    for run in np.split(positions, 1 + np.flatnonzero(np.diff(positions) > 1)):
+        lines = line_spans([decode(int(sequence.ids[position])) for position in run])
+        spans[run] = lines + num_lines
+        num_lines += int(lines[-1]) + 1
+    return replace(sequence, span=spans)

@@ -1,9 +1,10 @@
-"""Near-duplicates: texts that share most of their token runs, found by MinHash and kept once.
+"""Removal of near-duplicates: of texts that share most of their token runs, found by MinHash, one is kept.
 
-Exact copies are found by hash. For the rest MinHash with banded LSH (Broder 1997; Leskovec, Rajaraman and Ullman,
-Mining of Massive Datasets, ch. 3) proposes pairs, by rensa (extra `code`: one wheel, no dependencies); every proposal
-is then judged by the exact Jaccard similarity of the two sets, so nothing is dropped on an estimate. What may be missed
-is bounded by `bands`. Texts are taken in the order of their ids: the result depends on no order and no batch.
+Exact copies are found by hash. For the rest MinHash with banded LSH (Broder 1997; Leskovec, Rajaraman and
+Ullman, Mining of Massive Datasets, ch. 3) proposes pairs, by rensa (extra `code`: one wheel, no dependencies).
+Every proposal is then checked by the exact Jaccard similarity of the two sets, so nothing is dropped on an
+estimate. `count_bands` bounds the share of missed pairs. Texts are processed in the order of their ids: the
+result depends on no order and no batch.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 
 from evolvent.errors import ConfigError, MissingExtra, Problem
 
-__all__ = ["Dropped", "Duplicates", "bands", "near_duplicates"]
+__all__ = ["Deduplication", "DroppedText", "count_bands", "find_near_duplicates"]
 
 RECALL = 0.999  # of the pairs exactly at the threshold; more alike ones are found more surely
 BATCH = 1_024  # texts whose hashes are made at once
@@ -29,24 +30,24 @@ Shingles = NDArray[np.uint64]
 
 
 @dataclass(frozen=True, slots=True)
-class Dropped:
-    """A text that was dropped, the kept one that it repeats, and how alike they are (1: their tokens are equal)."""
+class DroppedText:
+    """A dropped text, the kept text that it repeats, and their similarity (1: their tokens are equal)."""
 
     id: str
-    of: str
+    kept_id: str
     similarity: float
 
 
 @dataclass(frozen=True, slots=True)
-class Duplicates:
-    """The ids that stay, in order, and those that go, with the reason."""
+class Deduplication:
+    """The ids that are kept, in order, and the dropped texts."""
 
-    kept: tuple[str, ...]
-    dropped: tuple[Dropped, ...]
+    kept_ids: tuple[str, ...]
+    dropped: tuple[DroppedText, ...]
 
 
-def bands(threshold: float, *, permutations: int = 256, recall: float = RECALL) -> int:
-    """The fewest bands with which a pair of that similarity is proposed with probability `recall`.
+def count_bands(threshold: float, *, permutations: int = 256, recall: float = RECALL) -> int:
+    """Computes the fewest bands with which a pair at the threshold is proposed with probability `recall`.
 
     With b bands of r = permutations / b rows it is proposed with probability 1 - (1 - s^r)^b.
 
@@ -63,10 +64,10 @@ def bands(threshold: float, *, permutations: int = 256, recall: float = RECALL) 
     return permutations
 
 
-def near_duplicates(
+def find_near_duplicates(
     texts: Mapping[str, str], *, threshold: float = 0.7, run: int = 5, permutations: int = 256, seed: int = 0
-) -> Duplicates:
-    """Keeps each text unless a kept one, earlier in the order of ids, is at least `threshold` alike.
+) -> Deduplication:
+    """Keeps each text unless a kept text, earlier in the order of ids, has at least the similarity `threshold`.
 
     Args:
         texts: id -> text.
@@ -78,62 +79,62 @@ def near_duplicates(
     Raises:
         ConfigError: for settings that mean nothing. MissingExtra: without the extra `code`.
     """
-    count = bands(threshold, permutations=permutations)
+    count = count_bands(threshold, permutations=permutations)
     if run < 1:
         raise ConfigError([Problem("run", f"{run} tokens are no run", "at least 1")])
-    rensa = _rensa()
+    rensa = _import_rensa()
     index = rensa.RMinHashLSH(threshold, permutations, count)
-    kept: list[str] = []
+    kept_ids: list[str] = []
     kept_shingles: list[Shingles] = []
     copies: dict[bytes, str] = {}
-    dropped: list[Dropped] = []
+    dropped: list[DroppedText] = []
     names = sorted(texts)
-    for at in range(0, len(names), BATCH):
-        fresh = []
-        for name in names[at : at + BATCH]:
+    for start in range(0, len(names), BATCH):
+        new_texts = []
+        for name in names[start : start + BATCH]:
             tokens = _TOKEN.findall(texts[name])
             digest = hashlib.sha256("\0".join(tokens).encode("utf-8", "surrogatepass")).digest()
             if digest in copies:
-                dropped.append(Dropped(name, copies[digest], 1.0))
+                dropped.append(DroppedText(name, copies[digest], 1.0))
             else:
                 copies[digest] = name
-                fresh.append((name, _runs(tokens, run)))
-        hashed = rensa.RMinHash.hash_token_sets([runs for _, runs in fresh])
-        for (name, runs), hashes in zip(fresh, hashed, strict=True):
+                new_texts.append((name, _join_runs(tokens, run)))
+        hashed = rensa.RMinHash.hash_token_sets([runs for _, runs in new_texts])
+        for (name, runs), hashes in zip(new_texts, hashed, strict=True):
             sketch = rensa.RMinHash(permutations, seed)
             sketch.update(runs)
-            own = np.unique(np.asarray(hashes, np.uint64))
-            near = ((_jaccard(own, kept_shingles[key]), -key) for key in index.query(sketch))
-            similarity, key = max(near, default=(0.0, 0))
+            text_shingles = np.unique(np.asarray(hashes, np.uint64))
+            candidates = ((_jaccard(text_shingles, kept_shingles[key]), -key) for key in index.query(sketch))
+            similarity, key = max(candidates, default=(0.0, 0))
             if similarity >= threshold:
-                dropped.append(Dropped(name, kept[-key], similarity))
+                dropped.append(DroppedText(name, kept_ids[-key], similarity))
             else:
-                index.insert(len(kept), sketch)
-                kept.append(name)
-                kept_shingles.append(own)
-    by_name = {one.id: one for one in dropped}
-    return Duplicates(tuple(kept), tuple(_resolved(by_name[name], by_name) for name in sorted(by_name)))
+                index.insert(len(kept_ids), sketch)
+                kept_ids.append(name)
+                kept_shingles.append(text_shingles)
+    by_name = {text.id: text for text in dropped}
+    return Deduplication(tuple(kept_ids), tuple(_resolve_chain(by_name[name], by_name) for name in sorted(by_name)))
 
 
-def _resolved(one: Dropped, dropped: Mapping[str, Dropped]) -> Dropped:
-    """The copy of a text that was itself dropped repeats what that one repeats."""
-    first = dropped.get(one.of)
-    return one if first is None else Dropped(one.id, first.of, first.similarity)
+def _resolve_chain(text: DroppedText, dropped: Mapping[str, DroppedText]) -> DroppedText:
+    """Replaces the reference to a dropped copy by the text that the copy itself repeats."""
+    first = dropped.get(text.kept_id)
+    return text if first is None else DroppedText(text.id, first.kept_id, first.similarity)
 
 
-def _rensa() -> Any:
+def _import_rensa() -> Any:
     try:
         return import_module("rensa")
     except ImportError as error:
         raise MissingExtra("code", "finding near-duplicates") from error
 
 
-def _runs(tokens: list[str], run: int) -> list[str]:
-    """Every run of that many tokens; U+001F, which is no token's, keeps their bounds apart."""
-    return ["\x1f".join(tokens[at : at + run]) for at in range(max(len(tokens) - run, 0) + 1)]
+def _join_runs(tokens: list[str], run: int) -> list[str]:
+    """Returns every run of `run` tokens; the separator U+001F occurs in no token."""
+    return ["\x1f".join(tokens[start : start + run]) for start in range(max(len(tokens) - run, 0) + 1)]
 
 
-def _jaccard(one: Shingles, other: Shingles) -> float:
-    """|intersection| / |union| of two sorted sets."""
-    common = len(np.intersect1d(one, other, assume_unique=True))
-    return common / (len(one) + len(other) - common)
+def _jaccard(shingles_a: Shingles, shingles_b: Shingles) -> float:
+    """Computes |intersection| / |union| of two sorted sets."""
+    common = len(np.intersect1d(shingles_a, shingles_b, assume_unique=True))
+    return common / (len(shingles_a) + len(shingles_b) - common)

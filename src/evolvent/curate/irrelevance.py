@@ -1,9 +1,10 @@
-"""Irrelevance augmentation (Hammer, arXiv 2410.04587): requests that no tool answers: the right ones are taken away.
+"""Irrelevance augmentation (Hammer, arXiv 2410.04587): requests whose gold tools are removed, so that no tool
+fits.
 
-A sample loses every tool that its answer calls, and the answer becomes to call nothing. That is only true where no tool
-that stays could do the same. It is verified: a tool that stays must not take the gold arguments, whatever its
-parameters are called, while its description is near that of the tool which was called. What several tools could do
-together, or what a measure of likeness does not see, is not found out this way.
+A sample loses every tool that its answer calls, and the new answer calls nothing. This is correct only where no
+remaining tool can answer the request. The check: a remaining tool must not accept the gold arguments, under any
+parameter names, while its description is near that of the called tool. The check does not detect answers by
+several tools together, nor likeness that the measure misses.
 """
 
 from __future__ import annotations
@@ -18,23 +19,23 @@ from typing import Any
 
 import numpy as np
 
-from evolvent.curate.similarity import accepts, similarity
+from evolvent.curate.similarity import accepts, measure_similarity
 from evolvent.errors import ConfigError, Problem, SampleInvalid
 from evolvent.files import disk_errors, write_atomic
 from evolvent.messages import Call, CallSample, Message, Tool
-from evolvent.schemas import json_schema, tool_of
+from evolvent.schemas import json_schema, parse_tool
 from evolvent.trajectory import canonical_json, sample_rng, sample_seed
 
 __all__ = [
     "LIMIT",
-    "Irrelevant",
+    "IrrelevanceMixture",
     "Near",
-    "answerable",
-    "card",
     "drop_gold",
-    "irrelevant",
-    "read_row",
-    "row_of",
+    "find_substitute",
+    "mix_irrelevant",
+    "render_irrelevance_card",
+    "row_to_sample",
+    "sample_to_row",
     "write_irrelevance",
 ]
 
@@ -43,61 +44,71 @@ LIMIT = 0.7
 """How near is too near, by `similarity`: of BFCL's distractors, which are all meant to be wrong, 2 % are nearer."""
 
 
-def answerable(
-    call: Call, gold: Tool, tools: Iterable[Tool], *, near: Near = similarity, limit: float = LIMIT
+def find_substitute(
+    call: Call, gold: Tool, tools: Iterable[Tool], *, near: Near = measure_similarity, limit: float = LIMIT
 ) -> Tool | None:
-    """The first of some tools that could stand in for the one of a call: near to it, and taking its arguments.
+    """Finds the first tool that could replace the gold tool of a call: near to it and accepting its arguments; or
+    None.
 
-    Arguments that only repeat a default of the gold tool need no parameter: without them the call is the same.
+    Arguments that only repeat a default of the gold tool need no parameter: the call means the same without them.
     """
-    told = Call(call.name, _needed(call, gold))
+    shortened_call = Call(call.name, _drop_defaults(call, gold))
     return next(
-        (tool for tool in tools if near(gold, tool) >= limit and (accepts(tool, call) or accepts(tool, told))), None
+        (
+            tool
+            for tool in tools
+            if near(gold, tool) >= limit and (accepts(tool, call) or accepts(tool, shortened_call))
+        ),
+        None,
     )
 
 
-def _needed(call: Call, gold: Tool) -> dict[str, Any]:
+def _drop_defaults(call: Call, gold: Tool) -> dict[str, Any]:
     schema = json_schema(gold.parameters)
-    known, required = schema["properties"], schema.get("required", ())
+    properties, required = schema["properties"], schema.get("required", ())
     return {
         name: value
         for name, value in call.arguments.items()
         if name in required
-        or not isinstance(known.get(name), Mapping)
-        or "default" not in known[name]
-        or known[name]["default"] != value
+        or not isinstance(properties.get(name), Mapping)
+        or "default" not in properties[name]
+        or properties[name]["default"] != value
     }
 
 
 def drop_gold(
     sample: CallSample,
     *,
-    near: Near = similarity,
+    near: Near = measure_similarity,
     limit: float = LIMIT,
     pool: Sequence[Tool] = (),
     rng: np.random.Generator | None = None,
 ) -> CallSample | None:
-    """The sample without the tools that its answer calls, and with nothing to call; its id gets `/irrelevant`.
+    """Returns the sample without the tools that its answer calls, and with nothing to call; its id gets
+    `/irrelevant`.
 
     Args:
-        near: likeness of two tools, 0 to 1.
-        limit: from where on two tools are near.
-        pool: tools of which some take the places of those that went, so that the number of tools tells nothing; the
-            same verification holds for them.
-        rng: draws from the pool, and in which place they come; None: in the pool's order, at the end.
+        sample: The sample.
+        near: Similarity of two tools, 0 to 1.
+        limit: Similarity from which two tools are near.
+        pool: Tools that replace removed ones, so that the number of tools reveals nothing; they must pass the same
+            check.
+        rng: Generator that draws tools from the pool and their positions; None: in the order of the pool, at the
+            end.
     Returns:
-        None where a tool that stays could answer, where no tool would be left, or where nothing was to be called.
+        The sample; None where a remaining tool could answer, where no tool would be left, or where nothing was
+            called.
     Raises:
-        SampleInvalid: a gold call of a tool that is not there, or a schema that is none.
+        SampleInvalid: a gold call of a missing tool, or an invalid schema.
     """
-    made = _dropped(sample, near=near, limit=limit, pool=pool, rng=rng)
-    return made if isinstance(made, CallSample) else None
+    result = _drop_gold_tools(sample, near=near, limit=limit, pool=pool, rng=rng)
+    return result if isinstance(result, CallSample) else None
 
 
-def _dropped(
+def _drop_gold_tools(
     sample: CallSample, *, near: Near, limit: float, pool: Sequence[Tool], rng: np.random.Generator | None
 ) -> CallSample | str:
-    """The sample without its gold tools, or why there is none: "no_calls", "answerable" or "no_tools"."""
+    """Returns the sample without its gold tools, or the reason against it: "no_calls", "answerable" or "no_tools"."""
     if not sample.calls:
         return "no_calls"
     by_name = {tool.name: tool for tool in sample.tools}
@@ -107,59 +118,68 @@ def _dropped(
             f"sample {sample.id!r}: a call of {missing[0]!r}, which is none of the tools", value=sorted(by_name)[:8]
         )
     gold = {call.name for call in sample.calls}
-    stays = [tool for tool in sample.tools if tool.name not in gold]
-    uses = [(call, by_name[call.name]) for call in sample.calls]
+    remaining_tools = [tool for tool in sample.tools if tool.name not in gold]
+    gold_calls = [(call, by_name[call.name]) for call in sample.calls]
     # One call that something else can make is enough: calling that much would be right, calling nothing would not.
-    if any(answerable(call, tool, stays, near=near, limit=limit) for call, tool in uses):
+    if any(find_substitute(call, tool, remaining_tools, near=near, limit=limit) for call, tool in gold_calls):
         return "answerable"
-    places = range(len(pool)) if rng is None else rng.permutation(len(pool))
-    for place in places:
-        if len(stays) >= len(sample.tools):
+    indices = range(len(pool)) if rng is None else rng.permutation(len(pool))
+    for index in indices:
+        if len(remaining_tools) >= len(sample.tools):
             break
-        other = pool[place]
-        known = other.name in by_name or any(other.name == tool.name for tool in stays)
-        if not known and not any(answerable(call, tool, [other], near=near, limit=limit) for call, tool in uses):
-            stays.insert(len(stays) if rng is None else int(rng.integers(len(stays) + 1)), other)
-    return CallSample(f"{sample.id}/irrelevant", sample.messages, tuple(stays)) if stays else "no_tools"
+        tool_from_pool = pool[index]
+        is_known = tool_from_pool.name in by_name or any(tool_from_pool.name == tool.name for tool in remaining_tools)
+        if not is_known and not any(
+            find_substitute(call, tool, [tool_from_pool], near=near, limit=limit) for call, tool in gold_calls
+        ):
+            remaining_tools.insert(
+                len(remaining_tools) if rng is None else int(rng.integers(len(remaining_tools) + 1)), tool_from_pool
+            )
+    return (
+        CallSample(f"{sample.id}/irrelevant", sample.messages, tuple(remaining_tools))
+        if remaining_tools
+        else "no_tools"
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class Irrelevant:
-    """What a mixture holds, and what was left out.
+class IrrelevanceMixture:
+    """Samples mixed with irrelevant copies, and counts of the samples without a copy.
 
     Args:
-        samples: the given ones in their order, each followed by its irrelevant copy where it has one.
-        made: how many copies there are.
-        wanted: how many were asked for.
-        left_out: why other samples have none: "no_calls", "answerable", "no_tools", "invalid", "copied before".
+        samples: The given samples in their order, each followed by its irrelevant copy where it has one.
+        made: Number of copies.
+        wanted: Number of copies that were requested.
+        left_out: Reason -> number of samples without a copy: "no_calls", "answerable", "no_tools", "invalid",
+            "copied before".
     """
 
     samples: tuple[CallSample, ...]
-    made: int
-    wanted: int
+    num_copies: int
+    num_requested: int
     left_out: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def share(self) -> float:
-        """The share of copies among all samples."""
-        return self.made / len(self.samples) if self.samples else 0.0
+        """Returns the share of copies among all samples."""
+        return self.num_copies / len(self.samples) if self.samples else 0.0
 
     @property
     def copies(self) -> tuple[CallSample, ...]:
-        """The irrelevant copies alone."""
+        """Returns the irrelevant copies alone."""
         return tuple([sample for sample in self.samples if sample.id.endswith("/irrelevant")])
 
 
-def irrelevant(
+def mix_irrelevant(
     samples: Sequence[CallSample],
     share: float,
     *,
     seed: int,
-    near: Near = similarity,
+    near: Near = measure_similarity,
     limit: float = LIMIT,
     pool: Sequence[Tool] = (),
-) -> Irrelevant:
-    """Samples, and irrelevant copies of some of them, so that copies are `share` of the whole (in the paper 1/9).
+) -> IrrelevanceMixture:
+    """Adds irrelevant copies to samples, so that copies are a share `share` of all samples (in the paper 1/9).
 
     Which samples get a copy depends on their ids and the seed, not on their order. Where too few can have one, fewer
     are made, and the counts say so.
@@ -175,33 +195,39 @@ def irrelevant(
         problems.append(Problem("samples", f"two of {len(samples)} have one id", "give each its own"))
     if problems:
         raise ConfigError(problems)
-    wanted = round(len(samples) * share / (1 - share))
+    num_requested = round(len(samples) * share / (1 - share))
     left_out: Counter[str] = Counter()
     copies: dict[str, CallSample] = {}
-    for sample in sorted(samples, key=lambda one: sample_seed(seed, "irrelevant", one.id)):
-        if len(copies) >= wanted:
+    for sample in sorted(samples, key=lambda sample_or_copy: sample_seed(seed, "irrelevant", sample_or_copy.id)):
+        if len(copies) >= num_requested:
             break
         if f"{sample.id}/irrelevant" in ids:
             left_out["copied before"] += 1
             continue
         rng = sample_rng(seed, "irrelevant tools", sample.id)
         try:
-            made = _dropped(sample, near=near, limit=limit, pool=pool, rng=rng)
+            result = _drop_gold_tools(sample, near=near, limit=limit, pool=pool, rng=rng)
         except SampleInvalid:
-            made = "invalid"
-        if isinstance(made, str):
-            left_out[made] += 1
+            result = "invalid"
+        if isinstance(result, str):
+            left_out[result] += 1
         else:
-            copies[sample.id] = made
-    mixed = [one for sample in samples for one in (sample, copies.get(sample.id)) if one is not None]
-    return Irrelevant(tuple(mixed), len(copies), wanted, dict(left_out))
+            copies[sample.id] = result
+    mixed = [
+        sample_or_copy
+        for sample in samples
+        for sample_or_copy in (sample, copies.get(sample.id))
+        if sample_or_copy is not None
+    ]
+    return IrrelevanceMixture(tuple(mixed), len(copies), num_requested, dict(left_out))
 
 
 # ---------------------------------------------------------------------------------------------------- a data set
 
 
-def row_of(sample: CallSample) -> dict[str, str]:
-    """A sample as a row of texts, as xLAM and Hammer write them: `id`, `query`, `tools`, `answers`, and all `messages`.
+def sample_to_row(sample: CallSample) -> dict[str, str]:
+    """Converts a sample to a row of texts in the form of xLAM and Hammer: `id`, `query`, `tools`, `answers`,
+    `messages`.
 
     Structures are JSON text: tools have schemas of different shapes, which a table has no type for.
 
@@ -224,18 +250,18 @@ def _tool_row(tool: Tool) -> dict[str, Any]:
     return {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
 
 
-def read_row(row: Mapping[str, Any]) -> CallSample:
-    """The sample of a row; also of one of xLAM's or Hammer's, which has no `messages`, and whose id may be a number.
+def row_to_sample(row: Mapping[str, Any]) -> CallSample:
+    """Converts a row to a sample, also rows of xLAM or Hammer without `messages`, whose id may be a number.
 
     Raises:
         SampleInvalid: a row of another form.
     """
     try:
         tools, answers = json.loads(row["tools"]), json.loads(row["answers"])
-        messages = [Message.of_openai(one) for one in json.loads(row["messages"])] if "messages" in row else []
-        calls = tuple([Call(str(one["name"]), dict(one["arguments"])) for one in answers])
-        found = tuple(messages) or (Message("user", str(row["query"])),)
-        return CallSample(str(row["id"]), found, tuple([tool_of(one) for one in tools]), calls)
+        messages = [Message.of_openai(entry) for entry in json.loads(row["messages"])] if "messages" in row else []
+        calls = tuple([Call(str(entry["name"]), dict(entry["arguments"])) for entry in answers])
+        messages_or_query = tuple(messages) or (Message("user", str(row["query"])),)
+        return CallSample(str(row["id"]), messages_or_query, tuple([parse_tool(entry) for entry in tools]), calls)
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise SampleInvalid(
             "a row that is no sample of function calls", value=str(error), expected="id, query, tools, answers"
@@ -248,35 +274,41 @@ def write_irrelevance(
     *,
     licence: str,
     source: str,
-    report: Irrelevant | None = None,
+    report: IrrelevanceMixture | None = None,
     name: str = "irrelevance",
 ) -> dict[str, str]:
-    """Write samples as a data set, `data/train.jsonl`, with its card, `README.md`; `datasets.load_dataset` reads it.
+    """Writes samples as a data set, `data/train.jsonl`, with its card, `README.md`; `datasets.load_dataset` reads
+    it.
 
     The same samples give the same bytes.
 
     Args:
-        licence: SPDX name of the licence of the samples (that of the data they were made of).
-        source: what they were made of, a sentence for the card.
-        report: of `irrelevant`, for the counts of what was left out.
+        folder: Folder of the data set.
+        samples: The samples.
+        licence: SPDX name of the license of the source data.
+        source: Origin of the samples, a sentence for the card.
+        report: Result of `mix_irrelevant`, for the counts of samples without a copy.
+        name: Title of the card.
     Returns:
         SHA-256 by file.
     Raises:
-        ConfigError: no licence, no source, or no samples. StoreUnavailable, NoSpace: the folder cannot be written.
+        ConfigError: no license, no source, or no samples. StoreUnavailable, NoSpace: the folder cannot be written.
     """
     problems = [
-        Problem(where, f"{value!r}", "say what it is")
-        for where, value in (("licence", licence), ("source", source))
+        Problem(name_of_text, f"{value!r}", "say what it is")
+        for name_of_text, value in (("licence", licence), ("source", source))
         if not value.strip() or "\n" in value
     ]
     if not samples:
         problems.append(Problem("samples", f"{len(samples)} samples", "a data set has some"))
     if problems:
         raise ConfigError(problems)
-    rows = "".join(json.dumps(row_of(sample), ensure_ascii=True) + "\n" for sample in samples)
+    rows = "".join(json.dumps(sample_to_row(sample), ensure_ascii=True) + "\n" for sample in samples)
     files = {"data/train.jsonl": rows}
     digests = {path: hashlib.sha256(text.encode()).hexdigest() for path, text in files.items()}
-    files["README.md"] = card(samples, licence=licence, source=source, report=report, name=name, digests=digests)
+    files["README.md"] = render_irrelevance_card(
+        samples, licence=licence, source=source, report=report, name=name, digests=digests
+    )
     for path, text in files.items():
         with disk_errors(folder):
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -284,17 +316,17 @@ def write_irrelevance(
     return {path: hashlib.sha256(text.encode()).hexdigest() for path, text in files.items()}
 
 
-def card(
+def render_irrelevance_card(
     samples: Sequence[CallSample],
     *,
     licence: str,
     source: str,
-    report: Irrelevant | None = None,
+    report: IrrelevanceMixture | None = None,
     name: str = "irrelevance",
     digests: Mapping[str, str],
 ) -> str:
-    """The card of such a data set: front matter that Hugging Face's tools read, counts, hashes, and how it was made."""
-    abstain = sum(not sample.calls for sample in samples)
+    """Renders the card of an irrelevance data set: front matter for Hugging Face tools, counts, hashes and method."""
+    num_without_calls = sum(not sample.calls for sample in samples)
     tools = len({canonical_json(_tool_row(tool)) for sample in samples for tool in sample.tools})
     front = {
         "license": licence,
@@ -305,13 +337,13 @@ def card(
     }
     counts = [
         ("samples", len(samples)),
-        ("samples to which no tool fits", abstain),
+        ("samples to which no tool fits", num_without_calls),
         ("different tools", tools),
-        ("tools a sample, mean", f"{sum(len(one.tools) for one in samples) / len(samples):.2f}"),
+        ("tools a sample, mean", f"{sum(len(sample_tools.tools) for sample_tools in samples) / len(samples):.2f}"),
     ]
     if report is not None:
-        counts += [("copies asked for", report.wanted), ("copies made", report.made)]
-        counts += [(f"no copy: {why.replace('_', ' ')}", count) for why, count in sorted(report.left_out.items())]
+        counts += [("copies asked for", report.num_requested), ("copies made", report.num_copies)]
+        counts += [(f"no copy: {reason.replace('_', ' ')}", count) for reason, count in sorted(report.left_out.items())]
     return "\n".join(
         [
             "---",
@@ -333,7 +365,7 @@ def card(
             "",
             "| | |",
             "|---|---|",
-            *[f"| {what} | {count} |" for what, count in counts],
+            *[f"| {label} | {count} |" for label, count in counts],
             "",
             "| file | SHA-256 |",
             "|---|---|",

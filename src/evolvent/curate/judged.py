@@ -1,4 +1,4 @@
-"""What a policy says of rows: hidden states as features, and how easy, hard or instructive they are for it."""
+"""Measures by a policy: hidden states as features, and the easiness, difficulty or usefulness of rows."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from evolvent.curate.demonstrations import alone, demonstration, prompt_for
-from evolvent.curate.difficulty import answer_logprobs, answer_spans, by_lines, mean_logprob_score
+from evolvent.curate.demonstrations import answer_only, build_demonstration, prompt_for
+from evolvent.curate.difficulty import answer_logprobs, answer_spans, mean_logprob_score, split_by_lines
 from evolvent.curate.features import answer_features
 from evolvent.curate.selectors import ifd_scores, reducible_losses
 from evolvent.curate.shards import Row
-from evolvent.curate.subset import Measured, TextMeasure
+from evolvent.curate.subset import RowMeasurements, TextMeasure
 from evolvent.errors import ConfigError, NothingToLearn, Problem, SampleInvalid, VocabularyMismatch
 
 if TYPE_CHECKING:
-    from evolvent.learn.token_sequences import Parts
+    from evolvent.learn.token_sequences import TokenSequence
     from evolvent.models.policy import Policy
 
 __all__ = ["QUALITIES", "PolicyMeasure", "Quality"]
@@ -29,20 +29,21 @@ QUALITIES: tuple[Quality, ...] = ("none", "easiness", "difficulty", "ifd", "redu
 
 @dataclass(frozen=True)
 class PolicyMeasure:
-    """What a policy says of demonstrations (see `curate.demonstrations` for the rows that are some).
+    """Features and quality of demonstrations by a policy (`curate.demonstrations` lists the forms of rows).
 
     Args:
-        policy: who is asked. name: a digest of it (`LocalVerbs.origin`), part of the settings.
-        features: "policy": the mean of its hidden states at the answer; "text": those of `text`; "none".
-        quality: "easiness": the geometric mean of the answer's probabilities (P3's s, arXiv 2408.05541), "difficulty":
-            1 less it; "ifd": how little the prompt helps (2308.12032); "reducible": its loss less the reference's
-            (2206.07137); "none".
-        lines: easiness and difficulty line by line. truncate: cut what is longer than the context; else it cannot be
-            used.
-        text: features of texts, and a field for quality. reference: for "reducible": a policy trained on held-out data,
-            and its digest.
+        policy: The policy.
+        name: Digest of the policy (`LocalBackend.origin`), part of the settings.
+        features: "policy": mean of its hidden states at the answer; "text": features of `text`; "none".
+        quality: "easiness": geometric mean of the answer's probabilities (P3's s, arXiv 2408.05541); "difficulty":
+            1 minus it; "ifd": how little the prompt helps (2308.12032); "reducible": its loss minus that of the
+            reference (2206.07137); "none".
+        lines: Whether easiness and difficulty are computed line by line.
+        truncate: Whether rows longer than the context are truncated; otherwise they are refused.
+        text: Features of texts, and the field for quality.
+        reference: For "reducible": a policy trained on held-out data, and its digest.
     Raises:
-        ConfigError: reducible without a reference, or a reference with another tokenizer.
+        ConfigError: "reducible" without a reference, or a reference with another tokenizer.
     """
 
     policy: Policy
@@ -60,7 +61,7 @@ class PolicyMeasure:
         if self.reference is not None:
             from evolvent.learn.sources import vocabulary_digest
 
-            if len({vocabulary_digest(one.tokenizer) for one in (self.policy, self.reference[0])}) > 1:
+            if len({vocabulary_digest(candidate.tokenizer) for candidate in (self.policy, self.reference[0])}) > 1:
                 raise ConfigError(
                     [
                         Problem(
@@ -72,72 +73,81 @@ class PolicyMeasure:
                 )
 
     def settings(self) -> Mapping[str, Any]:
-        """Everything that results depend on; policies by their digests."""
+        """Returns everything that results depend on; policies by their digests."""
         return {
             "policy": self.name,
             "features": self.features,
             "quality": self.quality,
             "lines": self.lines,
             "truncate": self.truncate,
-            "text": dict(self.text.settings()) if self._texts else None,
+            "text": dict(self.text.settings()) if self._uses_texts else None,
             "reference": None if self.reference is None else self.reference[1],
         }
 
     @property
-    def _texts(self) -> bool:
+    def _uses_texts(self) -> bool:
         return self.features == "text" or bool(self.text.quality)
 
-    def __call__(self, rows: Sequence[Row]) -> Measured:
-        """Rows that are no demonstration for the policy cannot be used, nor those without a text that is asked for."""
-        told = self.text(rows) if self._texts else None
-        refused = dict(told.refused) if told is not None else {}
+    def __call__(self, rows: Sequence[Row]) -> RowMeasurements:
+        """Measures rows; refuses rows that are not a demonstration for the policy, and rows without a required text."""
+        text_measured = self.text(rows) if self._uses_texts else None
+        refused = dict(text_measured.refused) if text_measured is not None else {}
         prompt = prompt_for(self.policy)
-        parts: dict[int, Parts] = {}
-        bare: dict[int, Parts] = {}
-        for at, row in enumerate(rows):
-            if at in refused:
+        sequences: dict[int, TokenSequence] = {}
+        answers_only: dict[int, TokenSequence] = {}
+        for index, row in enumerate(rows):
+            if index in refused:
                 continue
             try:
-                part = demonstration(
+                sequence = build_demonstration(
                     row,
                     self.policy,
-                    name=f"row-{at}",
+                    name=f"row-{index}",
                     prompt=prompt,
                     too_long="truncate" if self.truncate else "refuse",
                 )
                 if self.quality == "ifd":
-                    bare[at] = alone(part, self.policy)
-                parts[at] = by_lines(part, self._decode) if self.lines else part
+                    answers_only[index] = answer_only(sequence, self.policy)
+                sequences[index] = split_by_lines(sequence, self._decode) if self.lines else sequence
             except (SampleInvalid, VocabularyMismatch, NothingToLearn) as error:
-                refused[at] = str(error)
-        used = list(parts.values())
-        kept = [at for at in range(len(rows)) if told is not None and at not in told.refused]
-        mine = [number for number, at in enumerate(kept) if at in parts]
-        if told is not None and self.features == "text":
-            features: NDArray[np.floating] = told.features[mine]
-        elif self.features == "policy" and used:
-            features = answer_features(self.policy, used)
+                refused[index] = str(error)
+        used_sequences = list(sequences.values())
+        text_rows = [
+            index for index in range(len(rows)) if text_measured is not None and index not in text_measured.refused
+        ]
+        shared_indices = [text_index for text_index, index in enumerate(text_rows) if index in sequences]
+        if text_measured is not None and self.features == "text":
+            features: NDArray[np.floating] = text_measured.features[shared_indices]
+        elif self.features == "policy" and used_sequences:
+            features = answer_features(self.policy, used_sequences)
         else:
-            features = np.ones((len(used), 1))
-        quality = self._quality(used, list(bare.values()))
-        if told is not None and told.quality is not None:
-            quality = told.quality[mine]
-        return Measured(features, quality, dict(sorted(refused.items())))
+            features = np.ones((len(used_sequences), 1))
+        quality = self._compute_quality(used_sequences, list(answers_only.values()))
+        if text_measured is not None and text_measured.quality is not None:
+            quality = text_measured.quality[shared_indices]
+        return RowMeasurements(features, quality, dict(sorted(refused.items())))
 
     def _decode(self, token: int) -> str:
         return str(self.policy.tokenizer.decode([token]))
 
-    def _quality(self, parts: Sequence[Parts], bare: Sequence[Parts]) -> NDArray[np.float64] | None:
+    def _compute_quality(
+        self, sequences: Sequence[TokenSequence], answers_only: Sequence[TokenSequence]
+    ) -> NDArray[np.float64] | None:
         if self.quality == "none":
             return None
-        if not parts:
+        if not sequences:
             return np.zeros(0)
-        said = answer_logprobs(self.policy, parts)
+        policy_logprobs = answer_logprobs(self.policy, sequences)
         if self.quality == "ifd":
-            return ifd_scores(said, answer_logprobs(self.policy, bare))
+            return ifd_scores(policy_logprobs, answer_logprobs(self.policy, answers_only))
         if self.quality == "reducible" and self.reference is not None:
-            other = answer_logprobs(self.reference[0], parts)
-            return reducible_losses(*([-float(np.mean(one)) for one in each] for each in (said, other)))
-        spans = [answer_spans(part) for part in parts] if self.lines else None
-        scores = mean_logprob_score(said, spans=spans)
+            reference_logprobs = answer_logprobs(self.reference[0], sequences)
+            return reducible_losses(
+                *(
+                    [-float(np.mean(token_logprobs)) for token_logprobs in sample_logprobs]
+                    for sample_logprobs in (policy_logprobs, reference_logprobs)
+                )
+            )
+        spans = [answer_spans(sequence) for sequence in sequences] if self.lines else None
+        scores = mean_logprob_score(policy_logprobs, spans=spans)
         return 1 - scores if self.quality == "difficulty" else scores

@@ -1,6 +1,7 @@
-"""Shards that were made before: rows under a fingerprint of all that they depend on, with what was counted on the way.
+"""Cache of finished shards: rows under a fingerprint of everything they depend on, with counts.
 
-The summary is written last and holds the hash of the rows: where it is and fits, the shard is whole.
+The summary is written last and holds the hash of the rows: a shard is complete where its summary exists and
+matches.
 """
 
 from __future__ import annotations
@@ -16,65 +17,67 @@ from evolvent.curate.shards import Row, write_rows
 from evolvent.files import plain_json, write_atomic
 from evolvent.trajectory import canonical_json
 
-__all__ = ["Made", "Summary", "joined", "keep", "kept", "place"]
+__all__ = ["ShardResult", "ShardSummary", "cache_path", "read_rows", "read_summary", "write_shard"]
 
 _FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """What a shard has become.
+class ShardResult:
+    """The result of processing a shard.
 
     Args:
-        rows: in order. counts: what happened, by name. told: sentences for people.
-        final: whether it may be kept; else it is made again next time.
+        rows: Rows in order.
+        counts: Event -> number of rows.
+        told: Sentences for people.
+        final: Whether the result may be cached; otherwise it is recomputed next time.
     """
 
     rows: Sequence[Row]
     counts: Mapping[str, int]
-    told: Sequence[str] = ()
+    messages: Sequence[str] = ()
     final: bool = True
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
-    """What was counted when a shard was made, and what was said about it."""
+class ShardSummary:
+    """Counts and messages of a finished shard."""
 
     counts: Mapping[str, int]
-    told: tuple[str, ...]
+    messages: tuple[str, ...]
 
 
-def place(cache: Path, inputs: Sequence[Any]) -> Path:
-    """The file of the rows that follow from these inputs (JSON values)."""
+def cache_path(cache: Path, inputs: Sequence[Any]) -> Path:
+    """Returns the file of the rows that follow from these inputs (JSON values)."""
     return cache / f"{hashlib.sha256(canonical_json([_FORMAT, *inputs]).encode()).hexdigest()}.jsonl"
 
 
-def keep(file: Path, made: Made) -> Summary:
-    """Write the rows of a shard, and its summary where it is final.
+def write_shard(file: Path, result: ShardResult) -> ShardSummary:
+    """Writes the rows of a shard, and its summary where it is final.
 
     Raises:
         SampleInvalid: rows that are no JSON. NoSpace, StoreUnavailable: see `files.atomic_writer`.
     """
-    _, digest = write_rows(file, made.rows)
-    if made.final:
-        row = {"counts": dict(made.counts), "told": list(made.told), "sha256": digest}
+    _, digest = write_rows(file, result.rows)
+    if result.final:
+        row = {"counts": dict(result.counts), "told": list(result.messages), "sha256": digest}
         write_atomic(file.with_suffix(".json"), plain_json(row) + "\n")
-    return Summary(dict(made.counts), tuple(made.told))
+    return ShardSummary(dict(result.counts), tuple(result.messages))
 
 
-def kept(file: Path) -> Summary | None:
-    """The summary of a shard that is there as it was written; None where it has to be made."""
+def read_summary(file: Path) -> ShardSummary | None:
+    """Returns the summary of a shard whose rows are as they were written; None where it must be recomputed."""
     try:
         row = json.loads(file.with_suffix(".json").read_bytes())
         with file.open("rb") as rows:
-            whole = hashlib.file_digest(rows, "sha256").hexdigest() == row["sha256"]
-        return Summary(dict(row["counts"]), tuple(row["told"])) if whole else None
+            is_complete = hashlib.file_digest(rows, "sha256").hexdigest() == row["sha256"]
+        return ShardSummary(dict(row["counts"]), tuple(row["told"])) if is_complete else None
     except (OSError, ValueError, KeyError, TypeError):  # absent, cut off, or of another format
         return None
 
 
-def joined(files: Iterable[Path]) -> Iterator[Row]:
-    """The rows of several files, one after another."""
+def read_rows(files: Iterable[Path]) -> Iterator[Row]:
+    """Yields the rows of several files, one after another."""
     for file in files:
-        with file.open("rb") as lines:
-            yield from map(json.loads, lines)
+        with file.open("rb") as stream:
+            yield from map(json.loads, stream)

@@ -1,7 +1,8 @@
-"""Programming languages as comment augmentation sees them: names, files, marks, and who takes their sources apart.
+"""Programming languages for comment augmentation: names, files, comment marks and readers.
 
-`evolvent.curate.syntax` reads them: Python by `tokenize` and `ast`; twelve languages by tree-sitter, one wheel each
-(extra `code`); a few more by pygments' lexers, which know tokens but no syntax, so a fault there stays unseen.
+`evolvent.curate.syntax` reads sources: Python by `tokenize` and `ast`; twelve languages by tree-sitter, one
+wheel each (extra `code`); a few more by pygments' lexers, which know tokens but no syntax, so faults there are
+not detected.
 """
 
 from __future__ import annotations
@@ -12,35 +13,35 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Literal
 
-from evolvent.errors import ConfigError, unknown
+from evolvent.errors import ConfigError, unknown_name_problem
 
-__all__ = ["LANGUAGES", "Language", "language_named", "language_of"]
+__all__ = ["LANGUAGES", "Language", "detect_language", "get_language"]
 
 Reader = Literal["python", "tree-sitter", "pygments"]
 
 
 @dataclass(frozen=True, slots=True)
 class Language:
-    """One language.
+    """A programming language.
 
     Args:
-        name: as it is written in data sets, in lower case.
-        mark: what starts a comment that ends with its line.
-        suffixes: of file names, with the dot.
-        interpreters: what a shebang names, without version numbers.
-        reader: who takes its sources apart.
-        grammar: for tree-sitter the module and its function, for pygments the lexer's alias.
-        comments: node kinds that are comments.
-        strings: node kinds that are one token with all they hold: string and character literals.
-        closed: node kinds inside which a line of its own would not be a comment, or may not be one.
-        only_if: node kinds that are closed where they begin with a certain token: kind -> token.
-        opening: the node kind before which nothing is code; "" where all is.
-        refused: (what no source to be changed may hold, why), because the reader would misjudge it.
-        tolerance: the share of a source that may be wrong to the grammar; nothing is put in there. Macros make most
-            headers of C wrong in places, and its strings and comments are found without the rest.
-        unfit: what no comment may hold.
-        same: node kinds that a grammar tells apart by what stands near them: kind -> the kind it counts as.
-        files: whole file names that say the language.
+        name: Name in data sets, in lower case.
+        mark: Start of a comment that ends with its line.
+        suffixes: Suffixes of file names, with the dot.
+        interpreters: Programs that a shebang names, without version numbers.
+        reader: Program that parses the sources.
+        grammar: For tree-sitter the module and its function, for pygments the alias of the lexer.
+        comments: Node kinds that are comments.
+        strings: Node kinds that are one token with all their content: string and character literals.
+        closed: Node kinds inside which an inserted line would not be a comment, or might not be one.
+        only_if: Node kinds that are closed where they begin with a certain token: kind -> token.
+        opening: Node kind before which nothing is code; "" where all is code.
+        refused: (pattern that refuses a source, reason), where the reader would misjudge it.
+        tolerance: Share of a source that may be wrong to the grammar; nothing is inserted there. Macros make most
+            headers of C wrong in places, and their strings and comments are found without the rest.
+        unfit: Texts that no comment may hold.
+        same: Node kinds that a grammar distinguishes by their context: kind -> the kind it counts as.
+        files: Whole file names that identify the language.
     """
 
     name: str
@@ -257,33 +258,33 @@ _SHEBANG = re.compile(r"#!\s*(\S+)([^\n]*)")
 _CPP_HEADER = re.compile(r"(?m)^[^\S\n]*(?:class\s+\w|namespace\b|template\s*<|using\s+\w|#\s*include\s*<\w+>)")
 
 
-def language_named(name: str) -> Language:
-    """The language of that name (`LANGUAGES`, or a usual other name of one).
+def get_language(name: str) -> Language:
+    """Returns the language of a name (`LANGUAGES`, or a usual alternative name).
 
     Raises:
         ConfigError: for a name that is none, with the nearest one.
     """
-    known = LANGUAGES.get(_OTHER_NAMES.get(name.lower(), name.lower()))
-    if known is None:
-        raise ConfigError([unknown("language", name, LANGUAGES)])
-    return known
+    language = LANGUAGES.get(_OTHER_NAMES.get(name.lower(), name.lower()))
+    if language is None:
+        raise ConfigError([unknown_name_problem("language", name, LANGUAGES)])
+    return language
 
 
-def language_of(path: str, source: str = "") -> str | None:
-    """The name of the language of a file, by its name, then by the shebang of its text; None where neither says."""
-    pure = PurePath(path)
-    found = _BY_FILE.get(pure.name) or _BY_SUFFIX.get(pure.suffix.lower())
-    if found == "c" and pure.suffix == ".h" and _CPP_HEADER.search(source):
+def detect_language(path: str, source: str = "") -> str | None:
+    """Detects the language of a file by its name, then by the shebang of its text; None where neither tells."""
+    pure_path = PurePath(path)
+    name = _BY_FILE.get(pure_path.name) or _BY_SUFFIX.get(pure_path.suffix.lower())
+    if name == "c" and pure_path.suffix == ".h" and _CPP_HEADER.search(source):
         return "cpp"
-    return found if found is not None or pure.suffix else _by_shebang(source)
+    return name if name is not None or pure_path.suffix else _detect_by_shebang(source)
 
 
-def _by_shebang(source: str) -> str | None:
+def _detect_by_shebang(source: str) -> str | None:
     match = _SHEBANG.match(source.removeprefix("\ufeff"))
     if match is None:
         return None
     program = PurePath(match[1]).name
     if program == "env":  # `env -S node --flag`, `env A=1 python3`
-        words = (word for word in match[2].split() if not word.startswith("-") and "=" not in word)
-        program = PurePath(next(words, "")).name
+        programs = (argument for argument in match[2].split() if not argument.startswith("-") and "=" not in argument)
+        program = PurePath(next(programs, "")).name
     return _BY_INTERPRETER.get(program.rstrip(".0123456789").lower())

@@ -1,9 +1,10 @@
-"""What a model proposes as comments: how it is asked, how its answer is read, which code and which notes are worth it.
+"""Comments proposed by a model: the request, the parser of answers, and filters of code and notes.
 
-The model sees the code with numbered lines and answers `LINE: text`, one a line, or `SKIP` where the code is not worth
-comments: the implicit filter of Song et al. (arXiv 2402.13013). The explicit filters are pure functions that name a
-reason. `pairs_of` turns code that has comments into an example of the same form, so that a generator of comments can be
-trained without any other data. Wording and thresholds are ours; the paper's are not published.
+The model sees the code with numbered lines and answers `LINE: text`, one a line, or `SKIP` where the code is
+not worth comments: the implicit filter of Song et al. (arXiv 2402.13013). The explicit filters are pure
+functions that name a reason. `extract_comments` turns commented code into an example of the same form, so that
+a generator of comments can be trained without other data. Wording and thresholds are ours; the paper's are not
+published.
 """
 
 from __future__ import annotations
@@ -16,33 +17,33 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from evolvent.curate.comments import DIRECTIVE, Note, commented, density, refusal, same_code
-from evolvent.curate.languages import language_named
-from evolvent.curate.syntax import Span, read
+from evolvent.curate.comments import DIRECTIVE, Note, add_comments, density, find_refusal, is_same_code
+from evolvent.curate.languages import get_language
+from evolvent.curate.syntax import Span, parse_source
 from evolvent.errors import ConfigError, Problem, SampleInvalid
 
 __all__ = [
     "SKIP",
-    "Limits",
-    "Pair",
+    "CommentExample",
+    "CommentLimits",
     "Proposal",
     "Reject",
     "alignment",
-    "answer",
-    "asked",
-    "faults",
-    "generated",
-    "pairs_of",
-    "read_notes",
+    "extract_comments",
+    "find_source_faults",
+    "format_answer",
+    "format_request",
+    "is_generated",
+    "parse_answer",
     "repeated_share",
 ]
 
 SKIP = "SKIP"
-MOST_ANSWER = 200_000  # characters of an answer that are read
-MOST_NOTES = 2_000
-NEAR = 8  # lines below a note that it may speak of
+MAX_ANSWER_CHARS = 200_000  # characters of an answer that are read
+MAX_NOTES = 2_000
+ALIGNMENT_LINES = 8  # lines below a note that it may speak of
 
-_ASKED = """Write comments for the {language} code below. Its lines are numbered.
+_REQUEST = """Write comments for the {language} code below. Its lines are numbered.
 Answer with one comment a line, as `LINE: text`: the number of the line above which the comment belongs, a colon, and
 one sentence that says what the code there is for. Do not repeat the code. Where the code is not worth comments, answer
 {skip}.
@@ -61,14 +62,14 @@ _LICENCE = re.compile(r"(?i)copyright|\(c\)\s*\d{4}|licen[sc]ed? |all rights res
 # Documentation with tags: tools read it, and in PHP programs do.
 _TAGGED = re.compile(r"/\*\*[^@]*@\w")
 # Comments that are code switched off: a statement's end, a call, an assignment.
-_CODE = re.compile(
+_COMMENTED_OUT_CODE = re.compile(
     r"[;{}]\s*$|^[\w.\[\]]+\s*(?:[-+*/|&]?=|\(.*\)\s*$)|^(?:return|import|from|if|for|while|def)\b.*[:;(]\s*$"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """A part of an answer that is no note, and why."""
+    """A part of an answer that is not a note, and the reason."""
 
     text: str
     reason: str
@@ -76,7 +77,9 @@ class Reject:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """What an answer says: its notes, what could not be read, and whether it calls the code not worth comments."""
+    """A parsed answer: its notes, the parts that could not be read, and whether it calls the code not worth
+    comments.
+    """
 
     notes: tuple[Note, ...]
     rejects: tuple[Reject, ...] = ()
@@ -84,8 +87,8 @@ class Proposal:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
-    """An example for a generator of comments: `source` without the comments that `notes` hold.
+class CommentExample:
+    """A training example for a generator of comments: `source` without the comments that `notes` hold.
 
     Directives, documentation with tags, and comments with code behind them stay in `source`.
     """
@@ -95,17 +98,17 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """What the explicit filters let through; each bound is included.
+class CommentLimits:
+    """Bounds of the explicit filters; each bound is included.
 
     Args:
-        chars: the fewest and most characters of a source.
-        line: the longest line, in characters.
-        mean_line: the longest mean line; minified code has longer ones.
-        letters: the smallest share of letters and digits among all characters; tables of data have less.
-        repeated: the largest share of lines that stand in the source more than once (Gopher, arXiv 2112.11446, A1.1).
-        density: the smallest and largest comment density.
-        aligned: the smallest share of notes that name something in the code near them.
+        chars: Minimum and maximum characters of a source.
+        line: Maximum characters of a line.
+        mean_line: Maximum mean characters of a line; minified code has longer lines.
+        letters: Minimum share of letters and digits among all characters; tables of data have a smaller share.
+        repeated: Maximum share of lines that occur in the source more than once (Gopher, arXiv 2112.11446, A1.1).
+        density: Minimum and maximum comment density.
+        aligned: Minimum share of notes that name something in the code near them.
     """
 
     chars: tuple[int, int] = (20, 1_000_000)
@@ -119,68 +122,73 @@ class Limits:
     def __post_init__(self) -> None:
         shares = {"letters": self.letters, "repeated": self.repeated, "aligned": self.aligned}
         shares |= {"density": self.density[0], "density[1]": self.density[1]}
-        wrong = [
+        problems = [
             Problem(name, f"{value} is no share", "0 to 1") for name, value in shares.items() if not 0 <= value <= 1
         ]
         for name, (low, high) in {"chars": self.chars, "density": self.density}.items():
             if low > high:
-                wrong.append(Problem(name, f"nothing lies between {low} and {high}"))
-        if wrong:
-            raise ConfigError(wrong)
+                problems.append(Problem(name, f"nothing lies between {low} and {high}"))
+        if problems:
+            raise ConfigError(problems)
 
 
-def asked(source: str, language: str) -> str:
-    """The request for comments: what to do, and the code with its line numbers."""
+def format_request(source: str, language: str) -> str:
+    """Formats the request for comments: the instruction and the code with line numbers."""
     lines = source.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
     lines = lines if lines[-1] else lines[:-1]
     width = len(str(len(lines)))
     code = "\n".join(f"{number:>{width}}| {line}".rstrip() for number, line in enumerate(lines, 1))
-    return _ASKED.format(language=language_named(language).name, skip=SKIP, code=code)
+    return _REQUEST.format(language=get_language(language).name, skip=SKIP, code=code)
 
 
-def answer(notes: Sequence[Note]) -> str:
-    """The answer that says these notes, `SKIP` for none; `read_notes` reads it back."""
+def format_answer(notes: Sequence[Note]) -> str:
+    """Formats notes as an answer, `SKIP` for none; `read_notes` parses it."""
     return "\n".join(f"{note.line}: {note.text}" for note in notes) or SKIP
 
 
-def read_notes(text: str, lines: int) -> Proposal:
-    """Reads an answer: `LINE: text` a line, or JSON: `[{"line", "text"}]`, or an object from line numbers to texts.
+def parse_answer(text: str, num_lines: int) -> Proposal:
+    """Parses an answer: one `LINE: text` a line, or JSON: `[{"line", "text"}]`, or an object from line numbers to
+    texts.
 
-    A fence around it, bullets, and a comment mark before the text are taken off. Nothing is evaluated. Whether a note
-    may stand where it wants to is decided where it is put in (`evolvent.curate.comments.commented`).
+    A fence around the answer, bullets, and a comment mark before the text are removed. Nothing is evaluated. Insertion
+    decides whether a note may stand at its line (`evolvent.curate.comments.commented`).
 
     Args:
-        text: the answer; of a longer one than 200,000 characters nothing is read.
-        lines: how many lines the source has.
+        text: The answer; an answer longer than 200,000 characters is rejected.
+        lines: Number of lines of the source.
     """
-    if len(text) > MOST_ANSWER:
-        return Proposal((), (Reject(text[:80], f"an answer of more than {MOST_ANSWER:,} characters"),))
-    kept = "\n".join(line for line in text.split("\n") if not _FENCE.match(line)).strip()
-    if kept.rstrip(".").upper() == SKIP:
+    if len(text) > MAX_ANSWER_CHARS:
+        return Proposal((), (Reject(text[:80], f"an answer of more than {MAX_ANSWER_CHARS:,} characters"),))
+    content = "\n".join(line for line in text.split("\n") if not _FENCE.match(line)).strip()
+    if content.rstrip(".").upper() == SKIP:
         return Proposal((), skipped=True)
     notes: list[Note] = []
     rejects: list[Reject] = []
-    seen: set[Note] = set()
-    for raw, line, said in _said(kept):
-        note = Note(line, _MARK.sub("", said.strip())) if isinstance(line, int) and isinstance(said, str) else None
+    unique_notes: set[Note] = set()
+    for raw, line, note_text in _split_answer(content):
+        note = (
+            Note(line, _MARK.sub("", note_text.strip()))
+            if isinstance(line, int) and isinstance(note_text, str)
+            else None
+        )
         if note is None:
             rejects.append(Reject(raw, "no line number and text"))
-        elif not 1 <= note.line <= lines:
-            rejects.append(Reject(raw, f"line {note.line} of a source with {lines}"))
+        elif not 1 <= note.line <= num_lines:
+            rejects.append(Reject(raw, f"line {note.line} of a source with {num_lines}"))
         elif not note.text:
             rejects.append(Reject(raw, "no text"))
-        elif note in seen:
+        elif note in unique_notes:
             rejects.append(Reject(raw, "said before"))
-        elif len(notes) == MOST_NOTES:
-            rejects.append(Reject(raw, f"more than {MOST_NOTES:,} notes"))
+        elif len(notes) == MAX_NOTES:
+            rejects.append(Reject(raw, f"more than {MAX_NOTES:,} notes"))
         else:
-            seen.add(note)
+            unique_notes.add(note)
             notes.append(note)
     return Proposal(tuple(notes), tuple(rejects))
 
 
-def _said(text: str) -> Iterator[tuple[str, object, object]]:
-    """(as written, line, text) of every part of an answer; None for what is missing."""
+def _split_answer(text: str) -> Iterator[tuple[str, object, object]]:
+    """Yields (raw part, line, text) of every part of an answer; None for missing values."""
     if text[:1] in ("[", "{"):
         try:
             value = json.loads(text)
@@ -190,8 +198,8 @@ def _said(text: str) -> Iterator[tuple[str, object, object]]:
             value = value["notes"]
         if isinstance(value, dict):
             value = [
-                {"line": int(key) if key.isascii() and key.isdigit() and len(key) < 10 else None, "text": said}
-                for key, said in value.items()
+                {"line": int(key) if key.isascii() and key.isdigit() and len(key) < 10 else None, "text": note_text}
+                for key, note_text in value.items()
             ]
         if isinstance(value, list):
             for part in value:
@@ -205,135 +213,144 @@ def _said(text: str) -> Iterator[tuple[str, object, object]]:
 
 
 # --------------------------------------------------------------------------------------------------------- filters
-def generated(source: str) -> bool:
-    """Whether the first forty lines carry a mark of generated code."""
+def is_generated(source: str) -> bool:
+    """Returns whether the first forty lines hold a mark of generated code."""
     return _GENERATED.search("\n".join(source[:8_000].split("\n")[:40])) is not None
 
 
 def repeated_share(source: str) -> float:
-    """The share of lines with a letter or digit that stand in the source more than once, blanks at their ends apart."""
+    """Computes the share of lines with a letter or digit that occur more than once, ignoring blanks at their ends."""
     counts = Counter(line.strip() for line in source.split("\n") if any(map(str.isalnum, line)))
-    every = sum(counts.values())
-    return sum(count for count in counts.values() if count > 1) / every if every else 0.0
+    total = sum(counts.values())
+    return sum(count for count in counts.values() if count > 1) / total if total else 0.0
 
 
-def _words(text: str) -> frozenset[str]:
-    """Words in lower case, names taken apart at underscores and capitals, without a plural's or verb's last s."""
+def _split_words(text: str) -> frozenset[str]:
+    """Splits text into lowercase words, names at underscores and capitals, without the last s of plurals and verbs."""
     parts = (part.lower() for word in _WORD.findall(text.replace("_", " ")) for part in _PARTS.findall(word))
     return frozenset(part.removesuffix("s") if len(part) > 3 else part for part in parts if len(part) > 2)
 
 
 def alignment(source: str, notes: Sequence[Note]) -> float:
-    """The share of notes with a word in common with the names in the next few lines below them; 1 without notes.
+    """Computes the share of notes with a word in common with the names in the next few lines below them; 1 without
+    notes.
 
-    A weak sign by itself: good comments often use other words than the code. Code whose comments share nothing with it
-    is what it finds.
+    This is a weak sign by itself: good comments often use other words than the code. It finds code whose comments
+    share nothing with it.
     """
     lines = source.split("\n")
     hits = (
-        not _words(note.text).isdisjoint(_words("\n".join(lines[note.line - 1 : note.line - 1 + NEAR])))
+        not _split_words(note.text).isdisjoint(
+            _split_words("\n".join(lines[note.line - 1 : note.line - 1 + ALIGNMENT_LINES]))
+        )
         for note in notes
     )
     return sum(hits) / len(notes) if notes else 1.0
 
 
-def faults(source: str, language: str, *, notes: Sequence[Note] = (), limits: Limits | None = None) -> tuple[str, ...]:
-    """Every reason of the explicit filters against a source, and against its notes as a whole; () where it passes.
+def find_source_faults(
+    source: str, language: str, *, notes: Sequence[Note] = (), limits: CommentLimits | None = None
+) -> tuple[str, ...]:
+    """Returns every reason of the explicit filters against a source and its notes; () where it passes.
 
     Raises:
         ConfigError: for an unknown language. MissingExtra: where its packages are not installed.
     """
-    limits = limits or Limits()
+    limits = limits or CommentLimits()
     lines = source.split("\n")
-    found = []
+    reasons = []
     if not limits.chars[0] <= len(source) <= limits.chars[1]:
-        found.append("length")
+        reasons.append("length")
     if max(map(len, lines)) > limits.line:
-        found.append("long line")
+        reasons.append("long line")
     if len(source) / len(lines) > limits.mean_line:
-        found.append("long lines")
+        reasons.append("long lines")
     if source and sum(map(str.isalnum, source)) / len(source) < limits.letters:
-        found.append("few letters")
+        reasons.append("few letters")
     if repeated_share(source) > limits.repeated:
-        found.append("repeated lines")
-    if generated(source):
-        found.append("generated")
+        reasons.append("repeated lines")
+    if is_generated(source):
+        reasons.append("generated")
     if alignment(source, notes) < limits.aligned:
-        found.append("unaligned")
-    if limits.density != (0.0, 1.0) and "length" not in found:
+        reasons.append("unaligned")
+    if limits.density != (0.0, 1.0) and "length" not in reasons:
         try:
-            share = density(source, language).share
+            comment_share = density(source, language).share
         except SampleInvalid:
-            return (*found, "unreadable")
-        if not limits.density[0] <= share <= limits.density[1]:
-            found.append("density")
-    return tuple(found)
+            return (*reasons, "unreadable")
+        if not limits.density[0] <= comment_share <= limits.density[1]:
+            reasons.append("density")
+    return tuple(reasons)
 
 
 # ----------------------------------------------------------------------------------------------------------- pairs
-def pairs_of(source: str, language: str) -> Pair:
-    """Takes the comments out of a source and gives them as notes: what a generator is shown, and what it should say.
+def extract_comments(source: str, language: str) -> CommentExample:
+    """Removes the comments of a source and returns them as notes: the input and target of a generator of comments.
 
-    A comment on lines of its own becomes a note above the next line of code, one behind code a note above its line.
-    Licences and code that was commented out are removed and are no notes. The code is verified to be equal, and every
-    note may be put back.
+    A comment on separate lines becomes a note above the next line of code; a comment behind code becomes a note above
+    its line. Licenses and commented-out code are removed and are not notes. The code is verified to be equal, and every
+    note can be inserted again.
 
     Raises:
-        SampleInvalid: where the source does not parse, or the code would change.
-        ConfigError: for an unknown language. MissingExtra: where its packages are not installed.
+        SampleInvalid: the source does not parse, or the code would change.
+        ConfigError: an unknown language. MissingExtra: its packages are not installed.
     """
-    name = language_named(language).name
-    before = read(source, name)
-    if before.fault:
-        raise SampleInvalid("a source whose comments cannot be taken out", value=before.fault)
-    bare, found = _without(source, before.comments)
-    if not same_code(before, read(bare, name)):
+    name = get_language(language).name
+    reading = parse_source(source, name)
+    if reading.fault:
+        raise SampleInvalid("a source whose comments cannot be taken out", value=reading.fault)
+    bare, comments_by_line = _remove_comments(source, reading.comments)
+    if not is_same_code(reading, parse_source(bare, name)):
         raise SampleInvalid("a source that would change without its comments", value=source[:80], expected="equal code")
-    wanted = [Note(line, text) for line, texts in found for text in texts if _worth(text, name)]
-    placed = commented(bare, wanted, name)
-    return Pair(bare, tuple(dict.fromkeys(placed.placed)))
+    candidates = [Note(line, text) for line, texts in comments_by_line for text in texts if _is_useful_note(text, name)]
+    commented_source = add_comments(bare, candidates, name)
+    return CommentExample(bare, tuple(dict.fromkeys(commented_source.placed)))
 
 
-def _worth(text: str, language: str) -> bool:
-    return not refusal(text, language) and not _CODE.search(text) and sum(map(str.isalpha, text)) >= 3
+def _is_useful_note(text: str, language: str) -> bool:
+    return (
+        not find_refusal(text, language) and not _COMMENTED_OUT_CODE.search(text) and sum(map(str.isalpha, text)) >= 3
+    )
 
 
-def _without(source: str, comments: Sequence[Span]) -> tuple[str, list[tuple[int, list[str]]]]:
-    """The source without the comments that can go, and (number of the line of code below, texts) of each of them."""
-    out: list[str] = []
-    taken: list[tuple[int, list[str]]] = []  # where in the new source, texts
-    place = length = 0
+def _remove_comments(source: str, comments: Sequence[Span]) -> tuple[str, list[tuple[int, list[str]]]]:
+    """Removes the removable comments; returns the source and (number of the code line below, texts) of each comment."""
+    pieces: list[str] = []
+    removed: list[tuple[int, list[str]]] = []  # where in the new source, texts
+    copied_until = length = 0
     for start, end in comments:
         text = source[start:end]
         line_start, line_end = source.rfind("\n", 0, start) + 1, source.find("\n", end)
         line_end = len(source) if line_end < 0 else line_end + 1
-        before, after = source[max(line_start, place) : start], source[end:line_end]
-        whole = line_start >= place and not before.strip()  # on lines of its own: they go with it
+        before, after = source[max(line_start, copied_until) : start], source[end:line_end]
+        is_separate = line_start >= copied_until and not before.strip()  # on lines of its own: they go with it
         # Without the comment's line a backslash above it would join the next one, which no token shows.
-        joined = whole and source[max(line_start - 4, 0) : line_start].rstrip().endswith("\\")
-        stays = DIRECTIVE.search(text) or _TAGGED.match(text) or after.strip() or text.endswith("\\") or joined
-        if stays or (not whole and "\n" in text):
+        joins_next_line = is_separate and source[max(line_start - 4, 0) : line_start].rstrip().endswith("\\")
+        must_stay = (
+            DIRECTIVE.search(text) or _TAGGED.match(text) or after.strip() or text.endswith("\\") or joins_next_line
+        )
+        if must_stay or (not is_separate and "\n" in text):
             continue
-        out.append(source[place:line_start] if whole else source[place:start].rstrip(" \t"))
-        place = line_end if whole else end
-        length += len(out[-1])
-        taken.append((length, [] if _LICENCE.search(text) else _texts(text)))
-    bare = "".join([*out, source[place:]])
-    return bare, _above(bare, taken)
+        pieces.append(source[copied_until:line_start] if is_separate else source[copied_until:start].rstrip(" \t"))
+        copied_until = line_end if is_separate else end
+        length += len(pieces[-1])
+        removed.append((length, [] if _LICENCE.search(text) else _comment_lines(text)))
+    bare = "".join([*pieces, source[copied_until:]])
+    return bare, _to_line_numbers(bare, removed)
 
 
-def _above(source: str, taken: Sequence[tuple[int, list[str]]]) -> list[tuple[int, list[str]]]:
-    """Places as numbers of lines, each that of the first line from there on that is not blank."""
+def _to_line_numbers(source: str, removed: Sequence[tuple[int, list[str]]]) -> list[tuple[int, list[str]]]:
+    """Converts offsets to line numbers, each that of the first line from there on that is not blank."""
     lines = source.split("\n")
     starts = [0, *accumulate(len(line) + 1 for line in lines)][:-1]
-    below = list(range(1, len(lines) + 1))
-    for at in range(len(lines) - 2, -1, -1):
-        below[at] = below[at] if lines[at].strip() else below[at + 1]
-    return [(below[bisect_right(starts, place) - 1], texts) for place, texts in taken]
+    next_code_lines = list(range(1, len(lines) + 1))
+    for index in range(len(lines) - 2, -1, -1):
+        next_code_lines[index] = next_code_lines[index] if lines[index].strip() else next_code_lines[index + 1]
+    return [(next_code_lines[bisect_right(starts, offset) - 1], texts) for offset, texts in removed]
 
 
-def _texts(comment: str) -> list[str]:
-    """The lines of a comment without its marks."""
+def _comment_lines(comment: str) -> list[str]:
+    """Returns the lines of a comment without its marks."""
     if comment.startswith("/*"):
         comment = comment[2:].removesuffix("*/")
     lines = (re.sub(r"^\s*(?:[#/!*]|--)*\s*", "", line).strip() for line in comment.split("\n"))

@@ -1,11 +1,11 @@
-"""Where rows come from: files and folders of rows, and stores of trajectories. One row after the other, lazily.
+"""Sources of rows: files and folders of rows, and stores of trajectories, read lazily one row at a time.
 
-A trajectory is a row of chat messages with what is known of its episode beside them:
+A trajectory becomes a row of chat messages with fields of its episode:
 
     {"id", "messages": [{"role", "content", ...}], "world", "task", "kind", "tier", "split", "score", "success"}
 
-so whatever reads conversations reads what agents did. Instructions of the world are not among the messages: a store
-does not hold them.
+so that any reader of conversations reads episodes. The instructions of the world are not among the messages: a
+store does not hold them.
 """
 
 from __future__ import annotations
@@ -13,52 +13,57 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from evolvent.curate.shards import Row, line_of, read_shard, shards_of, store_in
+from evolvent.curate.shards import Row, find_store, list_shards, read_shard, row_to_line
 from evolvent.errors import Problem, SampleInvalid
 from evolvent.store.exchange import chat_row
 from evolvent.store.store import Store
 from evolvent.trajectory import Trajectory
 
-__all__ = ["episode_row", "over_data", "read_all", "store_rows"]
+__all__ = ["check_outputs", "episode_row", "read_source", "store_rows"]
 
 
-def read_all(path: Path, refused: list[str]) -> Iterator[Row]:
-    """All rows of a file, a folder of files, a data set that `datasets` saved, a run or a store, in their order.
+def read_source(path: Path, refusals: list[str]) -> Iterator[Row]:
+    """Yields all rows of a file, a folder of files, a data set saved by `datasets`, a run or a store, in order.
 
     Args:
-        refused: gets a sentence for everything that is no row, while the result is consumed.
+        path: The source.
+        refused: Receives a sentence for everything that is not a row, while the result is consumed.
     Raises:
-        ConfigError: nothing there that holds rows. CorruptRecord, UnknownSchema, StoreUnavailable: it cannot be read.
+        ConfigError: the path holds no rows. CorruptRecord, UnknownSchema, StoreUnavailable: it cannot be read.
     """
-    store = store_in(path)
-    found = (
+    store = find_store(path)
+    located_rows = (
         store_rows(store)
         if store is not None
-        else ((f"{shard.path.name}, row {place}", row) for shard in shards_of(path) for place, row in read_shard(shard))
+        else (
+            (f"{shard.path.name}, row {index}", row) for shard in list_shards(path) for index, row in read_shard(shard)
+        )
     )
-    for where, row in found:
+    for location, row in located_rows:
         try:
             if isinstance(row, SampleInvalid):
                 raise row
-            line_of(row)
+            row_to_line(row)
         except SampleInvalid as error:
-            refused.append(f"{where}: {error}")
+            refusals.append(f"{location}: {error}")
         else:
             yield row
 
 
-def over_data(data: Path, *written: Path) -> list[Problem]:
-    """What is wrong with places to write to: one that is the data, or would be read with them the next time."""
-    place = data.resolve()
+def check_outputs(data: Path, *outputs: Path) -> list[Problem]:
+    """Lists the problems of output paths: those that are the data, or would be read with it the next time."""
+    data_path = data.resolve()
     return [
-        Problem("--to", f"{one} is the data, or lies in its folder", "name another place")
-        for one in written
-        if place in (one.resolve(), *one.resolve().parents)
+        Problem("--to", f"{output} is the data, or lies in its folder", "name another place")
+        for output in outputs
+        if data_path in (output.resolve(), *output.resolve().parents)
     ]
 
 
 def store_rows(store: Path) -> Iterator[tuple[str, Row | SampleInvalid]]:
-    """The trajectories of a store as rows with their ids, in constant memory; an error where one makes no row."""
+    """Yields the trajectories of a store as rows with their ids, in constant memory; an error where none can be
+    made.
+    """
     for trajectory in Store.open(store).trajectories():
         try:
             yield trajectory.id, episode_row(trajectory)
@@ -67,7 +72,7 @@ def store_rows(store: Path) -> Iterator[tuple[str, Row | SampleInvalid]]:
 
 
 def episode_row(trajectory: Trajectory) -> Row:
-    """A trajectory as a row, see the module.
+    """Converts a trajectory to a row of chat messages and episode fields.
 
     Raises:
         SampleInvalid: it ended by an error, or its observations or actions are arrays.
@@ -77,7 +82,7 @@ def episode_row(trajectory: Trajectory) -> Row:
             "an episode that ended by an error", value=trajectory.error.kind, expected="one that was played to its end"
         )
     task, score = trajectory.task, trajectory.score
-    about = {
+    episode_fields = {
         "world": task.world,
         "task": task.id,
         "kind": task.kind,
@@ -86,4 +91,4 @@ def episode_row(trajectory: Trajectory) -> Row:
         "score": score.unit,
         "success": score.success,
     }
-    return {"id": trajectory.id, **chat_row(trajectory), **about}
+    return {"id": trajectory.id, **chat_row(trajectory), **episode_fields}

@@ -1,4 +1,4 @@
-"""Tools as renaming sees them: what is named inside, at every depth, and where descriptions tell these names."""
+"""Outlines of tools for renaming: property names at every depth, and their mentions in descriptions."""
 
 from __future__ import annotations
 
@@ -12,57 +12,67 @@ from evolvent.messages import Tool
 from evolvent.schemas import is_flat, json_schema
 
 __all__ = [
-    "DEEP",
-    "LISTS",
-    "ONE",
+    "NESTING_KEYWORDS",
     "QUOTES",
-    "VALUES",
-    "Outline",
+    "SCHEMA_KEYWORDS",
+    "SCHEMA_LIST_KEYWORDS",
+    "VALUE_KEYWORDS",
     "Scrub",
+    "ToolOutline",
+    "find_mentions",
     "inner_schemas",
     "is_mapping",
     "is_name",
-    "listed",
-    "named",
-    "outline",
-    "told_in",
+    "outer_parameters",
+    "outline_tool",
+    "properties_of",
 ]
 
 Scrub = Literal["off", "names", "every"]
-ONE = ("items", "additionalProperties", "not", "if", "then", "else", "contains")  # keywords that hold a schema
-LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")  # keywords that hold schemas
-VALUES = ("default", "const", "enum", "examples")  # keywords that hold values
-DEEP = frozenset((*ONE, *LISTS, "properties", "required", "dependentRequired", "dependentSchemas"))
-_RARE = frozenset(("$ref", "$defs", "definitions", "patternProperties", "propertyNames"))
-_OUTER = frozenset(("type", "properties", "required", "description", "additionalProperties"))
+SCHEMA_KEYWORDS = (
+    "items",
+    "additionalProperties",
+    "not",
+    "if",
+    "then",
+    "else",
+    "contains",
+)  # keywords that hold a schema
+SCHEMA_LIST_KEYWORDS = ("anyOf", "oneOf", "allOf", "prefixItems")  # keywords that hold schemas
+VALUE_KEYWORDS = ("default", "const", "enum", "examples")  # keywords that hold values
+NESTING_KEYWORDS = frozenset(
+    (*SCHEMA_KEYWORDS, *SCHEMA_LIST_KEYWORDS, "properties", "required", "dependentRequired", "dependentSchemas")
+)
+_UNSUPPORTED_KEYWORDS = frozenset(("$ref", "$defs", "definitions", "patternProperties", "propertyNames"))
+_SIMPLE_KEYWORDS = frozenset(("type", "properties", "required", "description", "additionalProperties"))
 QUOTES = ("'", '"', "`")
 
 
 @dataclass(frozen=True, slots=True)
-class Outline:
-    """What renaming needs to know of a tool, whatever its new names.
+class ToolOutline:
+    """Facts about a tool that renaming needs, independent of its new names.
 
     Args:
-        tool: with references of its schema written out.
-        names: of its properties at every depth.
-        text: its descriptions, one a line.
-        told: its own names that these tell, for each way of scrubbing.
-        others: keys of values that the schema holds; no new name may be one of them.
-        defaults: the outermost parameters that have a default.
-        simple: whether no property has properties inside, nor a title.
+        tool: The tool, with references of its schema resolved.
+        names: Names of its properties at every depth.
+        text: Its descriptions, one a line.
+        told: Names of the tool and its properties that these mention, for each way of scrubbing.
+        others: Keys of values that the schema holds; no new name may equal one of them.
+        defaults: The outermost parameters that have a default.
+        simple: Whether no property has inner properties or a title.
     """
 
     tool: Tool
     names: tuple[str, ...]
     text: str
-    told: Mapping[Scrub, tuple[str, ...]]
-    others: frozenset[str]
+    mentions: Mapping[Scrub, tuple[str, ...]]
+    reserved_names: frozenset[str]
     defaults: Mapping[str, Mapping[str, Any]]
-    simple: bool
+    is_simple: bool
 
 
-class _Same:
-    """A tool by its identity: tools hold mappings, so that they have no hash, and are never changed."""
+class _ToolIdentity:
+    """A tool hashed by identity: tools hold mappings, so that they have no hash, and are never changed."""
 
     __slots__ = ("tool",)
 
@@ -72,125 +82,135 @@ class _Same:
     def __hash__(self) -> int:
         return id(self.tool)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self.tool is other.tool
+    def __eq__(self, candidate: object) -> bool:
+        return isinstance(candidate, _ToolIdentity) and self.tool is candidate.tool
 
 
-def outline(tool: Tool) -> Outline:
-    """What renaming needs to know of a tool; kept for the tools that were asked for last.
+def outline_tool(tool: Tool) -> ToolOutline:
+    """Computes the outline of a tool; cached for recently used tools.
 
     Raises:
-        SampleInvalid: a schema that is none, or that constrains the names of its keys, which cannot be renamed then.
+        SampleInvalid: an invalid schema, or a schema that constrains the names of its keys, so that they cannot change.
     """
-    return _outline(_Same(tool))
+    return _outline(_ToolIdentity(tool))
 
 
 @lru_cache(8192)
-def _outline(same: _Same) -> Outline:
-    tool = same.tool
+def _outline(identity: _ToolIdentity) -> ToolOutline:
+    tool = identity.tool
     if not isinstance(tool.parameters, Mapping):
         raise SampleInvalid(f"the parameters of {tool.name!r} are no object", value=type(tool.parameters).__name__)
     try:
-        names, texts, others, simple = _read(tool)
-    except _References:
+        names, texts, reserved_names, simple = _scan_schema(tool)
+    except _HasReferences:
         tool = Tool(tool.name, tool.description, json_schema(tool.parameters))
-        names, texts, others, simple = _read(tool)
+        names, texts, reserved_names, simple = _scan_schema(tool)
     text = "\n".join(texts)
-    own = (tool.name, *names)
-    told: dict[Scrub, tuple[str, ...]] = {"off": (), "names": told_in(text, own, "names")}
-    told["every"] = told_in(text, own, "every")
-    parts = listed(tool.parameters).items()
-    defaults = {name: one for name, one in parts if isinstance(one, Mapping) and "default" in one}
-    return Outline(tool, tuple(names), text, told, frozenset(others), defaults, simple)
+    tool_names = (tool.name, *names)
+    mentions: dict[Scrub, tuple[str, ...]] = {"off": (), "names": find_mentions(text, tool_names, "names")}
+    mentions["every"] = find_mentions(text, tool_names, "every")
+    parameters = outer_parameters(tool.parameters).items()
+    defaults = {
+        name: parameter_schema
+        for name, parameter_schema in parameters
+        if isinstance(parameter_schema, Mapping) and "default" in parameter_schema
+    }
+    return ToolOutline(tool, tuple(names), text, mentions, frozenset(reserved_names), defaults, simple)
 
 
-class _References(Exception):
-    """A schema with references."""
+class _HasReferences(Exception):
+    """Raised for a schema with references."""
 
 
-def _read(tool: Tool) -> tuple[dict[str, None], list[str], set[str], bool]:
+def _scan_schema(tool: Tool) -> tuple[dict[str, None], list[str], set[str], bool]:
     flat = is_flat(tool.parameters)
-    names = dict.fromkeys(listed(tool.parameters))
-    texts, others, simple = [tool.description], set[str](), True
-    first = list(tool.parameters.values()) if flat else [tool.parameters]
-    waiting: list[tuple[Any, int]] = [(one, 0) for one in first]
-    seen = 0
-    while waiting:
-        node, level = waiting.pop()
-        seen += 1
-        if seen > 20_000 or level > 64:
+    names = dict.fromkeys(outer_parameters(tool.parameters))
+    texts, reserved_names, simple = [tool.description], set[str](), True
+    roots = list(tool.parameters.values()) if flat else [tool.parameters]
+    pending: list[tuple[Any, int]] = [(child, 0) for child in roots]
+    num_nodes = 0
+    while pending:
+        node, level = pending.pop()
+        num_nodes += 1
+        if num_nodes > 20_000 or level > 64:
             raise SampleInvalid(f"the schema of {tool.name!r} is too large", expected="a finite tree")
         if not isinstance(node, Mapping):
             continue
-        if not _RARE.isdisjoint(node):
+        if not _UNSUPPORTED_KEYWORDS.isdisjoint(node):
             if "propertyNames" in node:
                 raise SampleInvalid(f"the schema of {tool.name!r} constrains names by propertyNames", expected="none")
-            raise _References
+            raise _HasReferences
         text = node.get("description")
         if isinstance(text, str):
             texts.append(text)
-        for key in VALUES:
+        for key in VALUE_KEYWORDS:
             if isinstance(node.get(key), (Mapping, list)):
-                others.update(_keys_inside(node[key]))
-        if not DEEP.isdisjoint(node):
-            inner = named(node)
-            names.update(dict.fromkeys(inner))
-            waiting += [(one, level + 1) for one in (*inner_schemas(node), *inner.values())]
-            simple = simple and (flat or node is tool.parameters) and _OUTER.issuperset(node)
+                reserved_names.update(_collect_keys(node[key]))
+        if not NESTING_KEYWORDS.isdisjoint(node):
+            properties = properties_of(node)
+            names.update(dict.fromkeys(properties))
+            pending += [(child, level + 1) for child in (*inner_schemas(node), *properties.values())]
+            simple = simple and (flat or node is tool.parameters) and _SIMPLE_KEYWORDS.issuperset(node)
         simple = simple and "title" not in node
-    return names, texts, others, simple and not flat
+    return names, texts, reserved_names, simple and not flat
 
 
-def _keys_inside(value: object) -> Iterator[str]:
-    waiting = [value]
-    while waiting:
-        one = waiting.pop()
-        if isinstance(one, Mapping):
-            yield from one
-            waiting += one.values()
-        elif isinstance(one, (list, tuple)):
-            waiting += one
+def _collect_keys(value: object) -> Iterator[str]:
+    pending = [value]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, Mapping):
+            yield from node
+            pending += node.values()
+        elif isinstance(node, (list, tuple)):
+            pending += node
 
 
-def listed(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The outermost parameters by name, in a schema or in the flat form."""
-    return parameters if is_flat(parameters) else named(parameters)
+def outer_parameters(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the outermost parameters by name, in a schema or in the flat form."""
+    return parameters if is_flat(parameters) else properties_of(parameters)
 
 
-def named(node: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The properties of a schema by name."""
-    found = node.get("properties")
-    return found if is_mapping(found) else {}
+def properties_of(node: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the properties of a schema by name."""
+    properties = node.get("properties")
+    return properties if is_mapping(properties) else {}
 
 
-def inner_schemas(node: Mapping[str, Any], keys: Sequence[str] = (*ONE, *LISTS)) -> Iterator[Any]:
-    """Schemas inside a schema other than its properties."""
+def inner_schemas(
+    node: Mapping[str, Any], keys: Sequence[str] = (*SCHEMA_KEYWORDS, *SCHEMA_LIST_KEYWORDS)
+) -> Iterator[Any]:
+    """Yields schemas inside a schema other than its properties."""
     for key in keys:
-        one = node.get(key)
-        if one is None:
+        inner = node.get(key)
+        if inner is None:
             continue
-        if is_mapping(one):
-            yield one
-        elif isinstance(one, list):
-            yield from one
+        if is_mapping(inner):
+            yield inner
+        elif isinstance(inner, list):
+            yield from inner
 
 
 def is_mapping(value: object) -> TypeGuard[Mapping[str, Any]]:
-    """Whether it is a mapping; asking for the type first is much faster."""
+    """Returns whether a value is a mapping; checking the exact type first is much faster."""
     return type(value) is dict or isinstance(value, Mapping)
 
 
 def is_name(word: str) -> bool:
-    """Whether a word is a name and no ordinary word: it has a digit, `_`, `.` or `-`, or a capital inside."""
+    """Returns whether a word is a name and not an ordinary word: it has a digit, `_`, `.` or `-`, or an inner
+    capital.
+    """
     return not word.isalpha() or not (word.islower() or word.istitle() or word.isupper())
 
 
-def told_in(text: str, names: Iterable[str], scrub: Scrub) -> tuple[str, ...]:
-    """Names that a description tells. With "names", an ordinary word (`city`) counts only in quotes: elsewhere it is
-    the description's own."""
+def find_mentions(text: str, names: Iterable[str], scrub: Scrub) -> tuple[str, ...]:
+    """Finds the names that a description mentions.
+
+    With "names", an ordinary word (`city`) counts only in quotes: elsewhere it belongs to the description.
+    """
     if scrub == "off":
         return ()
-    found = [name for name in names if name in text]
-    if found and scrub == "names":
-        found = [name for name in found if is_name(name) or any(f"{q}{name}{q}" in text for q in QUOTES)]
-    return tuple(found)
+    mentioned = [name for name in names if name in text]
+    if mentioned and scrub == "names":
+        mentioned = [name for name in mentioned if is_name(name) or any(f"{q}{name}{q}" in text for q in QUOTES)]
+    return tuple(mentioned)

@@ -1,8 +1,8 @@
-"""Other names for the tools of a sample and their parameters, put in everywhere at once, and taken out of calls again.
+"""Renaming of the tools of a sample and their parameters everywhere at once, and its inverse for calls.
 
-Renaming follows the structure: names of tools, properties at every depth, `required`, objects among defaults and enums,
-the calls that are to be made and those made earlier. A key of a free-form object is data and stays. All names change
-at the same moment, so that two may change places.
+Renaming follows the structure: names of tools, properties at every depth, `required`, objects among defaults
+and enums, gold calls and earlier calls. A key of a free-form object is data and stays. All names change at the
+same moment, so that two names can be swapped.
 """
 
 from __future__ import annotations
@@ -13,125 +13,130 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from evolvent.curate.outlines import (
-    DEEP,
-    LISTS,
-    ONE,
+    NESTING_KEYWORDS,
     QUOTES,
-    VALUES,
-    Outline,
+    SCHEMA_KEYWORDS,
+    SCHEMA_LIST_KEYWORDS,
+    VALUE_KEYWORDS,
     Scrub,
+    ToolOutline,
+    find_mentions,
     inner_schemas,
     is_mapping,
     is_name,
-    named,
-    outline,
-    told_in,
+    outline_tool,
+    properties_of,
 )
 from evolvent.errors import SampleInvalid
 from evolvent.messages import Call, CallSample, Message, Tool
 from evolvent.schemas import is_flat
 
-__all__ = ["Keys", "NameMap", "renamed", "token", "tool_keys", "unmask"]
+__all__ = ["KeyMap", "NameMap", "build_tool_keys", "rename_sample", "token_pattern", "unmask_calls"]
 
 _ALTERNATIVES = ("anyOf", "oneOf", "allOf", "not", "if", "then", "else")
 _ELEMENTS = ("items", "prefixItems", "contains", "additionalProperties")
-_MORE = frozenset((*_ALTERNATIVES, *_ELEMENTS))
+_CONTAINERS = frozenset((*_ALTERNATIVES, *_ELEMENTS))
 _WORD = re.compile(r"\w+(?:[.\-]\w+)*")
 _JOINTS = re.compile(r"([.\-])")
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
-    """The keys of an object that have other names.
+class KeyMap:
+    """The renamed keys of an object.
 
     Args:
-        renamed: old key to new key.
-        below: by old key, the keys of what lies under it.
-        rest: keys of the elements, where it is a list, and of what lies under keys that the schema does not name.
+        renamed: Old key -> new key.
+        below: By old key, the renamed keys of the value.
+        rest: Renamed keys of the elements of a list, and of values under keys that the schema does not name.
     """
 
     renamed: Mapping[str, str] = field(default_factory=dict)
-    below: Mapping[str, Keys] = field(default_factory=dict)
-    rest: Keys | None = None
+    children: Mapping[str, KeyMap] = field(default_factory=dict)
+    elements: KeyMap | None = None
 
-    def applied(self, value: Any) -> Any:
-        """A value with its keys renamed; the type of a list is kept."""
+    def apply(self, value: Any) -> Any:
+        """Renames the keys of a value; the type of a list is kept."""
         if isinstance(value, Mapping):
-            names, below, rest = self.renamed, self.below, self.rest
+            names, children, elements = self.renamed, self.children, self.elements
             return {
-                names.get(key, key): keys.applied(one) if (keys := below.get(key) if key in names else rest) else one
-                for key, one in value.items()
+                names.get(key, key): keys.apply(child)
+                if (keys := children.get(key) if key in names else elements)
+                else child
+                for key, child in value.items()
             }
-        if self.rest is not None and isinstance(value, (list, tuple)):
-            return type(value)([self.rest.applied(one) for one in value])
+        if self.elements is not None and isinstance(value, (list, tuple)):
+            return type(value)([self.elements.apply(child) for child in value])
         return value
 
-    def inverse(self) -> Keys:
-        """What takes it back. An old key, which nobody was shown, becomes a new one: what was wrong stays wrong."""
-        forth = _closed(self.renamed)
-        below = {forth[key]: keys.inverse() for key, keys in self.below.items()}
-        return Keys({new: old for old, new in forth.items()}, below, self.rest.inverse() if self.rest else None)
+    def invert(self) -> KeyMap:
+        """Returns the inverse map. Old keys, which no prompt showed, become new ones: errors stay errors."""
+        permutation = _close_permutation(self.renamed)
+        children = {permutation[key]: keys.invert() for key, keys in self.children.items()}
+        return KeyMap(
+            {new: old for old, new in permutation.items()}, children, self.elements.invert() if self.elements else None
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class NameMap:
-    """What was renamed in a sample; empty where nothing was.
+    """The names that changed in a sample; empty where nothing changed.
 
     Args:
-        tools: old name to new name.
-        keys: by old name of the tool, the keys of its arguments.
-        values: by old tool and old parameter, a default and what took its place.
-        left: old names that still stand in the conversation, in texts of users and results of tools, which are data.
+        tools: Old name -> new name.
+        keys: By old name of the tool, the renamed keys of its arguments.
+        values: By old tool and old parameter, a default and its replacement.
+        unrenamed: Old names that remain in the conversation, in texts of users and results of tools, which are
+            data.
     """
 
     tools: Mapping[str, str] = field(default_factory=dict)
-    keys: Mapping[str, Keys] = field(default_factory=dict)
+    keys: Mapping[str, KeyMap] = field(default_factory=dict)
     values: Mapping[tuple[str, str], tuple[Any, Any]] = field(default_factory=dict)
-    left: tuple[str, ...] = ()
+    unrenamed: tuple[str, ...] = ()
 
-    def call(self, call: Call, *, gold: bool = True) -> Call:
-        """A call in new names; one that is to be made (`gold`) also has the new values of defaults."""
+    def rename_call(self, call: Call, *, gold: bool = True) -> Call:
+        """Renames a call; a gold call also gets the new values of defaults."""
         arguments = call.arguments
         if gold and self.values:
-            arguments = {key: _exchanged(self.values.get((call.name, key)), one) for key, one in arguments.items()}
+            arguments = {key: _swap(self.values.get((call.name, key)), value) for key, value in arguments.items()}
         keys = self.keys.get(call.name)
-        if keys and not keys.below and keys.rest is None:
-            arguments = {keys.renamed.get(key, key): one for key, one in arguments.items()}
+        if keys and not keys.children and keys.elements is None:
+            arguments = {keys.renamed.get(key, key): value for key, value in arguments.items()}
             keys = None
-        return Call(self.tools.get(call.name, call.name), keys.applied(arguments) if keys else arguments, call.id)
+        return Call(self.tools.get(call.name, call.name), keys.apply(arguments) if keys else arguments, call.id)
 
 
-def unmask(calls: Sequence[Call], names: NameMap) -> tuple[Call, ...]:
-    """Calls in the names of the original sample: `unmask(mask(sample).calls) == sample.calls`.
+def unmask_calls(calls: Sequence[Call], names: NameMap) -> tuple[Call, ...]:
+    """Converts calls to the names of the original sample: `unmask(mask(sample).calls) == sample.calls`.
 
-    A call that uses an old name, which the masked prompt did not show, gets a name that does not exist, and a call with
-    the old value of an exchanged default gets the new one: what is wrong before unmasking is wrong after it.
+    A call with an old name, which the masked prompt did not show, gets a name that does not exist, and a call with the
+    old value of an exchanged default gets the new one: a call that is wrong before unmasking is wrong after it.
     """
-    back = {new: old for old, new in _closed(names.tools).items()}
-    found = []
+    old_names = {new: old for old, new in _close_permutation(names.tools).items()}
+    original_calls = []
     for call in calls:
-        name = back.get(call.name, call.name)
+        name = old_names.get(call.name, call.name)
         keys = names.keys.get(name)
-        arguments = keys.inverse().applied(call.arguments) if keys else dict(call.arguments)
+        arguments = keys.invert().apply(call.arguments) if keys else dict(call.arguments)
         if names.values:
-            arguments = {key: _exchanged(names.values.get((name, key)), one) for key, one in arguments.items()}
-        found.append(Call(name, arguments, call.id))
-    return tuple(found)
+            arguments = {key: _swap(names.values.get((name, key)), value) for key, value in arguments.items()}
+        original_calls.append(Call(name, arguments, call.id))
+    return tuple(original_calls)
 
 
-def _closed(forth: Mapping[str, str]) -> dict[str, str]:
-    """A renaming made a permutation: the last name of a chain becomes the first one."""
-    found = dict(forth)
-    for start in forth.keys() - set(forth.values()):
+def _close_permutation(renamed: Mapping[str, str]) -> dict[str, str]:
+    """Extends a renaming to a permutation: the last name of a chain maps to the first."""
+    permutation = dict(renamed)
+    for start in renamed.keys() - set(renamed.values()):
         last = start
-        while last in forth:
-            last = forth[last]
-        found[last] = start
-    return found
+        while last in renamed:
+            last = renamed[last]
+        permutation[last] = start
+    return permutation
 
 
-def _exchanged(pair: tuple[Any, Any] | None, value: Any) -> Any:
-    """The other one of two values that change places; any third value stays."""
+def _swap(pair: tuple[Any, Any] | None, value: Any) -> Any:
+    """Replaces a value of a pair by the other value; any third value stays."""
     if pair is None or type(value) not in (type(pair[0]), type(pair[1])):
         return value
     return pair[1] if value == pair[0] else pair[0] if value == pair[1] else value
@@ -140,221 +145,248 @@ def _exchanged(pair: tuple[Any, Any] | None, value: Any) -> Any:
 # ---------------------------------------------------------------------------------------------------- schemas
 
 
-def _keys(nodes: Iterable[Any], names: Mapping[str, str]) -> Keys | None:
-    """The keys that schemas of one place name; alternatives are taken together, as a name means the same in all."""
-    waiting: list[Any] = list(nodes)
-    rest: list[Any] = []
-    inside: dict[str, list[Any]] = {}
-    while waiting:
-        node = waiting.pop()
-        if not _deep(node):
+def _build_keys(nodes: Iterable[Any], names: Mapping[str, str]) -> KeyMap | None:
+    """Builds the key map of schemas of one object; alternatives are merged, as a name means the same in all."""
+    pending: list[Any] = list(nodes)
+    element_schemas: list[Any] = []
+    properties: dict[str, list[Any]] = {}
+    while pending:
+        node = pending.pop()
+        if not _has_inner_schemas(node):
             continue
-        for name, one in named(node).items():
-            inside.setdefault(name, []).append(one)
-        if not _MORE.isdisjoint(node):
-            waiting += inner_schemas(node, _ALTERNATIVES)
-            rest += inner_schemas(node, _ELEMENTS)
-    below = {
+        for name, child in properties_of(node).items():
+            properties.setdefault(name, []).append(child)
+        if not _CONTAINERS.isdisjoint(node):
+            pending += inner_schemas(node, _ALTERNATIVES)
+            element_schemas += inner_schemas(node, _ELEMENTS)
+    children_by_name = {
         name: keys
-        for name, ones in inside.items()
-        if any(_deep(one) for one in ones) and (keys := _keys(ones, names)) is not None
+        for name, children in properties.items()
+        if any(_has_inner_schemas(child) for child in children) and (keys := _build_keys(children, names)) is not None
     }
-    every = _keys(rest, names) if rest else None
-    if not inside and every is None:
+    element_keys = _build_keys(element_schemas, names) if element_schemas else None
+    if not properties and element_keys is None:
         return None
-    return Keys({name: names.get(name, name) for name in inside}, below, every)
+    return KeyMap({name: names.get(name, name) for name in properties}, children_by_name, element_keys)
 
 
-def _deep(node: Any) -> bool:
-    """Whether it is a schema that may hold others or names."""
-    return is_mapping(node) and not DEEP.isdisjoint(node)
+def _has_inner_schemas(node: Any) -> bool:
+    """Returns whether a node is a schema that may hold other schemas or names."""
+    return is_mapping(node) and not NESTING_KEYWORDS.isdisjoint(node)
 
 
-def tool_keys(told: Outline, names: Mapping[str, str]) -> Keys:
-    """The keys of a tool's arguments, each property named by `names`."""
-    if told.simple:
-        return Keys(names)
-    parameters = told.tool.parameters
-    return _keys([{"properties": parameters} if is_flat(parameters) else parameters], names) or Keys()
+def build_tool_keys(tool_outline: ToolOutline, names: Mapping[str, str]) -> KeyMap:
+    """Builds the key map of a tool's arguments with the new names `names`."""
+    if tool_outline.is_simple:
+        return KeyMap(names)
+    parameters = tool_outline.tool.parameters
+    return _build_keys([{"properties": parameters} if is_flat(parameters) else parameters], names) or KeyMap()
 
 
 # ---------------------------------------------------------------------------------------------------- samples
 
 
 @dataclass(frozen=True, slots=True)
-class _Writer:
-    """Writes the schema of one tool anew."""
+class _SchemaWriter:
+    """Rewrites the schema of one tool."""
 
     names: Mapping[str, str]
-    text: Callable[[str], str] | None
+    scrub_text: Callable[[str], str] | None
     values: Mapping[str, tuple[Any, Any]]
     tool: str = ""
 
-    def parameters(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    def write_parameters(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         if is_flat(parameters):
-            return self._properties(parameters, top=True)
-        found: dict[str, Any] = self._node(parameters, top=True, own=self.tool)
-        return found
+            return self._write_properties(parameters, is_top=True)
+        rewritten: dict[str, Any] = self._write_node(parameters, is_top=True, property_name=self.tool)
+        return rewritten
 
-    def simple(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """Of a schema without properties inside properties."""
-        names, found = self.names, dict(parameters)
-        properties = named(parameters)
-        if self.values or self.text is not None:
-            found["properties"] = self._properties(properties, top=True)
-            if self.text is not None and isinstance(found.get("description"), str):
-                found["description"] = self.text(found["description"])
+    def write_simple(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """Writes a schema without nested properties."""
+        names, rewritten = self.names, dict(parameters)
+        properties = properties_of(parameters)
+        if self.values or self.scrub_text is not None:
+            rewritten["properties"] = self._write_properties(properties, is_top=True)
+            if self.scrub_text is not None and isinstance(rewritten.get("description"), str):
+                rewritten["description"] = self.scrub_text(rewritten["description"])
         else:
-            found["properties"] = {names.get(name, name): one for name, one in properties.items()}
+            rewritten["properties"] = {names.get(name, name): schema for name, schema in properties.items()}
         if isinstance(parameters.get("required"), list):
-            found["required"] = self._listed(parameters["required"])
-        return found
+            rewritten["required"] = self._rename_list(parameters["required"])
+        return rewritten
 
-    def _listed(self, names: Sequence[Any]) -> list[Any]:
-        """Names in a list; what is no text is none."""
+    def _rename_list(self, names: Sequence[Any]) -> list[Any]:
+        """Renames the texts in a list; other values stay."""
         return [self.names.get(name, name) if isinstance(name, str) else name for name in names]
 
-    def _properties(self, properties: Mapping[str, Any], *, top: bool = False) -> dict[str, Any]:
-        values = self.values if top else {}
-        found = {}
-        for name, one in properties.items():
-            told = _with_default(one, values[name]) if name in values else one
-            found[self.names.get(name, name)] = self._node(told, own=name)
-        return found
+    def _write_properties(self, properties: Mapping[str, Any], *, is_top: bool = False) -> dict[str, Any]:
+        values = self.values if is_top else {}
+        rewritten = {}
+        for name, schema in properties.items():
+            property_schema = _replace_default(schema, values[name]) if name in values else schema
+            rewritten[self.names.get(name, name)] = self._write_node(property_schema, property_name=name)
+        return rewritten
 
-    def _node(self, node: Any, *, top: bool = False, own: str = "") -> Any:
+    def _write_node(self, node: Any, *, is_top: bool = False, property_name: str = "") -> Any:
         if not is_mapping(node):
             return node
-        if DEEP.isdisjoint(node) and "title" not in node:
-            said = node.get("description")
-            other = self.text(said) if self.text is not None and isinstance(said, str) else said
-            return node if other is said or other == said else {**node, "description": other}
-        found: dict[str, Any] = {}
-        for key, one in node.items():
-            if key == "properties" and isinstance(one, Mapping):
-                found[key] = self._properties(one, top=top)
-            elif key in ONE and isinstance(one, Mapping):
-                found[key] = self._node(one)
-            elif key in (*LISTS, "items") and isinstance(one, list):
-                found[key] = [self._node(part) for part in one]
-            elif key == "required" and isinstance(one, list):
-                found[key] = self._listed(one)
-            elif key == "dependentRequired" and _of_lists(one):
-                found[key] = {self.names.get(name, name): self._listed(others) for name, others in one.items()}
-            elif key == "dependentSchemas" and isinstance(one, Mapping):
-                found[key] = self._properties(one)
-            elif key in VALUES and isinstance(one, (Mapping, list)) and (keys := _keys([node], self.names)):
-                found[key] = [keys.applied(part) for part in one] if key in ("enum", "examples") else keys.applied(one)
-            elif key == "description" and self.text is not None and isinstance(one, str):
-                found[key] = self.text(one)
-            elif key == "title" and isinstance(one, str) and _letters(one) == _letters(own):
+        if NESTING_KEYWORDS.isdisjoint(node) and "title" not in node:
+            description = node.get("description")
+            new_description = (
+                self.scrub_text(description)
+                if self.scrub_text is not None and isinstance(description, str)
+                else description
+            )
+            return (
+                node
+                if new_description is description or new_description == description
+                else {**node, "description": new_description}
+            )
+        rewritten: dict[str, Any] = {}
+        for key, child in node.items():
+            if key == "properties" and isinstance(child, Mapping):
+                rewritten[key] = self._write_properties(child, is_top=is_top)
+            elif key in SCHEMA_KEYWORDS and isinstance(child, Mapping):
+                rewritten[key] = self._write_node(child)
+            elif key in (*SCHEMA_LIST_KEYWORDS, "items") and isinstance(child, list):
+                rewritten[key] = [self._write_node(part) for part in child]
+            elif key == "required" and isinstance(child, list):
+                rewritten[key] = self._rename_list(child)
+            elif key == "dependentRequired" and _is_mapping_of_lists(child):
+                rewritten[key] = {
+                    self.names.get(name, name): self._rename_list(required_names)
+                    for name, required_names in child.items()
+                }
+            elif key == "dependentSchemas" and isinstance(child, Mapping):
+                rewritten[key] = self._write_properties(child)
+            elif (
+                key in VALUE_KEYWORDS
+                and isinstance(child, (Mapping, list))
+                and (keys := _build_keys([node], self.names))
+            ):
+                rewritten[key] = (
+                    [keys.apply(part) for part in child] if key in ("enum", "examples") else keys.apply(child)
+                )
+            elif key == "description" and self.scrub_text is not None and isinstance(child, str):
+                rewritten[key] = self.scrub_text(child)
+            elif key == "title" and isinstance(child, str) and _alphanumeric(child) == _alphanumeric(property_name):
                 continue  # a title made of the name is the name
             else:
-                found[key] = one
-        return found
+                rewritten[key] = child
+        return rewritten
 
 
-def _of_lists(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(isinstance(one, list) for one in value.values())
+def _is_mapping_of_lists(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(child, list) for child in value.values())
 
 
-def _letters(text: str) -> str:
+def _alphanumeric(text: str) -> str:
     return "".join(filter(str.isalnum, text)).lower()
 
 
-def token(*texts: str) -> re.Pattern[str]:
-    """Matches texts where they are tokens of their own: no part of a word, a number, a path or a time."""
-    either = "|".join(map(re.escape, texts))
-    return re.compile(rf"(?<![\w.,:/+\-])(?:{either})(?![\w%:/\-]|[.,]\w)")
+def token_pattern(*texts: str) -> re.Pattern[str]:
+    """Compiles a pattern that matches texts as separate tokens: not within a word, a number, a path or a time."""
+    alternatives = "|".join(map(re.escape, texts))
+    return re.compile(rf"(?<![\w.,:/+\-])(?:{alternatives})(?![\w%:/\-]|[.,]\w)")
 
 
-def _with_default(one: Mapping[str, Any], pair: tuple[Any, Any]) -> dict[str, Any]:
+def _replace_default(schema: Mapping[str, Any], pair: tuple[Any, Any]) -> dict[str, Any]:
     old, new = pair
-    found = {**one, "default": str(new) if isinstance(one["default"], str) else new}
-    if isinstance(one.get("description"), str):
-        found["description"] = token(str(old)).sub(lambda _: str(new), one["description"])
-    return found
+    rewritten = {**schema, "default": str(new) if isinstance(schema["default"], str) else new}
+    if isinstance(schema.get("description"), str):
+        rewritten["description"] = token_pattern(str(old)).sub(lambda _: str(new), schema["description"])
+    return rewritten
 
 
-def _scrubber(names: Mapping[str, str], scrub: Scrub) -> Callable[[str], str]:
-    """What replaces these names in a description, all at once, where they are tokens of their own."""
-    plain = {name for name in names if scrub == "names" and not is_name(name)}
+def _build_scrubber(names: Mapping[str, str], scrub: Scrub) -> Callable[[str], str]:
+    """Returns a function that replaces names in a description, all at once, where they are separate tokens."""
+    ordinary_words = {name for name in names if scrub == "names" and not is_name(name)}
 
-    def other(match: re.Match[str]) -> str:
+    def replace_match(match: re.Match[str]) -> str:
         word, text = match[0], match.string
-        if word in plain:
-            around = text[match.start() - 1 : match.start()], text[match.end() : match.end() + 1]
-            return names[word] if around[0] == around[1] and around[0] in QUOTES else word
+        if word in ordinary_words:
+            neighbors = text[match.start() - 1 : match.start()], text[match.end() : match.end() + 1]
+            return names[word] if neighbors[0] == neighbors[1] and neighbors[0] in QUOTES else word
         if word in names:
             return names[word]
-        return "".join([part if part in plain else names.get(part, part) for part in _JOINTS.split(word)])
+        return "".join([part if part in ordinary_words else names.get(part, part) for part in _JOINTS.split(word)])
 
-    def scrubbed(text: str) -> str:
-        return _WORD.sub(other, text) if any(name in text for name in names) else text
+    def scrub_description(text: str) -> str:
+        return _WORD.sub(replace_match, text) if any(name in text for name in names) else text
 
-    return scrubbed
+    return scrub_description
 
 
-def renamed(sample: CallSample, names: NameMap, *, scrub: Scrub = "names") -> CallSample:
-    """The sample in new names. Texts of the conversation stay, save the exchanged defaults in the request.
+def rename_sample(sample: CallSample, names: NameMap, *, scrub: Scrub = "names") -> CallSample:
+    """Renames the tools of a sample. Texts of the conversation stay, except exchanged defaults in the request.
 
     Args:
-        scrub: what happens to old names in descriptions: "names" replaces those that are no ordinary words, and
-            ordinary words in quotes; "every" replaces every token that is one; "off" leaves them.
+        sample: The sample.
+        names: New names.
+        scrub: Treatment of old names in descriptions: "names" replaces those that are not ordinary words, and ordinary
+            words in quotes; "every" replaces every token that is a name; "off" leaves them.
     Raises:
-        SampleInvalid: a name that two tools would share.
+        SampleInvalid: two tools would get the same name.
     """
     tools = []
-    for given in sample.tools:
-        told = outline(given)
-        tool = told.tool
+    for original in sample.tools:
+        tool_outline = outline_tool(original)
+        tool = tool_outline.tool
         keys = names.keys.get(tool.name)
-        own = keys.renamed if told.simple and keys else _flattened(keys)
-        found = {name: own.get(name) or names.tools.get(name, name) for name in told.told[scrub]}
-        others = [name for name in names.tools if name in told.text and name not in found]
-        found.update({name: names.tools[name] for name in told_in(told.text, others, scrub)} if others else {})
-        text = _scrubber(found, scrub) if found else None
-        exchanged = names.values.items() if names.values else ()
-        values = {param: pair for (name, param), pair in exchanged if name == tool.name}
-        writer = _Writer(own, text, values, tool.name)
-        parameters = writer.simple(tool.parameters) if told.simple else writer.parameters(tool.parameters)
-        description = text(tool.description) if text else tool.description
+        own_names = keys.renamed if tool_outline.is_simple and keys else _flatten(keys)
+        mentioned_names = {
+            name: own_names.get(name) or names.tools.get(name, name) for name in tool_outline.mentions[scrub]
+        }
+        other_mentions = [name for name in names.tools if name in tool_outline.text and name not in mentioned_names]
+        mentioned_names.update(
+            {name: names.tools[name] for name in find_mentions(tool_outline.text, other_mentions, scrub)}
+            if other_mentions
+            else {}
+        )
+        scrub_text = _build_scrubber(mentioned_names, scrub) if mentioned_names else None
+        exchanged_defaults = names.values.items() if names.values else ()
+        values = {param: pair for (name, param), pair in exchanged_defaults if name == tool.name}
+        writer = _SchemaWriter(own_names, scrub_text, values, tool.name)
+        parameters = (
+            writer.write_simple(tool.parameters) if tool_outline.is_simple else writer.write_parameters(tool.parameters)
+        )
+        description = scrub_text(tool.description) if scrub_text else tool.description
         tools.append(Tool(names.tools.get(tool.name, tool.name), description, parameters))
     if len({tool.name for tool in tools}) < len({tool.name for tool in sample.tools}):
         raise SampleInvalid("two tools would have one name", value=dict(names.tools), expected="different names")
-    calls = tuple([names.call(call) for call in sample.calls])
-    return CallSample(sample.id, _messages(sample, names), tuple(tools), calls)
+    calls = tuple([names.rename_call(call) for call in sample.calls])
+    return CallSample(sample.id, _rename_messages(sample, names), tuple(tools), calls)
 
 
-def _flattened(keys: Keys | None) -> dict[str, str]:
-    """Old to new name over all depths."""
-    found: dict[str, str] = {}
-    waiting = [keys]
-    while waiting:
-        one = waiting.pop()
-        if one is not None:
-            found.update(one.renamed)
-            waiting += [*one.below.values(), one.rest]
-    return found
+def _flatten(keys: KeyMap | None) -> dict[str, str]:
+    """Flattens key maps of all depths to old name -> new name."""
+    new_names: dict[str, str] = {}
+    pending = [keys]
+    while pending:
+        key_map = pending.pop()
+        if key_map is not None:
+            new_names.update(key_map.renamed)
+            pending += [*key_map.children.values(), key_map.elements]
+    return new_names
 
 
-def _messages(sample: CallSample, names: NameMap) -> tuple[Message, ...]:
-    if not names.values and not any(one.calls or one.extra for one in sample.messages):
+def _rename_messages(sample: CallSample, names: NameMap) -> tuple[Message, ...]:
+    if not names.values and not any(entry.calls or entry.extra for entry in sample.messages):
         return sample.messages
-    last = max((place for place, one in enumerate(sample.messages) if one.role == "user"), default=-1)
-    found = []
-    for place, message in enumerate(sample.messages):
+    last = max((index for index, entry in enumerate(sample.messages) if entry.role == "user"), default=-1)
+    renamed_messages = []
+    for index, message in enumerate(sample.messages):
         if message.calls:
-            message = replace(message, calls=tuple([names.call(call, gold=False) for call in message.calls]))
+            message = replace(message, calls=tuple([names.rename_call(call, gold=False) for call in message.calls]))
         if message.extra.get("name") in names.tools and message.role == "tool":
             message = replace(message, extra={**message.extra, "name": names.tools[message.extra["name"]]})
-        if place == last and names.values and message.content:
-            message = replace(message, content=_request(message.content, names.values.values()))
-        found.append(message)
-    return tuple(found)
+        if index == last and names.values and message.content:
+            message = replace(message, content=_replace_defaults(message.content, names.values.values()))
+        renamed_messages.append(message)
+    return tuple(renamed_messages)
 
 
-def _request(text: str, pairs: Iterable[tuple[Any, Any]]) -> str:
-    """The request with exchanged defaults, all at once."""
-    told = {str(old): str(new) for old, new in pairs}
-    return token(*told).sub(lambda match: told[match[0]], text)
+def _replace_defaults(text: str, pairs: Iterable[tuple[Any, Any]]) -> str:
+    """Replaces exchanged defaults in the request, all at once."""
+    replacements = {str(old): str(new) for old, new in pairs}
+    return token_pattern(*replacements).sub(lambda match: replacements[match[0]], text)

@@ -1,7 +1,7 @@
 """Data as shards of rows: JSON lines, JSON arrays, Parquet, and folders that Hugging Face `datasets` saved.
 
-A row is a JSON object. A shard is a range of a file, small enough to be redone and known by a digest of what is in it.
-Shards of a file depend on the file alone, so whoever works on them, and how many, cannot change what comes out.
+A row is a JSON object. A shard is a range of a file, small enough to be recomputed and identified by a digest
+of its content. Shards of a file depend on the file alone, so the number of workers cannot change the result.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ import pyarrow.parquet as pq
 from evolvent.errors import ConfigError, CorruptRecord, Problem, SampleInvalid
 from evolvent.files import atomic_writer, disk_errors, safe_join
 
-__all__ = ["Row", "Shard", "line_of", "read_shard", "shards_of", "store_in", "write_rows"]
+__all__ = ["Row", "Shard", "find_store", "list_shards", "read_shard", "row_to_line", "write_rows"]
 
 Row = Mapping[str, Any]
 Form = Literal["jsonl", "json", "parquet", "arrow"]
 _FORMS: Mapping[str, Form] = {".jsonl": "jsonl", ".json": "json", ".parquet": "parquet", ".arrow": "arrow"}
-_at_hand = threading.local()  # `opened`: the Parquet file whose shards this thread reads
+_thread_files = threading.local()  # `opened`: the Parquet file whose shards this thread reads
 _META = ("dataset_info.json", "state.json", "dataset_dict.json", "manifest.json")  # of a folder; no rows
 
 
@@ -37,11 +37,11 @@ class Shard:
     """A range of the rows of a file.
 
     Args:
-        path: of the file.
-        form: how it is read.
-        begin, end: bytes of JSON lines, else places of rows.
-        first: the place of its first row in the file.
-        count: how many rows it has; lines that are no JSON count too.
+        path: Path of the file.
+        form: Format of the file.
+        begin, end: Bytes for JSON lines, otherwise row numbers.
+        first: Number of its first row in the file.
+        count: Number of rows; lines that are not JSON count too.
         digest: SHA-256 of its bytes, or of the whole file and the range, 64 hex digits.
     """
 
@@ -54,46 +54,47 @@ class Shard:
     digest: str
 
 
-def shards_of(path: Path, *, rows: int = 1000) -> tuple[Shard, ...]:
-    """The shards of a file, or of all data files below a folder in the order of their paths.
+def list_shards(path: Path, *, rows: int = 1000) -> tuple[Shard, ...]:
+    """Splits a file, or all data files below a folder in the order of their paths, into shards.
 
     Args:
-        rows: of a shard, at least 1; the last one of a file has fewer.
+        path: File or folder.
+        rows: Rows of a shard, at least 1; the last shard of a file may have fewer.
     Raises:
         ConfigError: no such file, no data file in the folder, a store of trajectories (`origins` reads those), or a
-            shard of no rows. CorruptRecord: a file that cannot be read as what its name says.
+            shard of no rows. CorruptRecord: a file that does not have the format of its suffix.
     """
     if rows < 1:
         raise ConfigError("shards", value=rows, expected="at least one row each")
-    files = _files(path)
-    unknown = [
-        Problem(str(one), "is no data file", f"expected {', '.join(_FORMS)}")
-        for one in files
-        if one.suffix not in _FORMS
+    files = _list_files(path)
+    problems = [
+        Problem(str(candidate), "is no data file", f"expected {', '.join(_FORMS)}")
+        for candidate in files
+        if candidate.suffix not in _FORMS
     ]
-    if unknown or not files:
-        raise ConfigError(unknown or [Problem(str(path), "holds no data", f"expected files of {', '.join(_FORMS)}")])
-    found: list[Shard] = []
+    if problems or not files:
+        raise ConfigError(problems or [Problem(str(path), "holds no data", f"expected files of {', '.join(_FORMS)}")])
+    shards: list[Shard] = []
     for file in files:
         form = _FORMS[file.suffix]
         with disk_errors(file):
-            found += _of_lines(file, rows) if form == "jsonl" else _of_places(file, form, rows)
-    return tuple(found)
+            shards += _split_lines(file, rows) if form == "jsonl" else _split_rows(file, form, rows)
+    return tuple(shards)
 
 
-def store_in(path: Path) -> Path | None:
-    """The store of trajectories that a path is, or that a run there holds; None where there is none."""
+def find_store(path: Path) -> Path | None:
+    """Finds the store of trajectories at a path: the path itself or that of a run; None where there is none."""
     for folder in (path / "trajectories", path):
         if (folder / "log").is_dir() or (folder / "manifest.jsonl").is_file():
             return folder
     return None
 
 
-def _files(path: Path) -> list[Path]:
-    """The data files of a path: of a folder that `datasets` saved those that its state names."""
+def _list_files(path: Path) -> list[Path]:
+    """Lists the data files of a path; for a folder saved by `datasets` those that its state names."""
     if path.is_file():
         return [path]
-    if store_in(path) is not None:
+    if find_store(path) is not None:
         raise ConfigError(
             [
                 Problem(
@@ -103,28 +104,34 @@ def _files(path: Path) -> list[Path]:
                 )
             ]
         )
-    splits = _named(path / "dataset_dict.json", "splits")
+    splits = _read_list(path / "dataset_dict.json", "splits")
     if splits:
-        names = ", ".join(str(path / str(one)) for one in splits)
+        names = ", ".join(str(path / str(candidate)) for candidate in splits)
         raise ConfigError([Problem(str(path), f"holds the splits {', '.join(map(str, splits))}", f"name one: {names}")])
-    listed = [one.get("filename") for one in _named(path / "state.json", "_data_files") if isinstance(one, Mapping)]
-    if listed:
-        return [safe_join(path, str(name)) for name in listed]
-    return sorted(one for one in path.rglob("*") if one.suffix in _FORMS and one.name not in _META)
+    state_files = [
+        candidate.get("filename")
+        for candidate in _read_list(path / "state.json", "_data_files")
+        if isinstance(candidate, Mapping)
+    ]
+    if state_files:
+        return [safe_join(path, str(name)) for name in state_files]
+    return sorted(
+        candidate for candidate in path.rglob("*") if candidate.suffix in _FORMS and candidate.name not in _META
+    )
 
 
-def _named(file: Path, field: str) -> list[Any]:
-    """A list in a file that describes a folder; none where there is no such file."""
+def _read_list(file: Path, field: str) -> list[Any]:
+    """Reads a list from a file that describes a folder; empty where there is no such file."""
     if not file.is_file():
         return []
     try:
-        found = json.loads(file.read_bytes()).get(field, [])
+        entries = json.loads(file.read_bytes()).get(field, [])
     except (ValueError, RecursionError, AttributeError) as error:
         raise CorruptRecord(f"{file.name} cannot be read ({str(error)[:100]})", offset=0) from error
-    return found if isinstance(found, list) else []
+    return entries if isinstance(entries, list) else []
 
 
-def _of_lines(path: Path, rows: int) -> Iterator[Shard]:
+def _split_lines(path: Path, rows: int) -> Iterator[Shard]:
     begin = end = first = 0
     with path.open("rb") as file:
         while block := list(islice(file, rows)):
@@ -138,17 +145,17 @@ def _of_lines(path: Path, rows: int) -> Iterator[Shard]:
             begin, first = end, first + len(block)
 
 
-def _of_places(path: Path, form: Form, rows: int) -> Iterator[Shard]:
-    count = _count(path, form)
+def _split_rows(path: Path, form: Form, rows: int) -> Iterator[Shard]:
+    count = _count_rows(path, form)
     for begin in range(0, count, rows):
         end = min(begin + rows, count)
-        yield Shard(path, form, begin, end, begin, end - begin, _place_digest(path, begin, end))
+        yield Shard(path, form, begin, end, begin, end - begin, _range_digest(path, begin, end))
 
 
-def _place_digest(path: Path, begin: int, end: int) -> str:
+def _range_digest(path: Path, begin: int, end: int) -> str:
     state = path.stat()
-    whole = _file_digest(path, state.st_mtime_ns, state.st_size)
-    return hashlib.sha256(f"{whole} {begin} {end}".encode()).hexdigest()
+    file_digest = _file_digest(path, state.st_mtime_ns, state.st_size)
+    return hashlib.sha256(f"{file_digest} {begin} {end}".encode()).hexdigest()
 
 
 @lru_cache(maxsize=64)
@@ -157,133 +164,141 @@ def _file_digest(path: Path, changed: int, size: int) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _count(path: Path, form: Form) -> int:
+def _count_rows(path: Path, form: Form) -> int:
     try:
         if form == "parquet":
             return int(pq.ParquetFile(path).metadata.num_rows)
         if form == "arrow":
             with pa.memory_map(str(path)) as source:
-                return sum(batch.num_rows for batch in _batches(source))
-        return len(_array(path))
+                return sum(batch.num_rows for batch in _iterate_batches(source))
+        return len(_load_array(path))
     except (pa.ArrowException, ValueError, RecursionError) as error:
         raise CorruptRecord(f"{path.name} is no {form} ({str(error)[:200]})", offset=0) from error
 
 
 def read_shard(shard: Shard) -> Iterator[tuple[int, Row | SampleInvalid]]:
-    """The rows of a shard with their places in the file, in order; what is no JSON object is an error in its place.
+    """Yields the rows of a shard with their numbers in the file, in order; a row that is not a JSON object is an
+    error.
 
     Raises:
         StoreUnavailable: the file cannot be read any more. CorruptRecord: it is another one now.
     """
     with disk_errors(shard.path):
-        for place, row in _read(shard):
+        for row_number, row in _read_rows(shard):
             if isinstance(row, Mapping):
-                yield place, row
+                yield row_number, row
             else:
-                yield place, SampleInvalid("a row that is no object", value=str(row)[:80], expected="a JSON object")
+                yield (
+                    row_number,
+                    SampleInvalid("a row that is no object", value=str(row)[:80], expected="a JSON object"),
+                )
 
 
-def _read(shard: Shard) -> Iterator[tuple[int, Any]]:
+def _read_rows(shard: Shard) -> Iterator[tuple[int, Any]]:
     if shard.form == "jsonl":
-        yield from _lines(shard)
+        yield from _read_lines(shard)
         return
-    if _place_digest(shard.path, shard.begin, shard.end) != shard.digest:
+    if _range_digest(shard.path, shard.begin, shard.end) != shard.digest:
         raise CorruptRecord(f"{shard.path.name} has changed since its shards were cut", offset=shard.begin)
     try:
         if shard.form == "json":
-            yield from enumerate(_array(shard.path)[shard.begin : shard.end], shard.first)
+            yield from enumerate(_load_array(shard.path)[shard.begin : shard.end], shard.first)
         elif shard.form == "parquet":
-            yield from _parquet(shard)
+            yield from _read_parquet(shard)
         else:
             with pa.memory_map(str(shard.path)) as source:
-                yield from _cut(_batches(source), shard)
+                yield from _slice_batches(_iterate_batches(source), shard)
     except (pa.ArrowException, ValueError, RecursionError) as error:
         raise CorruptRecord(f"{shard.path.name} is no {shard.form} ({str(error)[:200]})", offset=0) from error
 
 
-def _lines(shard: Shard) -> Iterator[tuple[int, Any]]:
+def _read_lines(shard: Shard) -> Iterator[tuple[int, Any]]:
     with shard.path.open("rb") as file:
         file.seek(shard.begin)
         data = file.read(shard.end - shard.begin)
     if hashlib.sha256(data).hexdigest() != shard.digest:
         raise CorruptRecord(f"{shard.path.name} has changed since its shards were cut", offset=shard.begin)
-    for place, line in enumerate(data.split(b"\n"), shard.first):
+    for row_number, line in enumerate(data.split(b"\n"), shard.first):
         if line.strip():
             try:
-                yield place, json.loads(line)
+                yield row_number, json.loads(line)
             except (ValueError, RecursionError):
-                yield place, line.decode("utf-8", "replace")
+                yield row_number, line.decode("utf-8", "replace")
 
 
-def _array(path: Path) -> list[Any]:
+def _load_array(path: Path) -> list[Any]:
     state = path.stat()
-    return _array_once(path, state.st_mtime_ns, state.st_size)
+    return _load_array_once(path, state.st_mtime_ns, state.st_size)
 
 
 @lru_cache(maxsize=1)
-def _array_once(path: Path, changed: int, size: int) -> list[Any]:
-    """A whole file: its shards are read one after another."""
-    found = json.loads(path.read_bytes())
-    if not isinstance(found, list):
+def _load_array_once(path: Path, changed: int, size: int) -> list[Any]:
+    """Loads a whole file, cached, since its shards are read one after another."""
+    rows = json.loads(path.read_bytes())
+    if not isinstance(rows, list):
         raise ValueError("no JSON array")
-    return found
+    return rows
 
 
-def _batches(source: Any) -> Iterator[pa.RecordBatch]:
-    """Batches of a stream, as `datasets` saves them, or of a file."""
+def _iterate_batches(source: Any) -> Iterator[pa.RecordBatch]:
+    """Yields the batches of a stream, as `datasets` saves them, or of a file."""
     try:
         yield from pa.ipc.open_stream(source)
     except pa.ArrowInvalid:
         source.seek(0)
         opened = pa.ipc.open_file(source)
-        yield from (opened.get_batch(place) for place in range(opened.num_record_batches))
+        yield from (opened.get_batch(index) for index in range(opened.num_record_batches))
 
 
-class _Opened:
-    """A Parquet file that is read from front to back. To begin anew for each shard would take quadratic time."""
+class _OpenParquet:
+    """A Parquet file that is read from front to back; starting again for each shard would take quadratic time."""
 
-    def __init__(self, path: Path, known: tuple[Path, int, int]) -> None:
+    def __init__(self, path: Path, file_key: tuple[Path, int, int]) -> None:
         file = pq.ParquetFile(path)
-        self.known, self.rows = known, int(file.metadata.num_rows)
+        self.known, self.rows = file_key, int(file.metadata.num_rows)
         self._batches: Iterator[pa.RecordBatch] = file.iter_batches()
         self.begin, self._batch = 0, next(self._batches, None)  # a batch, and the place of its first row
 
-    def read(self, shard: Shard) -> Iterator[tuple[int, Any]]:
-        """The rows of a shard that does not begin before the batch at hand, which stays at hand if it goes on."""
+    def read_rows(self, shard: Shard) -> Iterator[tuple[int, Any]]:
+        """Yields the rows of a shard that does not begin before the current batch, which stays current where it goes
+        on.
+        """
         while self._batch is not None and self.begin < shard.end:
-            yield from _cut([self._batch], shard, begin=self.begin)
+            yield from _slice_batches([self._batch], shard, begin=self.begin)
             end = self.begin + self._batch.num_rows
             if end > shard.end:
                 return
             self.begin, self._batch = end, next(self._batches, None)
 
 
-def _parquet(shard: Shard) -> Iterator[tuple[int, Any]]:
-    """Goes on where this thread ended with the shard before, if it was of the same file."""
+def _read_parquet(shard: Shard) -> Iterator[tuple[int, Any]]:
+    """Reads a Parquet shard; continues where this thread stopped with the previous shard of the same file."""
     state = shard.path.stat()
-    known = (shard.path, state.st_mtime_ns, state.st_size)
-    opened: _Opened | None = vars(_at_hand).pop("opened", None)  # whoever reads at the same time opens it again
-    if opened is None or opened.known != known or opened.begin > shard.begin:
-        opened = _Opened(shard.path, known)
-    yield from opened.read(shard)
+    file_key = (shard.path, state.st_mtime_ns, state.st_size)
+    opened: _OpenParquet | None = vars(_thread_files).pop(
+        "opened", None
+    )  # whoever reads at the same time opens it again
+    if opened is None or opened.known != file_key or opened.begin > shard.begin:
+        opened = _OpenParquet(shard.path, file_key)
+    yield from opened.read_rows(shard)
     if opened.begin < opened.rows:
-        _at_hand.opened = opened
+        _thread_files.opened = opened
 
 
-def _cut(batches: Iterable[pa.RecordBatch], shard: Shard, *, begin: int = 0) -> Iterator[tuple[int, Any]]:
+def _slice_batches(batches: Iterable[pa.RecordBatch], shard: Shard, *, begin: int = 0) -> Iterator[tuple[int, Any]]:
     for batch in batches:
         end = begin + batch.num_rows
         if end > shard.begin and begin < shard.end:
             first = max(shard.begin - begin, 0)
-            own = batch.slice(first, min(shard.end, end) - begin - first)
-            yield from enumerate(own.to_pylist(), begin + first)
+            part = batch.slice(first, min(shard.end, end) - begin - first)
+            yield from enumerate(part.to_pylist(), begin + first)
         begin = end
         if begin >= shard.end:
             return
 
 
-def line_of(row: Row) -> bytes:
-    """A row as a line of JSON, without its end.
+def row_to_line(row: Row) -> bytes:
+    """Serializes a row as a line of JSON, without the line end.
 
     Raises:
         SampleInvalid: values that JSON does not have: NaN, dates, bytes.
@@ -299,7 +314,7 @@ def line_of(row: Row) -> bytes:
 
 
 def write_rows(path: Path, rows: Iterable[Row]) -> tuple[int, str]:
-    """Write rows as JSON lines, or as Parquet where the name says so; whole or not at all.
+    """Writes rows as JSON lines, or as Parquet by the suffix; the file appears complete or not at all.
 
     Returns:
         How many there are, and the SHA-256 of the file.
@@ -314,30 +329,31 @@ def write_rows(path: Path, rows: Iterable[Row]) -> tuple[int, str]:
     with atomic_writer(path) as file:
         if path.suffix == ".jsonl":
             for row in rows:
-                file.write(line_of(row) + b"\n")
+                file.write(row_to_line(row) + b"\n")
                 count += 1
         else:
-            listed = list(rows)
-            count = len(listed)
-            pq.write_table(_table(listed), file, compression="zstd")
-    with path.open("rb") as written:
-        return count, hashlib.file_digest(written, "sha256").hexdigest()
+            all_rows = list(rows)
+            count = len(all_rows)
+            pq.write_table(_build_table(all_rows), file, compression="zstd")
+    with path.open("rb") as stream:
+        return count, hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _table(rows: Sequence[Row]) -> pa.Table:
-    """The rows as a table that gives every row back: fields that a row does not have are null in it."""
+def _build_table(rows: Sequence[Row]) -> pa.Table:
+    """Builds a table that gives every row back; fields that a row does not have are null in it."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     try:
         table = pa.table({name: pa.array([row.get(name) for row in rows]) for name in names})
-        same = all(
-            found == {name: row.get(name) for name in names} for found, row in zip(table.to_pylist(), rows, strict=True)
+        is_lossless = all(
+            table_row == {name: row.get(name) for name in names}
+            for table_row, row in zip(table.to_pylist(), rows, strict=True)
         )
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        same, why = False, str(error)[:200]
+        is_lossless, reason = False, str(error)[:200]
     else:
-        why = "nested objects of different fields"
-    if not same:
+        reason = "nested objects of different fields"
+    if not is_lossless:
         raise SampleInvalid(
-            "rows that are no table", value=why, expected="equal types of equal fields", hint="write .jsonl"
+            "rows that are no table", value=reason, expected="equal types of equal fields", hint="write .jsonl"
         )
     return table

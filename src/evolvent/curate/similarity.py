@@ -1,8 +1,9 @@
-"""How alike two tools are, whatever they are called: by what their descriptions say and by what they take.
+"""Similarity of two tools, independent of their names: by their descriptions and by their parameters.
 
-A small measure on purpose: no model, no corpus, symmetric, and the same on every machine. It finds tools that were
-renamed, or whose descriptions were reworded a little. It does not understand: a pair that differs in the one word that
-matters (scores of soccer, scores of basketball) is as alike to it. Who has embeddings hands in another measure.
+The measure is deliberately small: no model, no corpus, symmetric, and the same on every machine. It finds tools
+that were renamed, or whose descriptions were slightly reworded. It does not understand: a pair that differs in
+the one word that matters (scores of soccer, scores of basketball) is equally similar to it. Users with
+embeddings can pass another measure.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from typing import Any
 
 from evolvent.grade.matching import heaviest_matching, maximum_matching
 from evolvent.messages import Call, Tool
-from evolvent.schemas import faults, json_schema
+from evolvent.schemas import find_argument_faults, json_schema
 
-__all__ = ["accepts", "content_words", "similarity"]
+__all__ = ["accepts", "content_words", "measure_similarity"]
 
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
-_EMPTY = frozenset(
+_STOP_WORDS = frozenset(
     (
         "a",
         "an",
@@ -102,7 +103,7 @@ def _stem(word: str) -> str:
     return word
 
 
-_ALIKE = {  # verbs of what tools do, by their kind
+_SYNONYMS = {  # verbs of what tools do, by their kind
     _stem(word): group[0]
     for group in (
         (
@@ -139,59 +140,66 @@ _ALIKE = {  # verbs of what tools do, by their kind
 
 
 def content_words(text: str) -> frozenset[str]:
-    """The words of a text that say something, without endings, verbs by their kind; names are taken apart."""
-    words = [match.lower() for match in _WORD.findall(text)]
-    stems = [_stem(word) for word in words if word not in _EMPTY]
-    return frozenset([_ALIKE.get(stem, stem) for stem in stems])
+    """Extracts the meaningful words of a text, as stems, with synonymous verbs merged; names are split."""
+    text_words = [match.lower() for match in _WORD.findall(text)]
+    stems = [_stem(word) for word in text_words if word not in _STOP_WORDS]
+    return frozenset([_SYNONYMS.get(stem, stem) for stem in stems])
 
 
-def _overlap(one: frozenset[str], other: frozenset[str]) -> float:
-    """Dice's coefficient, 0 to 1."""
-    return 2 * len(one & other) / (len(one) + len(other)) if one and other else 0.0
+def _overlap(words_a: frozenset[str], words_b: frozenset[str]) -> float:
+    """Computes Dice's coefficient, 0 to 1."""
+    return 2 * len(words_a & words_b) / (len(words_a) + len(words_b)) if words_a and words_b else 0.0
 
 
-def similarity(one: Tool, other: Tool) -> float:
-    """How alike two tools are, 0 to 1; 1 for a tool and its renamed copy. Names count where descriptions are empty.
+def measure_similarity(tool_a: Tool, tool_b: Tool) -> float:
+    """Computes the similarity of two tools, 0 to 1; 1 for a tool and its renamed copy.
 
-    0.6 x Dice's coefficient of the content words of the descriptions + 0.4 x the likeness of the parameters: the best
-    one-to-one pairing, a pair of one type counts 1/2 plus half of the overlap of the descriptions, over the larger
-    number of parameters.
+    0.6 x Dice's coefficient of the content words of the descriptions + 0.4 x the similarity of the parameters: the best
+    one-to-one pairing over the larger number of parameters, where a pair of one type counts 1/2 plus half of the
+    overlap
+    of the descriptions. Names count where descriptions are empty.
 
     Raises:
-        SampleInvalid: a schema that is none.
+        SampleInvalid: an invalid schema.
     """
-    said = [content_words(tool.description) or content_words(tool.name) for tool in (one, other)]
-    words = _overlap(said[0], said[1])
-    mine, theirs = _parameters(one), _parameters(other)
-    if not mine and not theirs:
-        return words
-    most = max(len(mine), len(theirs))
-    pairs = heaviest_matching([[_pair(a, b) for b in theirs] for a in mine]) if mine and theirs else 0
-    return 0.6 * words + 0.4 * pairs / (1000 * most)
+    description_words = [content_words(tool.description) or content_words(tool.name) for tool in (tool_a, tool_b)]
+    description_overlap = _overlap(description_words[0], description_words[1])
+    parameters_a, parameters_b = _list_parameters(tool_a), _list_parameters(tool_b)
+    if not parameters_a and not parameters_b:
+        return description_overlap
+    num_parameters = max(len(parameters_a), len(parameters_b))
+    parameter_overlap = (
+        heaviest_matching([[_pair_similarity(a, b) for b in parameters_b] for a in parameters_a])
+        if parameters_a and parameters_b
+        else 0
+    )
+    return 0.6 * description_overlap + 0.4 * parameter_overlap / (1000 * num_parameters)
 
 
-def _parameters(tool: Tool) -> list[tuple[str, frozenset[str]]]:
+def _list_parameters(tool: Tool) -> list[tuple[str, frozenset[str]]]:
     parts: Mapping[str, Any] = json_schema(tool.parameters)["properties"]
-    found = []
+    parameters = []
     for name, part in parts.items():
-        told = part if isinstance(part, Mapping) else {}
-        said = str(told.get("description") or "") or name
-        found.append((str(told.get("type", "")), content_words(said)))
-    return found
+        parameter_schema = part if isinstance(part, Mapping) else {}
+        description = str(parameter_schema.get("description") or "") or name
+        parameters.append((str(parameter_schema.get("type", "")), content_words(description)))
+    return parameters
 
 
-def _pair(one: tuple[str, frozenset[str]], other: tuple[str, frozenset[str]]) -> int:
-    """In thousandths. Whole and other numbers are one type here."""
-    kinds = {"number" if kind == "integer" else kind for kind in (one[0], other[0])}
-    return 0 if len(kinds) > 1 else 500 + round(500 * _overlap(one[1], other[1]))
+def _pair_similarity(parameter_a: tuple[str, frozenset[str]], parameter_b: tuple[str, frozenset[str]]) -> int:
+    """Computes the similarity of two parameters in thousandths. Integers and other numbers are one type here."""
+    kinds = {"number" if kind == "integer" else kind for kind in (parameter_a[0], parameter_b[0])}
+    return 0 if len(kinds) > 1 else 500 + round(500 * _overlap(parameter_a[1], parameter_b[1]))
 
 
 def accepts(tool: Tool, call: Call) -> bool:
-    """Whether a tool would take the arguments of a call, whatever its parameters are called: each argument fits another
-    parameter, and every required one gets its argument. A number fits where its text does, and the other way round.
+    """Returns whether a tool would accept the arguments of a call, whatever its parameters are called.
+
+    Each argument must fit another parameter, and every required parameter must get an argument. A number fits where
+    its text fits, and the other way round.
 
     Raises:
-        SampleInvalid: a schema that is none.
+        SampleInvalid: an invalid schema.
     """
     schema = json_schema(tool.parameters)
     names = list(schema["properties"])
@@ -202,19 +210,19 @@ def accepts(tool: Tool, call: Call) -> bool:
     # Required parameters must all be matched, and all arguments. A graph has a matching that covers a set of rows and a
     # set of columns exactly if it has one that covers each (Mendelsohn and Dulmage, 1958).
     by_name = [[row[names.index(name)] for row in fits] for name in needed]
-    return _covered(fits) and _covered(by_name)
+    return _is_covered(fits) and _is_covered(by_name)
 
 
-def _covered(fits: Sequence[Sequence[bool]]) -> bool:
+def _is_covered(fits: Sequence[Sequence[bool]]) -> bool:
     return -1 not in maximum_matching(fits)
 
 
 def _fits(value: Any, schema: Any) -> bool:
-    ways = [value]
+    forms = [value]
     if isinstance(value, str):
         with suppress(ValueError, RecursionError):
-            ways.append(json.loads(value[:100]))
+            forms.append(json.loads(value[:100]))
     elif isinstance(value, (int, float)):
-        ways.append(json.dumps(value))
-    whole = {"type": "object", "properties": {"value": schema}}
-    return any(not faults({"value": way}, whole) for way in ways)
+        forms.append(json.dumps(value))
+    wrapper = {"type": "object", "properties": {"value": schema}}
+    return any(not find_argument_faults({"value": form}, wrapper) for form in forms)

@@ -1,9 +1,9 @@
-"""Starts in the middle of demonstrations: where one is cut, and at which cut an episode begins.
+"""Episode starts in the middle of demonstrations: the cuts of a demonstration, and the cut of each episode.
 
-A demonstration is cut into M states on its way; with the beginning they are M + 1 stages. Reverse curricula (R3, Xi et
-al., arXiv 2402.05808) begin at all of them at once (`mixed`), or at one after another from the end (`staged`); AdaBack
-(Amani et al., arXiv 2506.18110) finds for each task how much it must be shown (`adaptive`). Each is a pure function:
-the same seed gives the same starts, in any order.
+A demonstration is cut into M intermediate states; with the beginning they are M + 1 stages. Reverse curricula
+(R3, Xi et al., arXiv 2402.05808) start at all of them at once (`mix_starts`), or at one after another from the
+end (`stage_starts`); AdaBack (Amani et al., arXiv 2506.18110) finds for each task the share to reveal
+(`reveal_starts`). Each is a pure function: the same seed gives the same starts, in any order.
 """
 
 from __future__ import annotations
@@ -13,16 +13,26 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from evolvent.agents.base import turn_of
+from evolvent.agents.base import recorded_turn
 from evolvent.errors import ConfigError, Problem, VocabularyMismatch
 from evolvent.models.dialects import Dialect
 from evolvent.trajectory import Branch, Start, Step, Trajectory, sample_rng
 
-__all__ = ["Cuts", "Places", "Reveal", "adapted", "adaptive", "cut_points", "mixed", "readable", "staged"]
+__all__ = [
+    "CutPlacement",
+    "Cuts",
+    "Reveal",
+    "check_vocabulary",
+    "cut_points",
+    "mix_starts",
+    "reveal_starts",
+    "stage_starts",
+    "update_reveals",
+]
 
 Cuts = Mapping[str, Sequence[Branch]]
 """Where the demonstration of a task is cut, by the task's id; from near its end to near its beginning."""
-Places = Literal["uniform", "spans", "steps"]
+CutPlacement = Literal["uniform", "spans", "steps"]
 _SPAN_END = re.compile(r"[;\n]\s*|(?=#\s*#\s*#)")  # spans of a rationale, lines, and what stands before the answer
 
 
@@ -31,46 +41,48 @@ def cut_points(
     dialect: Dialect,
     stages: int,
     *,
-    at: Places = "uniform",
+    placement: CutPlacement = "uniform",
     render: Callable[[Step], str] | None = None,
 ) -> tuple[Branch, ...]:
-    """At most `stages` states on the way of a demonstration, evenly chosen, from near its end to near its beginning.
+    """Chooses at most `stages` states of a demonstration, evenly spaced, from near its end to near its beginning.
 
     Args:
-        dialect: whose tokens are counted.
-        at: "uniform": before any token of an action. "spans": before a step, and at the ends of lines and spans (`;`)
-            inside an action, before a `###`. "steps": before a step.
-        render: the text that an agent would write for a step; None: its action.
+        trajectory: The demonstration.
+        dialect: Dialect whose tokens are counted.
+        stages: Maximum number of states, at least 0.
+        placement: "uniform": before any token of an action. "spans": before a step, and at the ends of lines and
+            spans (`;`) inside an action, before a `###`. "steps": before a step.
+        render: Returns the text that an agent would write for a step; None: its action.
     Raises:
         ConfigError: fewer than 0 stages. VocabularyMismatch: a word that the dialect does not know.
     """
     if stages < 0:
         raise ConfigError([Problem("stages", f"{stages} states on the way of a demonstration", "give 0 or more")])
-    places: list[tuple[int, int]] = []
+    cuts: list[tuple[int, int]] = []
     for number, step in enumerate(trajectory.steps):
-        ids = () if at == "steps" else turn_of(step, dialect, render=render or _action).action
-        inside = range(1, len(ids)) if at == "uniform" else _span_ends(ids, dialect)
-        places += [(number, 0), *((number, token) for token in inside)]
-    places = places[1:]  # the first is the beginning
-    if len(places) > stages:
+        ids = () if placement == "steps" else recorded_turn(step, dialect, render=render or _action_text).action
+        token_cuts = range(1, len(ids)) if placement == "uniform" else _find_span_ends(ids, dialect)
+        cuts += [(number, 0), *((number, token) for token in token_cuts)]
+    cuts = cuts[1:]  # the first is the beginning
+    if len(cuts) > stages:
         # The k-th of M lies at k / (M + 1) of the way, rounded half up: with more places than stages no two are equal.
-        ends = (2 * k * (len(places) + 1) + stages + 1 for k in range(1, stages + 1))
-        places = [places[end // (2 * stages + 2) - 1] for end in ends]
-    return tuple(Branch(trajectory.id, step, token) for step, token in reversed(places))
+        ends = (2 * k * (len(cuts) + 1) + stages + 1 for k in range(1, stages + 1))
+        cuts = [cuts[end // (2 * stages + 2) - 1] for end in ends]
+    return tuple(Branch(trajectory.id, step, token) for step, token in reversed(cuts))
 
 
-def _action(step: Step) -> str:
+def _action_text(step: Step) -> str:
     return str(step.action)
 
 
-def _span_ends(ids: Sequence[int], dialect: Dialect) -> list[int]:
-    """Where spans end among the tokens of an action: after the last token that says no more than the span does.
+def _find_span_ends(ids: Sequence[int], dialect: Dialect) -> list[int]:
+    """Finds the token counts at which spans of an action end, each after the last token of the span's text.
 
     A token that holds the end of one span and the beginning of the next belongs to the next.
     """
-    said = dialect.text(ids)
+    action_text = dialect.text(ids)
     lengths = [len(dialect.text(ids[:count]).rstrip()) for count in range(1, len(ids))]
-    ends = (len(said[: found.end()].rstrip()) for found in _SPAN_END.finditer(said))
+    ends = (len(action_text[: match.end()].rstrip()) for match in _SPAN_END.finditer(action_text))
     counts = {sum(length <= end for length in lengths) for end in ends}
     return sorted(count for count in counts if 0 < count < len(ids) - 1)
 
@@ -78,28 +90,31 @@ def _span_ends(ids: Sequence[int], dialect: Dialect) -> list[int]:
 # ------------------------------------------------------------------ which cut an episode begins at
 
 
-def mixed(starts: Sequence[Start], cuts: Cuts, *, seed: int, whole: float = 0.0) -> list[Start]:
-    """R3: each start at one of its task's M + 1 stages, drawn uniformly, the beginning among them.
+def mix_starts(starts: Sequence[Start], cuts: Cuts, *, seed: int, min_start_ratio: float = 0.0) -> list[Start]:
+    """Places each start at one of its task's M + 1 stages, drawn uniformly, the beginning included (R3).
 
     Args:
-        whole: least share of starts at the beginning; where it is more than 1 / (M + 1), the cuts share the rest.
+        starts: Starts of episodes.
+        cuts: Cuts of the demonstrations by task id.
+        seed: Seed of the draws.
+        whole: Minimum share of starts at the beginning; where it exceeds 1 / (M + 1), the cuts share the rest.
     Raises:
         ConfigError: a share outside 0..1.
     """
-    if not 0 <= whole <= 1:
-        raise ConfigError([Problem("whole", f"a share of {whole}", "give a number from 0 to 1")])
-    found = []
+    if not 0 <= min_start_ratio <= 1:
+        raise ConfigError([Problem("whole", f"a share of {min_start_ratio}", "give a number from 0 to 1")])
+    branched_starts = []
     for start in starts:
-        own = cuts.get(start.task.id, ())
-        share = max(whole, 1 / (len(own) + 1))
-        drawn = float(sample_rng(seed, "mixed", start.task.id, start.sample).random())
-        branch = None if drawn < share else own[int((drawn - share) / (1 - share) * len(own))]
-        found.append(replace(start, branch=branch))
-    return found
+        task_cuts = cuts.get(start.task.id, ())
+        share = max(min_start_ratio, 1 / (len(task_cuts) + 1))
+        draw = float(sample_rng(seed, "mixed", start.task.id, start.sample).random())
+        branch = None if draw < share else task_cuts[int((draw - share) / (1 - share) * len(task_cuts))]
+        branched_starts.append(replace(start, branch=branch))
+    return branched_starts
 
 
-def staged(starts: Sequence[Start], cuts: Cuts, *, iteration: int, iterations: int) -> list[Start]:
-    """The stages one after another, equally long: nearest to the end first, the beginning last.
+def stage_starts(starts: Sequence[Start], cuts: Cuts, *, iteration: int, iterations: int) -> list[Start]:
+    """Places starts at one stage after another, equally long: nearest to the end first, the beginning last.
 
     Args:
         iteration: from 1 to `iterations`.
@@ -108,73 +123,80 @@ def staged(starts: Sequence[Start], cuts: Cuts, *, iteration: int, iterations: i
     """
     if not 1 <= iteration <= iterations:
         raise ConfigError([Problem("iteration", f"{iteration} of {iterations}", f"give 1 to {iterations}")])
-    found = []
+    branched_starts = []
     for start in starts:
         stages = [*cuts.get(start.task.id, ()), None]
-        found.append(replace(start, branch=stages[(iteration - 1) * len(stages) // iterations]))
-    return found
+        branched_starts.append(replace(start, branch=stages[(iteration - 1) * len(stages) // iterations]))
+    return branched_starts
 
 
 @dataclass(frozen=True, slots=True)
 class Reveal:
-    """How much of its demonstration a task is shown: a share between `low` and `high`."""
+    """Bounds of the share of its demonstration that a task is shown."""
 
     low: float = 0.0
     high: float = 1.0
 
 
-def adaptive(starts: Sequence[Start], cuts: Cuts, reveals: Mapping[str, Reveal], *, seed: int) -> list[Start]:
-    """AdaBack: all starts of a task at the cut that shows it a share drawn uniformly between its bounds.
+def reveal_starts(starts: Sequence[Start], cuts: Cuts, reveals: Mapping[str, Reveal], *, seed: int) -> list[Start]:
+    """Places all starts of a task at the cut that shows a share drawn uniformly between its bounds (AdaBack).
 
     Args:
         reveals: the bounds by task id; of others 0 and 1.
     """
-    found = []
+    branched_starts = []
     for start in starts:
-        own, bounds = cuts.get(start.task.id, ()), reveals.get(start.task.id, Reveal())
+        task_cuts, bounds = cuts.get(start.task.id, ()), reveals.get(start.task.id, Reveal())
         share = sample_rng(seed, "adaptive", start.task.id).uniform(bounds.low, bounds.high)
-        stage = min(int(share * (len(own) + 1) + 1e-6), len(own))  # a bound that is a stage's share means that stage
-        found.append(replace(start, branch=own[-stage] if stage else None))
-    return found
+        stage = min(
+            int(share * (len(task_cuts) + 1) + 1e-6), len(task_cuts)
+        )  # a bound that is a stage's share means that stage
+        branched_starts.append(replace(start, branch=task_cuts[-stage] if stage else None))
+    return branched_starts
 
 
-def adapted(
-    reveals: Mapping[str, Reveal], played: Sequence[Trajectory], cuts: Cuts, *, threshold: float = 0.5
+def update_reveals(
+    reveals: Mapping[str, Reveal], trajectories: Sequence[Trajectory], cuts: Cuts, *, threshold: float = 0.5
 ) -> dict[str, Reveal]:
-    """AdaBack's bounds after an iteration. Tasks that were not played, or whose episodes have no score, keep theirs.
+    """Updates AdaBack's bounds after an iteration; tasks without episodes or scores keep theirs.
 
     With r the mean score (0..1) of a task's episodes that were shown the share s: (0, s) if r >= threshold, so that it
     is shown less; else (s, 1).
     """
-    shown: dict[str, tuple[float, list[float]]] = {}
-    for one in played:
-        if one.score.unit is not None:
-            share = _share(one.branch, cuts.get(one.task.id, ()))
-            shown.setdefault(one.task.id, (share, []))[1].append(one.score.unit)
-    now = {}
-    for task, (share, scores) in shown.items():
-        solved = sum(scores) / len(scores) >= threshold
-        now[task] = Reveal(0.0, share) if solved else Reveal(share, 1.0)
-    return {**reveals, **now}
+    scores_by_task: dict[str, tuple[float, list[float]]] = {}
+    for trajectory in trajectories:
+        if trajectory.score.unit is not None:
+            share = _revealed_share(trajectory.branch, cuts.get(trajectory.task.id, ()))
+            scores_by_task.setdefault(trajectory.task.id, (share, []))[1].append(trajectory.score.unit)
+    updated = {}
+    for task, (share, scores) in scores_by_task.items():
+        is_solved = sum(scores) / len(scores) >= threshold
+        updated[task] = Reveal(0.0, share) if is_solved else Reveal(share, 1.0)
+    return {**reveals, **updated}
 
 
-def _share(branch: Branch | None, own: Sequence[Branch]) -> float:
-    """The share of a demonstration that a branch shows."""
-    return 0.0 if branch is None else (len(own) - own.index(branch)) / (len(own) + 1)
+def _revealed_share(branch: Branch | None, task_cuts: Sequence[Branch]) -> float:
+    """Computes the share of a demonstration that a branch shows."""
+    return 0.0 if branch is None else (len(task_cuts) - task_cuts.index(branch)) / (len(task_cuts) + 1)
 
 
-def readable(demonstration: Trajectory, *, words: int) -> Trajectory:
-    """The same; its tokens are handed to a policy of so many words as they are.
+def check_vocabulary(demonstration: Trajectory, *, vocabulary_size: int) -> Trajectory:
+    """Returns the demonstration after a check that its tokens are within a vocabulary of that size.
 
     Raises:
         VocabularyMismatch: some are of another tokenizer.
     """
-    ids = [int(one.ids.max()) for step in demonstration.steps for one in step.generations if len(one.ids)]
-    if max(ids, default=0) >= words:
+    ids = [
+        int(generation.ids.max())
+        for step in demonstration.steps
+        for generation in step.generations
+        if len(generation.ids)
+    ]
+    if max(ids, default=0) >= vocabulary_size:
         raise VocabularyMismatch(
             f"the demonstration {demonstration.id!r} was written with another tokenizer",
             value=f"token {max(ids)}",
-            expected=f"tokens below {words}",
+            expected=f"tokens below {vocabulary_size}",
             hint="demonstrate with this policy, or leave out its generations",
         )
     return demonstration

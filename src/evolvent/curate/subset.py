@@ -1,8 +1,8 @@
-"""A subset of a data set: what is known of every row, found block by block and kept, and the rows that are chosen.
+"""Subsets of a data set: rows are measured block by block with a cache, and a selector chooses among them.
 
-What takes long is asking a policy about rows. It is done for a block of rows at a time, and each block is kept under a
-digest of its rows and of all that the answer depends on; a killed choice goes on at the block where it was, and a
-choice with another selector, size or seed asks nothing again.
+Asking a policy about rows takes long. It is done for a block of rows at a time, and each block is cached under
+a digest of its rows and of everything the result depends on. A killed run continues at its block, and a
+selection with another selector, size or seed measures nothing again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from evolvent.curate.cells import kmeans_cells, sharded_map
 from evolvent.curate.features import unit_features
-from evolvent.curate.kept import place
+from evolvent.curate.kept import cache_path
 from evolvent.curate.select import Selection, Selector, dpp
 from evolvent.curate.selectors import (
     d2_pruning,
@@ -34,7 +34,7 @@ from evolvent.curate.selectors import (
     rho_loss,
     top_quality,
 )
-from evolvent.curate.shards import Row, line_of
+from evolvent.curate.shards import Row, row_to_line
 from evolvent.errors import CorruptRecord, NothingToLearn, SampleInvalid
 from evolvent.files import atomic_writer
 from evolvent.memory.encoders import HashedNgrams
@@ -43,7 +43,17 @@ from evolvent.trajectory import canonical_json, sample_rng
 if TYPE_CHECKING:
     from numpy.random import Generator
 
-__all__ = ["SELECTORS", "Known", "Measure", "Measured", "TextMeasure", "choose", "known_of", "texts_of", "written_rows"]
+__all__ = [
+    "SELECTORS",
+    "DatasetMeasurements",
+    "Measure",
+    "RowMeasurements",
+    "TextMeasure",
+    "iterate_selected",
+    "iterate_texts",
+    "measure_rows",
+    "select_rows",
+]
 
 SELECTORS: Mapping[str, Selector] = {
     "dpp": dpp,
@@ -57,19 +67,19 @@ SELECTORS: Mapping[str, Selector] = {
 }
 """The selectors of `curate.select` and `curate.selectors` by short names."""
 _FORMAT = 1
-_ALIKE = 1e-12
+_EQUAL_SPREAD = 1e-12
 # What reading a block raises that is absent, cut off or spoilt; RuntimeError: an archive of a kind that is not read.
-_SPOILT = (OSError, EOFError, ValueError, KeyError, AttributeError, TypeError, RuntimeError, zipfile.BadZipFile)
+_READ_ERRORS = (OSError, EOFError, ValueError, KeyError, AttributeError, TypeError, RuntimeError, zipfile.BadZipFile)
 
 
 @dataclass(frozen=True)
-class Measured:
-    """What is known of the rows of a block.
+class RowMeasurements:
+    """Measurements of the rows of a block.
 
     Args:
-        features: `[m, d]`, a row for each that can be used.
-        quality: `[m]`; None: nothing ranks them.
-        refused: place in the block -> why the row cannot be used.
+        features: `[m, d]`. A row for each usable row.
+        quality: `[m]`; None: rows have no rank.
+        refused: Index in the block -> reason why the row cannot be used.
     """
 
     features: NDArray[np.floating]
@@ -78,14 +88,14 @@ class Measured:
 
 
 class Measure(Protocol):
-    """What tells of rows what a selector looks at. Equal settings have to mean equal results."""
+    """Computes the features and quality of rows for a selector. Equal settings must mean equal results."""
 
     def settings(self) -> Mapping[str, Any]:
-        """Everything that results depend on (JSON values)."""
+        """Returns everything that results depend on (JSON values)."""
         ...
 
-    def __call__(self, rows: Sequence[Row]) -> Measured:
-        """What is known of these rows, whatever other rows there are."""
+    def __call__(self, rows: Sequence[Row]) -> RowMeasurements:
+        """Computes the measurements of these rows, independent of other rows."""
         ...
 
 
@@ -94,9 +104,9 @@ class TextMeasure:
     """Features of a row's texts, without a model; quality from one of its fields.
 
     Args:
-        fields: whose texts are looked at; none: all texts. width: places of the hashed n-grams; 0: no features are
-            wanted.
-        quality: a field that holds a number; "": none.
+        fields: Fields whose texts are used; none: all texts.
+        width: Dimensions of the hashed n-grams; 0: no features.
+        quality: Field that holds a number; "": none.
     """
 
     fields: tuple[str, ...] = ()
@@ -104,44 +114,44 @@ class TextMeasure:
     quality: str = ""
 
     def settings(self) -> Mapping[str, Any]:
-        """All of it."""
+        """Returns all settings."""
         return {"features": "text", "fields": list(self.fields), "width": self.width, "quality": self.quality}
 
-    def __call__(self, rows: Sequence[Row]) -> Measured:
-        """Rows without text in the fields, or without a number where one is asked for, cannot be used."""
+    def __call__(self, rows: Sequence[Row]) -> RowMeasurements:
+        """Computes the measurements; refuses rows without text in the fields or without the number for quality."""
         texts: list[str] = []
         values: list[float] = []
         refused: dict[int, str] = {}
-        for at, row in enumerate(rows):
+        for index, row in enumerate(rows):
             try:
-                text = "\n".join(texts_of(row, self.fields))
+                text = "\n".join(iterate_texts(row, self.fields))
                 if self.width and not text.strip():
                     raise SampleInvalid("a row without text", value=sorted(map(str, row)), expected=list(self.fields))
-                value = _number(row, self.quality) if self.quality else 0.0
+                value = _read_number(row, self.quality) if self.quality else 0.0
             except SampleInvalid as error:
-                refused[at] = str(error)
+                refused[index] = str(error)
             else:
                 texts.append(text)
                 values.append(value)
         features = HashedNgrams(self.width)(texts) if self.width else np.ones((len(texts), 1))
-        return Measured(features, np.array(values) if self.quality else None, refused)
+        return RowMeasurements(features, np.array(values) if self.quality else None, refused)
 
 
-def texts_of(value: Any, fields: Sequence[str] = ()) -> Iterator[str]:
-    """All texts in a JSON value, in order; of a row those of some fields alone."""
+def iterate_texts(value: Any, fields: Sequence[str] = ()) -> Iterator[str]:
+    """Yields all texts in a JSON value, in order; for a row with `fields` those of these fields alone."""
     if fields and isinstance(value, Mapping):
         value = [value[name] for name in fields if name in value]
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
-        for one in value.values():
-            yield from texts_of(one)
+        for child in value.values():
+            yield from iterate_texts(child)
     elif isinstance(value, (list, tuple)):
-        for one in value:
-            yield from texts_of(one)
+        for child in value:
+            yield from iterate_texts(child)
 
 
-def _number(row: Row, name: str) -> float:
+def _read_number(row: Row, name: str) -> float:
     value = row.get(name)
     if isinstance(value, (bool, int, float)) and abs(value) <= sys.float_info.max:
         return float(value)
@@ -149,17 +159,17 @@ def _number(row: Row, name: str) -> float:
 
 
 @dataclass(frozen=True)
-class Known:
-    """What is known of all rows.
+class DatasetMeasurements:
+    """Measurements of all rows.
 
     Args:
-        places: `[n]`, which rows can be used; features `[n, d]` and quality `[n]` are theirs.
-        refused: place -> why a row cannot.
-        digests: of every row, 16 bytes each.
-        blocks, reused: how many blocks there were, and how many of them were found.
+        places: `[n]`. Usable rows; features `[n, d]` and quality `[n]` belong to them.
+        refused: Row -> reason why it cannot be used.
+        digests: Digest of every row, 16 bytes each.
+        blocks, reused: Number of blocks, and of those that were cached.
     """
 
-    places: NDArray[np.int64]
+    row_indices: NDArray[np.int64]
     features: NDArray[np.floating]
     quality: NDArray[np.float64] | None
     refused: Mapping[int, str]
@@ -169,136 +179,173 @@ class Known:
 
     @property
     def digest(self) -> str:
-        """SHA-256 over the digests of all rows, in their order: 64 hex digits."""
+        """Returns SHA-256 over the digests of all rows, in order: 64 hex digits."""
         return hashlib.sha256(b"".join(self.digests)).hexdigest()
 
 
-def known_of(
+def measure_rows(
     rows: Iterable[Row],
     measure: Measure,
     *,
     cache: Path,
     block: int = 256,
     progress: Callable[[int], None] = lambda done: None,
-) -> Known:
-    """What a measure says of all rows; they are read once, and only what is known of them is kept in memory.
+) -> DatasetMeasurements:
+    """Computes the measurements of all rows; rows are read once, and only measurements are kept in memory.
 
     Args:
-        cache: where finished blocks are kept. block: rows of one, at least 1.
-        progress: told after each block how many rows are done.
+        rows: The rows.
+        measure: The measure.
+        cache: Folder of finished blocks.
+        block: Rows of a block, at least 1.
+        progress: Called after each block with the number of finished rows.
     Raises:
-        NothingToLearn: not one row that can be used. What the measure raises.
+        NothingToLearn: no row can be used. Errors of the measure.
     """
-    stream, parts, refused, places = iter(rows), list[Measured](), dict[int, str](), list[NDArray[np.int64]]()
+    stream, parts, refused, row_indices = (
+        iter(rows),
+        list[RowMeasurements](),
+        dict[int, str](),
+        list[NDArray[np.int64]](),
+    )
     digests: list[bytes] = []
     reused = 0
-    while some := list(islice(stream, block)):
-        first, own = len(digests), [_digest(row) for row in some]
-        digests += own
-        file = place(cache, [_FORMAT, "measure", dict(measure.settings()), [one.hex() for one in own]])
+    while block_rows := list(islice(stream, block)):
+        first, block_digests = len(digests), [_digest(row) for row in block_rows]
+        digests += block_digests
+        file = cache_path(
+            cache, [_FORMAT, "measure", dict(measure.settings()), [digest.hex() for digest in block_digests]]
+        )
         file = file.with_suffix(".npz")
-        found = _read(file)
-        reused += found is not None
-        if found is None:
-            found = measure(some)
-            _keep(file, found)
-        parts.append(found)
-        refused |= {first + at: why for at, why in found.refused.items()}
-        places.append(np.array([first + at for at in range(len(some)) if at not in found.refused], np.int64))
+        measured = _read_block(file)
+        reused += measured is not None
+        if measured is None:
+            measured = measure(block_rows)
+            _write_block(file, measured)
+        parts.append(measured)
+        refused |= {first + index: why for index, why in measured.refused.items()}
+        row_indices.append(
+            np.array([first + index for index in range(len(block_rows)) if index not in measured.refused], np.int64)
+        )
         progress(len(digests))
-    if not sum(map(len, places)):
+    if not sum(map(len, row_indices)):
         raise NothingToLearn(
             "no row can be used", value=next(iter(refused.values()), "no rows"), expected="at least one"
         )
-    full = [part for part in parts if len(part.features)]
-    quality = None if full[0].quality is None else np.concatenate([np.asarray(part.quality) for part in full])
-    features = np.concatenate([part.features for part in full])
-    return Known(np.concatenate(places), features, quality, refused, digests, len(parts), reused)
+    nonempty_parts = [part for part in parts if len(part.features)]
+    quality = (
+        None
+        if nonempty_parts[0].quality is None
+        else np.concatenate([np.asarray(part.quality) for part in nonempty_parts])
+    )
+    features = np.concatenate([part.features for part in nonempty_parts])
+    return DatasetMeasurements(np.concatenate(row_indices), features, quality, refused, digests, len(parts), reused)
 
 
 def _digest(row: Row) -> bytes:
-    return hashlib.sha256(line_of(row)).digest()[:16]
+    return hashlib.sha256(row_to_line(row)).digest()[:16]
 
 
-def _keep(file: Path, found: Measured) -> None:
-    told = np.frombuffer(canonical_json({str(at): why for at, why in found.refused.items()}).encode(), np.uint8)
-    arrays = {"features": found.features, "refused": told}
-    if found.quality is not None:
-        arrays["quality"] = found.quality
+def _write_block(file: Path, measured: RowMeasurements) -> None:
+    refused_json = np.frombuffer(
+        canonical_json({str(index): why for index, why in measured.refused.items()}).encode(), np.uint8
+    )
+    arrays = {"features": measured.features, "refused": refused_json}
+    if measured.quality is not None:
+        arrays["quality"] = measured.quality
     with atomic_writer(file) as out:
         np.savez(out, **arrays)  # type: ignore[arg-type]
 
 
-def _read(file: Path) -> Measured | None:
-    """A block that is there and whole; the archive has a checksum of each array. None where it is absent or spoilt."""
+def _read_block(file: Path) -> RowMeasurements | None:
+    """Reads a complete block, checked by the checksums of the archive; None where it is absent or damaged."""
     try:
-        with file.open("rb") as opened, np.load(opened, allow_pickle=False) as held:
-            told = json.loads(held["refused"].tobytes())
-            quality = held["quality"] if "quality" in held.files else None
-            return Measured(held["features"], quality, {int(at): str(why) for at, why in told.items()})
-    except _SPOILT:
+        with file.open("rb") as opened, np.load(opened, allow_pickle=False) as arrays:
+            reasons = json.loads(arrays["refused"].tobytes())
+            quality = arrays["quality"] if "quality" in arrays.files else None
+            return RowMeasurements(
+                arrays["features"], quality, {int(index): str(why) for index, why in reasons.items()}
+            )
+    except _READ_ERRORS:
         return None
 
 
-def choose(known: Known, k: int, *, by: str, seed: int = 0, cells: int = 1, quality: bool = True) -> Selection:
-    """The selection among the rows that can be used; its indices are places of rows.
+def select_rows(
+    measurements: DatasetMeasurements, k: int, *, selector: str, seed: int = 0, cells: int = 1, quality: bool = True
+) -> Selection:
+    """Selects among the usable rows; the indices of the selection are row numbers.
 
-    Features are brought to the normal form of `unit_features`; where all rows are alike nothing tells them apart.
+    Features are converted to the normal form of `unit_features`; where all rows are equal, they are set to 1.
 
     Args:
-        by: one of `SELECTORS`. cells: with dpp: so many k-means cells choose among their own, see `sharded_map`.
-        quality: whether the selector is handed it.
+        known: Measurements of all rows.
+        k: Number of rows.
+        by: Name in `SELECTORS`.
+        seed: Seed of the selector.
+        cells: With "dpp": number of k-means cells that select among their own rows, see `sharded_map`.
+        quality: Whether the selector gets the quality.
     Raises:
-        What the selector raises.
+        Errors of the selector.
     """
-    rng = sample_rng(seed, "subset", by)
-    chooser: Selector = partial(_in_cells, cells=cells) if cells > 1 else SELECTORS[by]
-    features = known.features
+    rng = sample_rng(seed, "subset", selector)
+    chooser: Selector = partial(_select_in_cells, cells=cells) if cells > 1 else SELECTORS[selector]
+    features = measurements.features
     if features.shape[1] > 1:
         spread = float(np.ptp(features, axis=0).max(initial=0.0))
-        features = unit_features(features) if spread > _ALIKE else np.ones((len(features), 1))
-    found = chooser(features, known.quality if quality else None, k, rng=rng)
-    return Selection(known.places[found.indices], found.gains, found.stopped)
+        features = unit_features(features) if spread > _EQUAL_SPREAD else np.ones((len(features), 1))
+    selection = chooser(features, measurements.quality if quality else None, k, rng=rng)
+    return Selection(measurements.row_indices[selection.indices], selection.gains, selection.stopped)
 
 
-def _in_cells(
+def _select_in_cells(
     features: NDArray[np.floating], quality: NDArray[np.float64] | None, k: int, *, rng: Generator, cells: int
 ) -> Selection:
     return sharded_map(features, quality, k, cells=kmeans_cells(features, cells, rng=rng), rng=rng)
 
 
-def written_rows(
-    rows: Iterable[Row], known: Known, chosen: Selection, *, which: Literal["chosen", "choice"] = "chosen"
+def iterate_selected(
+    rows: Iterable[Row],
+    measurements: DatasetMeasurements,
+    selection: Selection,
+    *,
+    output: Literal["chosen", "choice"] = "chosen",
 ) -> Iterator[Row]:
-    """The chosen rows as they are, in the order of the source; or, as "choice", a row about every row.
+    """Yields the selected rows unchanged, in the order of the source; or, with "choice", a report on every row.
 
         {"row", "chosen": its rank from 0, or null, "gain"?, "quality"?, "why"?}
 
     Args:
-        rows: the same rows once more; for "choice" they are not read.
+        rows: The same rows once more; for "choice" they are not read.
+        known: Measurements of all rows.
+        chosen: The selection.
+        which: "chosen" or "choice".
     Raises:
-        CorruptRecord: they have changed since they were measured.
+        CorruptRecord: the rows have changed since they were measured.
     """
-    rank = {int(at): number for number, at in enumerate(chosen.indices)}
-    if which == "choice":
-        values = {} if known.quality is None else dict(zip(known.places.tolist(), known.quality.tolist(), strict=True))
-        for at in range(len(known.digests)):
-            gain = {"gain": _plain(chosen.gains[rank[at]])} if at in rank else {}
-            told = {"why": known.refused[at]} if at in known.refused else {}
-            quality = {"quality": _plain(values[at])} if at in values else {}
-            yield {"row": at, "chosen": rank.get(at), **gain, **quality, **told}
+    rank = {int(index): number for number, index in enumerate(selection.indices)}
+    if output == "choice":
+        values = (
+            {}
+            if measurements.quality is None
+            else dict(zip(measurements.row_indices.tolist(), measurements.quality.tolist(), strict=True))
+        )
+        for index in range(len(measurements.digests)):
+            gain = {"gain": _finite_or_none(selection.gains[rank[index]])} if index in rank else {}
+            refusal = {"why": measurements.refused[index]} if index in measurements.refused else {}
+            quality = {"quality": _finite_or_none(values[index])} if index in values else {}
+            yield {"row": index, "chosen": rank.get(index), **gain, **quality, **refusal}
         return
     count = 0
-    for at, row in enumerate(rows):
-        count = at + 1
-        if at >= len(known.digests) or _digest(row) != known.digests[at]:
-            raise CorruptRecord(f"row {at} is another one than when it was measured", offset=at)
-        if at in rank:
+    for index, row in enumerate(rows):
+        count = index + 1
+        if index >= len(measurements.digests) or _digest(row) != measurements.digests[index]:
+            raise CorruptRecord(f"row {index} is another one than when it was measured", offset=index)
+        if index in rank:
             yield row
-    if count != len(known.digests):
-        raise CorruptRecord(f"{count} rows are left of {len(known.digests)} that were measured", offset=count)
+    if count != len(measurements.digests):
+        raise CorruptRecord(f"{count} rows are left of {len(measurements.digests)} that were measured", offset=count)
 
 
-def _plain(value: float) -> float | None:
-    """A number as JSON has it: infinity, the first gain of k-centre, is none."""
+def _finite_or_none(value: float) -> float | None:
+    """Converts a number to JSON: infinity, the first gain of k-center, becomes None."""
     return float(value) if np.isfinite(value) else None

@@ -1,9 +1,10 @@
-"""A source, taken apart: its comments, strings, docstrings and code tokens, and where no line may be put in.
+"""Parsed sources: comments, strings, docstrings and code tokens, and the spans where no line may be inserted.
 
-Places are character offsets into the source as given. A byte order mark, line ends, tabs and form feeds stay where they
-are; nothing is normalised. A token is a pair (kind, text). Beside the words of the language there is a kind "newline"
-between tokens on different lines, since several languages read line ends, and "text" for what a grammar leaves
-unnamed, so that two sources with equal tokens differ in comments, blanks and blank lines only.
+Positions are character offsets into the source as given. A byte order mark, line ends, tabs and form feeds stay
+where they are; nothing is normalized. A token is a pair (kind, text). Besides the words of the language there
+is a kind "newline" between tokens on different lines, since several languages read line ends, and "text" for
+text that a grammar leaves unnamed, so that two sources with equal tokens differ in comments, blanks and blank
+lines only.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from evolvent.curate.languages import Language, language_named
+from evolvent.curate.languages import Language, get_language
 from evolvent.errors import MissingExtra
 
 if TYPE_CHECKING:
     import tree_sitter
 
-__all__ = ["MOST_CHARS", "Reading", "Span", "read"]
+__all__ = ["MAX_CHARS", "ParsedSource", "Span", "parse_source"]
 
-MOST_CHARS = 4_000_000  # a longer source is not read; generated tables and minified bundles are
+MAX_CHARS = 4_000_000  # a longer source is not read; generated tables and minified bundles are
 NEWLINE = ("newline", "")
 Kinds = dict[int, tuple[str, str]]  # number of a node kind -> its name, and what it is here
 _ERROR = 65_535  # the number of tree-sitter's errors, in every grammar
@@ -38,7 +39,7 @@ _BOM = "\ufeff"
 _SHEBANG = re.compile(r"\ufeff?#!(?!\[)[^\n]*")  # `#![...]` is Rust's
 _SILENT = frozenset({tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER})
 _F_START, _F_END = getattr(tokenize, "FSTRING_START", -1), getattr(tokenize, "FSTRING_END", -1)
-_PLACED = frozenset({tokenize.COMMENT, tokenize.STRING, _F_START, _F_END})
+_LITERAL_TOKENS = frozenset({tokenize.COMMENT, tokenize.STRING, _F_START, _F_END})
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 
@@ -51,17 +52,17 @@ class Span(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """What one source holds, in its order.
+class ParsedSource:
+    """The parts of one source, in order.
 
     Args:
-        tokens: (kind, text) of every token of code; comments are none.
-        comments: without the shebang.
-        strings: string and character literals that are not docstrings.
-        docstrings: Python's; other languages write their documentation as comments.
-        closed: a line put in strictly inside one of them would be no comment, or not surely one; -1 is before all.
-        fault: why the source may not be changed; "" where it parses.
-        tree: Python's syntax tree; None elsewhere.
+        tokens: (kind, text) of every code token; comments are not among them.
+        comments: Comments without the shebang.
+        strings: String and character literals that are not docstrings.
+        docstrings: Docstrings of Python; other languages document in comments.
+        closed: Spans strictly inside which an inserted line would not surely be a comment; -1 is before all.
+        fault: Reason why the source may not be changed; "" where it parses.
+        tree: Python's syntax tree; None for other languages.
     """
 
     tokens: tuple[tuple[str, str], ...] = ()
@@ -73,29 +74,29 @@ class Reading:
     tree: ast.Module | None = None
 
 
-def read(source: str, language: str) -> Reading:
-    """Takes a source apart. A source that does not parse has a `fault`; what its parser recovered is kept with it.
+def parse_source(source: str, language: str) -> ParsedSource:
+    """Parses a source. A source that does not parse has a `fault`, and keeps the parts that its parser recovered.
 
     Raises:
         ConfigError: for a language that is not in `LANGUAGES`.
         MissingExtra: where the language's packages are not installed.
     """
-    known = language_named(language)
-    fault = _unreadable(source)
+    language_spec = get_language(language)
+    fault = _find_unreadable(source)
     if fault:
-        return Reading(fault=fault)
+        return ParsedSource(fault=fault)
     offset = len(_BOM) if source.startswith(_BOM) else 0
-    readers = {"python": _read_python, "tree-sitter": _read_tree, "pygments": _read_lexed}
-    reading = readers[known.reader](source[offset:], known)
-    pattern, why = known.refused
-    if pattern and not reading.fault and re.search(pattern, source):
-        reading = replace(reading, fault=f"it holds {why}")
-    return _moved(reading, offset, source)
+    readers = {"python": _parse_python, "tree-sitter": _parse_tree, "pygments": _parse_lexed}
+    parsed = readers[language_spec.reader](source[offset:], language_spec)
+    pattern, reason = language_spec.refused
+    if pattern and not parsed.fault and re.search(pattern, source):
+        parsed = replace(parsed, fault=f"it holds {reason}")
+    return _shift(parsed, offset, source)
 
 
-def _unreadable(source: str) -> str:
-    if len(source) > MOST_CHARS:
-        return f"it is longer than {MOST_CHARS:,} characters"
+def _find_unreadable(source: str) -> str:
+    if len(source) > MAX_CHARS:
+        return f"it is longer than {MAX_CHARS:,} characters"
     if "\0" in source:
         return "it holds a NUL character"
     # Languages disagree on whether a bare carriage return ends a line, so nobody could say what a line is.
@@ -106,24 +107,24 @@ def _unreadable(source: str) -> str:
     return ""
 
 
-def _moved(reading: Reading, offset: int, source: str) -> Reading:
-    """Every place moved by the byte order mark, and the shebang taken out of the comments."""
+def _shift(parsed: ParsedSource, offset: int, source: str) -> ParsedSource:
+    """Moves every position by the byte order mark, and removes the shebang from the comments."""
     if offset:
 
-        def moved(spans: tuple[Span, ...]) -> tuple[Span, ...]:
+        def shift(spans: tuple[Span, ...]) -> tuple[Span, ...]:
             return tuple(Span(start + offset, end + offset) for start, end in spans)
 
-        reading = replace(
-            reading,
-            comments=moved(reading.comments),
-            strings=moved(reading.strings),
-            docstrings=moved(reading.docstrings),
-            closed=moved(reading.closed),
+        parsed = replace(
+            parsed,
+            comments=shift(parsed.comments),
+            strings=shift(parsed.strings),
+            docstrings=shift(parsed.docstrings),
+            closed=shift(parsed.closed),
         )
     shebang = _SHEBANG.match(source)
-    if shebang and reading.comments and reading.comments[0].start < shebang.end():
-        reading = replace(reading, comments=reading.comments[1:])
-    return reading
+    if shebang and parsed.comments and parsed.comments[0].start < shebang.end():
+        parsed = replace(parsed, comments=parsed.comments[1:])
+    return parsed
 
 
 def _line_starts(source: str) -> list[int]:
@@ -131,18 +132,20 @@ def _line_starts(source: str) -> list[int]:
 
 
 # ---------------------------------------------------------------------------------------------------------- Python
-def _read_python(source: str, language: Language) -> Reading:
+def _parse_python(source: str, language: Language) -> ParsedSource:
     try:
         tree = ast.parse(source)
         # What the tokenizer of this Python refuses, its parser refuses too; the other way round it does not hold.
-        words = list(tokenize.generate_tokens(io.StringIO(source, newline="\n").readline))
+        lexemes = list(tokenize.generate_tokens(io.StringIO(source, newline="\n").readline))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        return Reading(fault=f"it does not parse: {type(error).__name__}")
+        return ParsedSource(fault=f"it does not parse: {type(error).__name__}")
     names = tokenize.tok_name
-    tokens = tuple([(names[kind], text) for kind, text, _, _, _ in words if kind not in _SILENT])
+    tokens = tuple([(names[kind], text) for kind, text, _, _, _ in lexemes if kind not in _SILENT])
     starts = _line_starts(source)
     comments, literals, depth, opened = [], [], 0, 0
-    for kind, _, (row, column), (end_row, end_column), _ in [word for word in words if word[0] in _PLACED]:
+    for kind, _, (row, column), (end_row, end_column), _ in [
+        lexeme for lexeme in lexemes if lexeme[0] in _LITERAL_TOKENS
+    ]:
         start, end = starts[row - 1] + column, starts[end_row - 1] + end_column
         if kind == tokenize.COMMENT:
             comments.append(Span(start, end))
@@ -153,31 +156,36 @@ def _read_python(source: str, language: Language) -> Reading:
         else:
             depth -= 1
             literals += [] if depth else [Span(opened, end)]
-    docstrings = tuple(_docstrings(tree, source, starts))
-    begins, ends = [one.start for one in docstrings], [-1, *(one.end for one in docstrings)]  # in order, side by side
-    strings = tuple(one for one in literals if one.start >= ends[bisect_right(begins, one.start)])
-    closed = tuple(one for one in literals if "\n" in source[one.start : one.end])
-    return Reading(tokens, tuple(comments), strings, docstrings, closed, "", tree)
+    docstrings = tuple(_find_docstrings(tree, source, starts))
+    begins, ends = (
+        [span.start for span in docstrings],
+        [-1, *(span.end for span in docstrings)],
+    )  # in order, side by side
+    strings = tuple(span for span in literals if span.start >= ends[bisect_right(begins, span.start)])
+    closed = tuple(span for span in literals if "\n" in source[span.start : span.end])
+    return ParsedSource(tokens, tuple(comments), strings, docstrings, closed, "", tree)
 
 
-def _docstrings(tree: ast.Module, source: str, starts: list[int]) -> Iterator[Span]:
-    """The first statement of a module, class or function, where it is text (PEP 257), in the order of the source."""
-    found, pending = [], list[Any]([tree])
+def _find_docstrings(tree: ast.Module, source: str, starts: list[int]) -> Iterator[Span]:
+    """Yields the docstrings of modules, classes and functions (PEP 257), in the order of the source."""
+    literals, pending = [], list[Any]([tree])
     while pending:
         node = pending.pop()
         if isinstance(node, _DOCUMENTED) and node.body and isinstance(node.body[0], ast.Expr):
             value = node.body[0].value
             if isinstance(value, ast.Constant) and isinstance(value.value, str):
-                found.append(value)
+                literals.append(value)
         for name in _BLOCKS:  # only statements: expressions hold no documented blocks
             pending.extend(getattr(node, name, ()) if not isinstance(node, ast.expr) else ())
-    for value in sorted(found, key=lambda value: (value.lineno, value.col_offset)):
+    for value in sorted(literals, key=lambda value: (value.lineno, value.col_offset)):
         end = starts[(value.end_lineno or value.lineno) - 1], value.end_col_offset or 0
-        yield Span(_character(source, starts[value.lineno - 1], value.col_offset), _character(source, *end))
+        yield Span(
+            _to_character_offset(source, starts[value.lineno - 1], value.col_offset), _to_character_offset(source, *end)
+        )
 
 
-def _character(source: str, line_start: int, column: int) -> int:
-    """`ast` counts columns in bytes of UTF-8."""
+def _to_character_offset(source: str, line_start: int, column: int) -> int:
+    """Converts a column of `ast`, in bytes of UTF-8, to a character offset."""
     end = source.find("\n", line_start)
     line = source[line_start : end if end >= 0 else len(source)]
     return line_start + (column if line.isascii() else len(line.encode()[:column].decode()))
@@ -185,9 +193,9 @@ def _character(source: str, line_start: int, column: int) -> int:
 
 # ----------------------------------------------------------------------------------------------------- tree-sitter
 @cache
-def _grammar(name: str) -> tuple[tree_sitter.Language, Kinds]:
-    """The language's grammar, made once, and for every number of a node kind its name and what it is here."""
-    language = language_named(name)
+def _load_grammar(name: str) -> tuple[tree_sitter.Language, Kinds]:
+    """Builds a language's grammar, cached, and maps each node kind number to its name and role."""
+    language = get_language(name)
     module, function = language.grammar
     try:
         grammar = import_module("tree_sitter").Language(getattr(import_module(module), function)())
@@ -197,56 +205,56 @@ def _grammar(name: str) -> tuple[tree_sitter.Language, Kinds]:
     kinds = {_ERROR: ("ERROR", "error")}
     for number in range(grammar.node_kind_count):
         kind = grammar.node_kind_for_id(number) or ""
-        named = grammar.node_kind_is_named(number)  # `string` is also a keyword of TypeScript
-        role = next((role for group, role in roles if named and kind in group), "")
+        is_named = grammar.node_kind_is_named(number)  # `string` is also a keyword of TypeScript
+        role = next((role for group, role in roles if is_named and kind in group), "")
         role = "doubtful" if kind in language.only_if else role
         kinds[number] = (language.same.get(kind, kind), "newline" if kind in ("\n", "\r\n") else role)
     return grammar, kinds
 
 
-def _read_tree(source: str, language: Language) -> Reading:
-    grammar, kinds = _grammar(language.name)
+def _parse_tree(source: str, language: Language) -> ParsedSource:
+    grammar, kinds = _load_grammar(language.name)
     data = source.encode()
     tree = import_module("tree_sitter").Parser(grammar).parse(data)
-    leaves, closed, wrong = _leaves(tree.walk(), kinds, language)
+    leaves, closed, error_bytes = _collect_leaves(tree.walk(), kinds, language)
     if not source.isascii():
-        at = _characters(data)
-        leaves = [(number, at[start], at[end]) for number, start, end in leaves]
-        closed = [Span(at[start], at[end]) for start, end in closed]
+        character_offsets = _byte_to_character(data)
+        leaves = [(number, character_offsets[start], character_offsets[end]) for number, start, end in leaves]
+        closed = [Span(character_offsets[start], character_offsets[end]) for start, end in closed]
     tokens: list[tuple[str, str]] = []
     comments: list[Span] = []
     strings: list[Span] = []
     last = 0
     for number, start, end in leaves:
         if start > last:
-            _between(source[last:start], tokens)
+            _add_gap(source[last:start], tokens)
         last = end
         kind, role = kinds[number]
         if role == "comment":
             last = start + len(source[start:end].rstrip("\r\n"))  # a line comment of Rust may hold its line end
             comments.append(Span(start, last))
             if "\n" in source[start:last]:
-                _between("\n", tokens)
+                _add_gap("\n", tokens)
         elif role == "newline":
-            _between("\n", tokens)
+            _add_gap("\n", tokens)
         elif start < end:
             tokens.append((kind, source[start:end]))
             if role == "string":
                 strings.append(Span(start, end))
-    _between(source[last:], tokens)
+    _add_gap(source[last:], tokens)
     if tokens and tokens[-1] == NEWLINE:
         tokens.pop()
-    closed = [one for one in (*closed, *strings, *comments) if "\n" in source[one.start : one.end]]
+    closed = [span for span in (*closed, *strings, *comments) if "\n" in source[span.start : span.end]]
     if language.opening:
         heads = (end for number, _, end in leaves if kinds[number][0] == language.opening)
         closed.append(Span(-1, next(heads, len(source) + 1)))
-    parses = not tree.root_node.has_error or (language.tolerance and wrong <= language.tolerance * len(data))
+    parses = not tree.root_node.has_error or (language.tolerance and error_bytes <= language.tolerance * len(data))
     fault = "" if parses else "it does not parse"
-    return Reading(tuple(tokens), tuple(comments), tuple(strings), (), tuple(sorted(closed)), fault)
+    return ParsedSource(tuple(tokens), tuple(comments), tuple(strings), (), tuple(sorted(closed)), fault)
 
 
-def _between(gap: str, tokens: list[tuple[str, str]]) -> None:
-    """What lies between two tokens: blanks, and rarely text that the grammar gives no node."""
+def _add_gap(gap: str, tokens: list[tuple[str, str]]) -> None:
+    """Adds the tokens between two nodes: line ends, and rarely text for which the grammar has no node."""
     if gap == " ":
         return
     for number, line in enumerate(gap.split("\n")):
@@ -256,38 +264,40 @@ def _between(gap: str, tokens: list[tuple[str, str]]) -> None:
             tokens.extend(("text", part) for part in line.split())
 
 
-def _leaves(
+def _collect_leaves(
     cursor: tree_sitter.TreeCursor, kinds: Kinds, language: Language
 ) -> tuple[list[tuple[int, int, int]], list[Span], int]:
-    """Tokens and comments as (number of the kind, first byte, last byte + 1), closed nodes, and the bytes of errors."""
+    """Returns tokens and comments as (kind number, first byte, last byte + 1), closed nodes, and the bytes of
+    errors.
+    """
     leaves: list[tuple[int, int, int]] = []
     closed: list[Span] = []
-    wrong = 0
-    down, on, up = cursor.goto_first_child, cursor.goto_next_sibling, cursor.goto_parent
+    error_bytes = 0
+    first_child, next_sibling, to_parent = cursor.goto_first_child, cursor.goto_next_sibling, cursor.goto_parent
     while True:
         node: Any = cursor.node
         number = node.kind_id
         role = kinds[number][1]
         if not role:  # the usual case first: this loop is most of the cost of reading
-            if down():
+            if first_child():
                 continue
             leaves.append((number, node.start_byte, node.end_byte))
         elif role in ("closed", "doubtful", "error"):
-            wrong += node.end_byte - node.start_byte if role == "error" else 0
+            error_bytes += node.end_byte - node.start_byte if role == "error" else 0
             if role != "doubtful" or node.children[0].type == language.only_if[node.type]:
                 closed.append(Span(node.start_byte, node.end_byte))
-            if down():
+            if first_child():
                 continue
             leaves.append((number, node.start_byte, node.end_byte))
         else:
             leaves.append((number, node.start_byte, node.end_byte))
-        while not on():
-            if not up():
-                return leaves, closed, wrong
+        while not next_sibling():
+            if not to_parent():
+                return leaves, closed, error_bytes
 
 
-def _characters(data: bytes) -> list[int]:
-    """For every byte of UTF-8, and for the end, how many characters begin before it."""
+def _byte_to_character(data: bytes) -> list[int]:
+    """Computes, for every byte of UTF-8 and for the end, the number of characters that begin before it."""
     begins = (np.frombuffer(data, np.uint8) & 0xC0) != 0x80
     return [0, *np.cumsum(begins).tolist()]
 
@@ -301,32 +311,32 @@ def _lexer(alias: str) -> Any:
         raise MissingExtra("code", "reading sources with pygments") from error
 
 
-def _read_lexed(source: str, language: Language) -> Reading:
-    """By a lexer alone: adjoining pieces of a string or comment are one; a character unknown to it is a fault."""
-    words = import_module("pygments.token")
-    silent = (words.Comment.Preproc, words.Comment.PreprocFile)
+def _parse_lexed(source: str, language: Language) -> ParsedSource:
+    """Parses by a lexer alone: adjoining pieces of a string or comment are one; an unknown character is a fault."""
+    token_types = import_module("pygments.token")
+    silent = (token_types.Comment.Preproc, token_types.Comment.PreprocFile)
     tokens: list[tuple[str, str]] = []
     comments: list[Span] = []
     strings: list[Span] = []
     fault = ""
     for start, kind, text in _lexer(language.grammar[1]).get_tokens_unprocessed(source):
         end = start + len(text)
-        if kind in words.Comment and kind not in silent:
+        if kind in token_types.Comment and kind not in silent:
             joins = comments and comments[-1].end == start
             begins = comments.pop().start if joins else start
             comments.append(Span(begins, start + len(text.rstrip("\r\n"))))
-        elif kind in words.String:
+        elif kind in token_types.String:
             if strings and strings[-1].end == start:
                 strings[-1] = Span(strings[-1].start, end)
             else:
                 strings.append(Span(start, end))
             tokens.append((str(kind), text))
         elif text.strip():
-            fault = "it does not parse" if kind in words.Error else fault
+            fault = "it does not parse" if kind in token_types.Error else fault
             tokens.append((str(kind), text.strip()))
-        if "\n" in text and kind not in words.String and tokens and tokens[-1] != NEWLINE:
+        if "\n" in text and kind not in token_types.String and tokens and tokens[-1] != NEWLINE:
             tokens.append(NEWLINE)
     while tokens and tokens[-1] == NEWLINE:
         tokens.pop()
-    closed = tuple(one for one in (*strings, *comments) if "\n" in source[one.start : one.end])
-    return Reading(tuple(tokens), tuple(comments), tuple(strings), (), tuple(sorted(closed)), fault)
+    closed = tuple(span for span in (*strings, *comments) if "\n" in source[span.start : span.end])
+    return ParsedSource(tuple(tokens), tuple(comments), tuple(strings), (), tuple(sorted(closed)), fault)

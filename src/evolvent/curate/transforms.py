@@ -1,4 +1,4 @@
-"""Stages over rows of function calls: masking online, and what it takes to keep it invertible."""
+"""Data stages over rows of function calls: masking that can be inverted."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from evolvent.curate.irrelevance import read_row, row_of
-from evolvent.curate.masking import MaskSpec, mask
+from evolvent.curate.irrelevance import row_to_sample, sample_to_row
+from evolvent.curate.masking import MaskSpec, mask_sample
 from evolvent.curate.shards import Row
 from evolvent.trajectory import canonical_json, sample_rng
 
@@ -16,7 +16,7 @@ __all__ = ["Masking"]
 
 @dataclass(frozen=True, slots=True)
 class Masking:
-    """Masks every sample as its id, the seed and the epoch draw it; `names` of a row says what became what.
+    """Masks every sample by its id, the seed and the epoch; `names` of a row maps old to new tool names.
 
     The row of a sample that was not drawn stays as it is, with empty `names`.
     """
@@ -28,12 +28,12 @@ class Masking:
     version: int = 1
 
     def parameters(self) -> Mapping[str, Any]:
-        """The spec, the seed and the epoch."""
+        """Returns the spec, the seed and the epoch."""
         spec = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self.spec).items()}
         return {"spec": spec, "seed": self.seed, "epoch": self.epoch}
 
     def __call__(self, row: Row) -> Sequence[Row]:
-        """The masked row. Raises SampleInvalid for what is no sample, or cannot be masked."""
-        sample = read_row(row)
-        made, names = mask(sample, sample_rng(self.seed, self.epoch, sample.id), self.spec)
-        return [{**row_of(made), "names": canonical_json(dict(names.tools))}]
+        """Masks a row. Raises SampleInvalid for a row that is not a sample, or cannot be masked."""
+        sample = row_to_sample(row)
+        masked_sample, names = mask_sample(sample, sample_rng(self.seed, self.epoch, sample.id), self.spec)
+        return [{**sample_to_row(masked_sample), "names": canonical_json(dict(names.tools))}]

@@ -1,4 +1,4 @@
-"""Files of rows in JSON, read one by one: what is wrong with a row is told, and the others go on."""
+"""JSON files of rows, read row by row: an invalid row is reported and left out, the others are kept."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from typing import Any, Protocol, TypeVar
 from evolvent.errors import ConfigError, Problem, SampleInvalid, VersionMismatch
 from evolvent.trajectory import Task
 
-__all__ = ["KnownRow", "read_rows", "row_files", "row_named", "split_said"]
+__all__ = ["KnownRow", "get_row", "read_rows", "row_files", "split_of_path"]
 
 R = TypeVar("R")
 
 
 class KnownRow(Protocol):
-    """A row that says where it stands and what it says."""
+    """A row that knows its position and its digest."""
 
     @property
     def where(self) -> str:
-        """The row for a message."""
+        """Returns the position of the row, for messages."""
         ...
 
     @property
     def digest(self) -> str:
-        """Of what it says."""
+        """Returns the digest of the row's content."""
         ...
 
 
 K = TypeVar("K", bound=KnownRow)
-_ENDINGS = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
-_TOLD = 5  # rows that a message names
-_LARGEST = 2**31  # bytes of a file once it is unpacked
-_MARKS = {
+_SUFFIXES = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
+_MAX_LISTED_PROBLEMS = 5  # rows that a message names
+_MAX_UNPACKED_BYTES = 2**31  # bytes of a file once it is unpacked
+_SPLIT_BY_WORD = {
     "test": "test",
     "train": "train",
     "training": "train",
@@ -49,55 +49,61 @@ _MARKS = {
 
 
 def row_files(path: Path, pattern: str = "*") -> list[tuple[Path, str]]:
-    """A file, or a folder's JSON files (`.json`, `.jsonl`, also `.gz`) in the order of their paths; with their names.
+    """Lists a file, or a folder's JSON files (`.json`, `.jsonl`, also `.gz`) in path order, each with its name.
 
     Args:
-        pattern: of paths in the folder: "**/*" for all below it.
+        pattern: glob pattern of paths in the folder; "**/*" finds all files below it.
     """
     if path.is_file():
         return [(path, path.name)]
-    found = sorted(one for one in path.glob(pattern) if one.name.endswith(_ENDINGS))
-    return [(one, one.relative_to(path).as_posix()) for one in found]
+    paths = sorted(file for file in path.glob(pattern) if file.name.endswith(_SUFFIXES))
+    return [(file, file.relative_to(path).as_posix()) for file in paths]
 
 
 def read_rows(
     files: Sequence[tuple[Path, str]],
-    read: Callable[[object, str, int], R],
+    parse_row: Callable[[object, str, int], R],
     *,
     single: bool = False,
     load: Callable[[Path], Iterator[object]] | None = None,
 ) -> tuple[tuple[R, ...], tuple[Problem, ...]]:
-    """The rows of these files that can be used, and what is wrong with the others.
+    """Reads the usable rows of files, and lists the problems of the other rows.
 
     Args:
-        read: of (JSON value, file's name, place in it) makes a row; SampleInvalid refuses it.
-        single: a `.json` file may also hold one row that is in no array.
-        load: makes rows of a path that is no file of JSON.
+        parse_row: makes a row of (JSON value, file name, index in the file); raises SampleInvalid to refuse it.
+        single: whether a `.json` file may also hold a single row outside an array.
+        load: reads the rows of a path that is not a JSON file.
     Raises:
-        ConfigError: a file that cannot be read, or not one row that can be used.
+        ConfigError: a file cannot be read, or no row is usable.
     """
     rows: list[R] = []
     problems: list[Problem] = []
     for file, name in files:
-        for place, entry in enumerate(_entries(file, single=single) if load is None else load(file)):
-            if isinstance(entry, _Broken):
-                problems.append(Problem(f"{name}, row {place}", entry.told, "the row is left out"))
+        for index, entry in enumerate(_read_entries(file, single=single) if load is None else load(file)):
+            if isinstance(entry, _BrokenLine):
+                problems.append(Problem(f"{name}, row {index}", entry.reason, "the row is left out"))
                 continue
             try:
-                rows.append(read(entry, name, place))
+                rows.append(parse_row(entry, name, index))
             except SampleInvalid as error:
-                problems.append(Problem(f"{name}, row {place}", str(error), "the row is left out"))
+                problems.append(Problem(f"{name}, row {index}", str(error), "the row is left out"))
     if not rows:
-        more = [Problem("and", f"{len(problems) - _TOLD} more rows", "like these")] if len(problems) > _TOLD else []
-        raise ConfigError([*problems[:_TOLD], *more] or f"no rows in {', '.join(name for _, name in files)}")
+        summary = (
+            [Problem("and", f"{len(problems) - _MAX_LISTED_PROBLEMS} more rows", "like these")]
+            if len(problems) > _MAX_LISTED_PROBLEMS
+            else []
+        )
+        raise ConfigError(
+            [*problems[:_MAX_LISTED_PROBLEMS], *summary] or f"no rows in {', '.join(name for _, name in files)}"
+        )
     return tuple(rows), tuple(problems)
 
 
-def row_named(rows: Mapping[tuple[str, int], K], task: Task) -> K:
-    """The row that a task names by `file` and `row`, if it still says what its `digest` tells.
+def get_row(rows: Mapping[tuple[str, int], K], task: Task) -> K:
+    """Returns the row that a task names by `file` and `row`, if its content still has the task's `digest`.
 
     Raises:
-        ConfigError: there is no such row. VersionMismatch: it says something else now.
+        ConfigError: the row does not exist. VersionMismatch: its content has changed.
     """
     row = rows.get((task.spec.get("file", ""), task.spec.get("row", -1)))
     if row is None:
@@ -107,59 +113,60 @@ def row_named(rows: Mapping[tuple[str, int], K], task: Task) -> K:
     return row
 
 
-def split_said(name: str, root: Path = Path()) -> str:
-    """The split that a file's path says: the mark (train, dev, val, test) nearest to its end; test without one.
+def split_of_path(name: str, root: Path = Path()) -> str:
+    """Returns the split that a path names: the last of the words train, dev, val and test in it; test if it has
+    none.
 
     Args:
-        name: of the file, as `row_files` gives it.
-        root: what was read; a folder's name, or that of a file's folder, counts as part of the path.
+        name: name of the file, as `row_files` returns it.
+        root: the path that was read; a folder's name, or that of a file's folder, counts as part of the path.
     """
-    above = root.resolve().parent.name if root.is_file() else root.resolve().name if root != Path() else ""
-    words = re.split(r"[^a-z]+", f"{above}/{name}".lower())
-    return next((_MARKS[word] for word in reversed(words) if word in _MARKS), "test")
+    parent_name = root.resolve().parent.name if root.is_file() else root.resolve().name if root != Path() else ""
+    path_words = re.split(r"[^a-z]+", f"{parent_name}/{name}".lower())
+    return next((_SPLIT_BY_WORD[word] for word in reversed(path_words) if word in _SPLIT_BY_WORD), "test")
 
 
-def _entries(file: Path, *, single: bool) -> Iterator[Any]:
-    """The rows of a file as JSON, and what is wrong with a broken line of a `.jsonl` file."""
-    lines = file.name.removesuffix(".gz").endswith(".jsonl")
+def _read_entries(file: Path, *, single: bool) -> Iterator[Any]:
+    """Reads the rows of a file as JSON values; a broken line of a `.jsonl` file becomes a `_BrokenLine`."""
+    is_jsonl = file.name.removesuffix(".gz").endswith(".jsonl")
     try:
-        text = _text(file)
-        whole = None if lines else json.loads(text)
+        text = _read_text(file)
+        document = None if is_jsonl else json.loads(text)
     except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
         raise ConfigError(f"{file.name} cannot be read ({error})", value=str(file)) from error
-    if lines:
+    if is_jsonl:
         for number, line in enumerate(text.split("\n"), 1):  # other line ends may stand inside of JSON's texts
             if line.strip():
-                yield _line(line, number)
-    elif isinstance(whole, list):
-        yield from whole
+                yield _parse_line(line, number)
+    elif isinstance(document, list):
+        yield from document
     elif single:
-        yield whole
+        yield document
     else:
-        raise ConfigError(f"{file.name} holds no array of rows", value=type(whole).__name__, expected="a JSON array")
+        raise ConfigError(f"{file.name} holds no array of rows", value=type(document).__name__, expected="a JSON array")
 
 
-def _text(file: Path) -> str:
+def _read_text(file: Path) -> str:
     if file.suffix != ".gz":
         return file.read_text(encoding="utf-8-sig")
-    with gzip.open(file, "rb") as packed:
-        data = packed.read(_LARGEST + 1)
-    if len(data) > _LARGEST:
-        raise ValueError(f"it unpacks to more than {_LARGEST} bytes")
+    with gzip.open(file, "rb") as stream:
+        data = stream.read(_MAX_UNPACKED_BYTES + 1)
+    if len(data) > _MAX_UNPACKED_BYTES:
+        raise ValueError(f"it unpacks to more than {_MAX_UNPACKED_BYTES} bytes")
     return data.decode("utf-8-sig")
 
 
 @dataclass(frozen=True, slots=True)
-class _Broken:
-    """A line that is no JSON: where, and why."""
+class _BrokenLine:
+    """A line that is not valid JSON, with its number and the reason."""
 
-    told: str
+    reason: str
 
 
-def _line(line: str, number: int) -> Any:
+def _parse_line(line: str, number: int) -> Any:
     try:
         return json.loads(line)
     except json.JSONDecodeError as error:
-        return _Broken(f"line {number} is no JSON ({error.msg}, letter {error.colno})")
+        return _BrokenLine(f"line {number} is no JSON ({error.msg}, letter {error.colno})")
     except (ValueError, RecursionError) as error:
-        return _Broken(f"line {number} cannot be read: {error}")
+        return _BrokenLine(f"line {number} cannot be read: {error}")

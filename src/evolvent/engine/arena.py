@@ -17,7 +17,9 @@ __all__ = ["Arena", "Shape", "Spilled"]
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a model keeps per token: `layers` times keys and values of `heads` x `head`, and a hidden state."""
+    """Sizes of the state that a model stores per token: `layers` times keys and values of `heads` x `head`, and a
+    hidden state.
+    """
 
     layers: int
     heads: int
@@ -36,10 +38,10 @@ class Spilled:
     def count(self) -> int:
         return len(self.hidden)
 
-    def cut(self, at: int) -> tuple[Spilled, Spilled | None]:
-        """The part before an offset, and the rest."""
-        upper = Spilled(self.cache[:, :at], self.hidden[:at])
-        return upper, Spilled(self.cache[:, at:], self.hidden[at:]) if at < self.count else None
+    def cut(self, offset: int) -> tuple[Spilled, Spilled | None]:
+        """Splits at an offset and returns the part before it and the rest, or None where nothing is left."""
+        upper = Spilled(self.cache[:, :offset], self.hidden[:offset])
+        return upper, Spilled(self.cache[:, offset:], self.hidden[offset:]) if offset < self.count else None
 
 
 class Arena:
@@ -58,25 +60,25 @@ class Arena:
         self.hidden = torch.zeros((rows, capacity, shape.hidden), dtype=dtype, device=device)
 
     def serves(self, shape: Shape, capacity: int, weight: Tensor) -> bool:
-        """Whether a model of this shape, whose weights are like `weight`, can use this arena."""
+        """Returns whether a model with this shape, whose weights are like `weight`, can use this arena."""
         same = (self.cache.dtype, self.cache.device) == (weight.dtype, weight.device)
         return same and (self.shape, self.capacity) == (shape, capacity)
 
     def copy(self, source: int, target: int, *, first: int, last: int) -> None:
-        """Copy positions first..last of a row into another."""
+        """Copies positions first..last of a row into another row."""
         self.cache[:, target, first:last] = self.cache[:, source, first:last]
         self.hidden[target, first:last] = self.hidden[source, first:last]
 
-    def take(self, row: int, first: int, last: int) -> Spilled:
-        """A compact copy of positions of a row."""
+    def copy_out(self, row: int, first: int, last: int) -> Spilled:
+        """Returns a compact copy of positions first..last of a row."""
         return Spilled(self.cache[:, row, first:last].clone(), self.hidden[row, first:last].clone())
 
-    def put(self, row: int, spilled: Spilled, *, at: int, first: int, last: int) -> None:
-        """Write tokens first..last of a spilled segment into a row, from position `at` on."""
-        self.cache[:, row, at : at + last - first] = spilled.cache[:, first:last]
-        self.hidden[row, at : at + last - first] = spilled.hidden[first:last]
+    def copy_in(self, row: int, spilled: Spilled, *, position: int, first: int, last: int) -> None:
+        """Writes tokens first..last of a spilled segment into a row, starting at `position`."""
+        self.cache[:, row, position : position + last - first] = spilled.cache[:, first:last]
+        self.hidden[row, position : position + last - first] = spilled.hidden[first:last]
 
     def clear(self, row: int) -> None:
-        """Zero a row that has held numbers that are not finite."""
+        """Clears a row that held non-finite numbers by setting it to zero."""
         self.cache[:, row] = 0
         self.hidden[row] = 0

@@ -1,7 +1,7 @@
-"""What can be asked of an engine, and what it answers.
+"""Requests that an engine accepts, and the answers that it returns.
 
-Agents, searches and annotators are generators: they yield a list of asks and are sent the list of answers. They never
-see a model or a batch. One driver (`engine/driver.py`) runs thousands of them at once over one engine.
+Agents, searches and annotators are generators: they yield a list of asks and are sent the list of answers. They
+never see a model or a batch. One driver (`engine/driver.py`) runs thousands of them at once over one engine.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ __all__ = [
     "GREEDY",
     "Answer",
     "Ask",
+    "BlockingCall",
     "Constraint",
     "Continuation",
     "Engine",
     "Finished",
+    "Job",
     "LogitsAsk",
     "Node",
     "Output",
+    "RoutedAsk",
     "SampleAsk",
     "Sampling",
     "ScoreAsk",
     "Scored",
     "Ticket",
-    "To",
     "Usage",
-    "Wait",
-    "Work",
 ]
 
 
@@ -48,11 +48,11 @@ class Node(Protocol):
 
     @property
     def length(self) -> int:
-        """How many tokens the prefix has."""
+        """Returns the number of tokens in the prefix."""
         ...
 
     def tokens(self) -> list[int]:
-        """All token ids from the beginning."""
+        """Returns all token ids from the beginning."""
         ...
 
 
@@ -84,27 +84,30 @@ GREEDY = Sampling(temperature=0.0)
 
 
 class Constraint(Protocol):
-    """Which tokens may follow what a continuation has written: the state of one text (`models/constraints.py`).
+    """The state that decides which tokens may follow the text of one continuation (`models/constraints.py`).
 
     An ask's constraint stands where its continuations begin. An engine copies it for each of them and leaves the ask's
     own as it is; whoever forks in the middle of a constrained text copies it and advances the copy.
     """
 
     def copy(self) -> Constraint:
-        """The same state, to go on from on its own."""
+        """Returns an independent copy of the same state."""
         ...
 
     def allowed(self) -> NDArray[np.bool_]:
-        """`[V]`, or shorter: the tokens that may follow. None of them where the text is complete, or see `fault`."""
+        """Returns the mask of the tokens that may follow, `[V]` or shorter.
+
+        No token is allowed where the text is complete, or where `fault` gives a reason.
+        """
         ...
 
     def advance(self, token: int) -> None:
-        """A token was written that was allowed."""
+        """Updates the state after an allowed token was written."""
         ...
 
     @property
     def fault(self) -> str:
-        """Why nothing may follow, where that is a failure; empty: it is none."""
+        """Returns the reason why no token may follow, where that is a failure; otherwise an empty string."""
         ...
 
 
@@ -185,8 +188,9 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True)
-class To:
-    """An ask for one of several models (`engine/multi_model.py`), by its name there. Answered as the ask itself is.
+class RoutedAsk:
+    """An ask for one of several models (`engine/multi_model.py`), addressed by name and answered as the inner ask
+    is.
 
     A node belongs to the model that made it.
     """
@@ -196,10 +200,11 @@ class To:
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
-    """Not a question to a model: a call that may take long (a slow world, a grader), run off the driver's thread.
+class BlockingCall:
+    """A call that may take long, such as a slow world or a grader, and therefore runs off the driver's thread.
 
-    Answered by what the call returns. What it raises is raised in the work; after `timeout_s` StepTimeout is.
+    Its answer is the return value of the call. An exception of the call is raised in the job; after `timeout_s`
+    StepTimeout is raised.
     """
 
     call: Callable[[], Any]
@@ -209,7 +214,7 @@ class Wait:
 Ask = SampleAsk | ScoreAsk | LogitsAsk
 Answer = Any  # tuple[Continuation, ...] | Scored | NDArray | Output | what a Wait returns
 T = TypeVar("T")
-Work = Generator[Sequence["Ask | To | Wait"], Sequence[Answer], T]
+Job = Generator[Sequence["Ask | RoutedAsk | BlockingCall"], Sequence[Answer], T]
 Ticket = int
 
 
@@ -224,11 +229,12 @@ class Finished:
 
 @dataclass(slots=True)
 class Usage:
-    """What an engine has counted, at the model's forward. Tokens, except where said.
+    """Counters of an engine's forwards, in tokens except where noted.
 
     generated: sampled. computed: fed through the model (real tokens, each counted once per time it is fed).
-    recomputed: the part of `computed` that had been computed before and was dropped. padded: filler positions, apart.
-    shared: tokens asked for whose keys and values were there already. forwards, live and peak_live (nodes): counts.
+    recomputed: the part of `computed` that had been computed before and was dropped. padded: filler positions,
+    apart. shared: requested tokens whose keys and values were already there. forwards, live and peak_live (nodes):
+    counts.
     """
 
     generated: int = 0
@@ -248,34 +254,42 @@ class Engine(Protocol):
 
     @property
     def version(self) -> int:
-        """Of the policy whose weights are used."""
+        """Returns the version of the policy whose weights are used."""
         ...
 
     @property
     def context(self) -> int:
-        """Most tokens of a text."""
+        """Returns the maximum number of tokens in a text."""
         ...
 
     def sync(self, policy: Any) -> None:
-        """Take a policy's weights and version; all nodes become stale."""
+        """Takes a policy's weights and version; all nodes become stale."""
         ...
 
     def submit(self, ask: Ask) -> Ticket:
-        """Queue an ask. Raises StaleNode, ContextOverflow (prompt alone too long), VocabularyMismatch at once."""
+        """Submits an ask and returns its ticket.
+
+        Raises:
+            StaleNode, ContextOverflow, VocabularyMismatch: at once, for a stale node, a prompt that alone is too long,
+                or an unknown token id.
+        """
         ...
 
     def poll(self) -> Sequence[Finished]:
-        """At most one forward; returns what became finished (in ticket order). Nothing queued: returns ()."""
+        """Runs at most one forward and returns finished tickets in ticket order; returns () when the queue is empty."""
         ...
 
     def pending(self) -> int:
-        """How many tickets are open."""
+        """Returns the number of open tickets."""
         ...
 
     def cancel(self, tickets: Iterable[Ticket]) -> None:
-        """Forget tickets: nothing more is computed for them and they are not answered. Unknown ones are ignored."""
+        """Cancels tickets: nothing more is computed for them, and they are not answered.
+
+        Unknown tickets are ignored.
+        """
         ...
 
     def hold(self, nodes: Sequence[Node]) -> AbstractContextManager[None]:
-        """While open, the keys and values of these nodes are kept."""
+        """Keeps the keys and values of these nodes while the context manager is open."""
         ...

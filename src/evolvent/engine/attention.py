@@ -22,13 +22,13 @@ from torch.nn import functional as F
 
 from evolvent.engine.plan import Plan
 
-__all__ = ["Attending", "Attention"]
+__all__ = ["Attention", "AttentionGroup"]
 
 _WIDEST = 128  # key width up to which the block-diagonal product pays
 
 
 @dataclass(frozen=True, slots=True)
-class Attending:
+class AttentionGroup:
     """A group of a plan as tensors; `mask [n, 1, q, L]` is added to scores. `side`: the first of rows side by side."""
 
     rows: Tensor
@@ -58,12 +58,12 @@ class Attention:
         self._diagonal = (diagonal * head**-0.5).unsqueeze(-1)  # [queries, keys, 1], the scale multiplied in
         self._scratch = torch.empty(0, dtype=dtype, device=device)
 
-    def prepare(self, plan: Plan, device: torch.device) -> list[Attending]:
-        """The groups of a plan with their masks, once for all layers."""
+    def prepare(self, plan: Plan, device: torch.device) -> list[AttentionGroup]:
+        """Builds the groups of a plan with their masks, once for all layers."""
         return [
-            Attending(
+            AttentionGroup(
                 rows=torch.from_numpy(group.rows).to(device),
-                side=None if self._cpu else side_by_side(group.rows),
+                side=None if self._cpu else first_adjacent_row(group.rows),
                 queries=group.queries,
                 keys=group.keys,
                 first=group.first,
@@ -76,13 +76,20 @@ class Attention:
         ]
 
     def mask(self, positions: Tensor, keys: int) -> Tensor:
-        """What is added to scores `[n, 1, q, L]`: 0 where a query looks. Added numbers spare a conversion per layer."""
+        """Returns the additive mask `[n, 1, q, L]` for attention scores: 0 where a query attends, -inf elsewhere."""
         beyond = torch.arange(keys, device=positions.device) > positions.unsqueeze(-1)
         mask = torch.zeros(beyond.shape, dtype=self._scratch.dtype, device=beyond.device)
         return mask.masked_fill_(beyond, -torch.inf).unsqueeze(1)
 
-    def __call__(self, queries: Tensor, groups: Sequence[Attending], cache: Tensor) -> Tensor:
-        """`queries [N, heads * head]` over a layer's `cache [rows, capacity, 2, heads, head]`; returns like queries."""
+    def __call__(self, queries: Tensor, groups: Sequence[AttentionGroup], cache: Tensor) -> Tensor:
+        """Computes attention of `queries [N, heads * head]` over one layer's cache.
+
+        Args:
+            cache: `[rows, capacity, 2, heads, head]`.
+
+        Returns:
+            The attention output, in the shape of `queries`.
+        """
         only, filled = groups[0], groups[-1].last
         if len(groups) == 1 and only.pad is None and filled == len(queries):
             return self._attend(queries, only, cache).reshape(filled, -1)
@@ -90,21 +97,29 @@ class Attention:
         if filled < len(result):
             result[filled:] = 0
         for group in groups:
-            mine = queries[group.first : group.last] if group.pad is None else queries.index_select(0, group.pad)
-            out = self._attend(mine, group, cache)
+            group_queries = (
+                queries[group.first : group.last] if group.pad is None else queries.index_select(0, group.pad)
+            )
+            out = self._attend(group_queries, group, cache)
             if group.real is None:
                 result[group.first : group.last].view(out.shape).copy_(out)
             else:
-                torch.index_select(out.reshape(len(mine), -1), 0, group.real, out=result[group.first : group.last])
+                torch.index_select(
+                    out.reshape(len(group_queries), -1), 0, group.real, out=result[group.first : group.last]
+                )
         return result
 
-    def _attend(self, mine: Tensor, group: Attending, cache: Tensor) -> Tensor:
-        """`[n * q, heads * head] -> [n, q, heads, head]`."""
+    def _attend(self, group_queries: Tensor, group: AttentionGroup, cache: Tensor) -> Tensor:
+        """Computes attention of one group, `[n * q, heads * head] -> [n, q, heads, head]`."""
         attend = self._fused if group.queries > 1 else self._single
-        return attend(mine.view(-1, group.queries, self._queries, self._head), self._seen(cache, group), group.mask)
+        return attend(
+            group_queries.view(-1, group.queries, self._queries, self._head),
+            self._gather_keys_values(cache, group),
+            group.mask,
+        )
 
-    def _seen(self, cache: Tensor, group: Attending) -> Tensor:
-        """The first `keys` positions of the group's rows, `[n, L, 2, heads, head]`."""
+    def _gather_keys_values(self, cache: Tensor, group: AttentionGroup) -> Tensor:
+        """Returns the first `keys` positions of the group's rows, `[n, L, 2, heads, head]`."""
         if group.side is not None:
             return cache[group.side : group.side + len(group.rows), : group.keys]
         if not self._cpu:
@@ -113,47 +128,51 @@ class Attention:
         size = torch.Size(shape).numel()
         if self._scratch.numel() < size:
             self._scratch = cache.new_empty(size)
-        seen = self._scratch[:size].view(shape)
-        torch.index_select(cache[:, : group.keys], 0, group.rows, out=seen)
-        return seen
+        gathered = self._scratch[:size].view(shape)
+        torch.index_select(cache[:, : group.keys], 0, group.rows, out=gathered)
+        return gathered
 
-    def _single(self, queries: Tensor, seen: Tensor, mask: Tensor) -> Tensor:
-        """One new token per row, in the form that is fastest here."""
+    def _single(self, queries: Tensor, keys_values: Tensor, mask: Tensor) -> Tensor:
+        """Computes attention of one new token per row in the fastest form for this device."""
         if self._blocks:
-            return self._block_diagonal(queries, seen, mask)
-        return self._fused(queries, seen, mask) if self._cpu else shared_keys(queries, seen, mask)
+            return self._block_diagonal(queries, keys_values, mask)
+        return self._fused(queries, keys_values, mask) if self._cpu else attend_shared_keys(queries, keys_values, mask)
 
-    def _block_diagonal(self, queries: Tensor, seen: Tensor, mask: Tensor) -> Tensor:
-        """One new token per row: heads as rows of one matrix."""
+    def _block_diagonal(self, queries: Tensor, keys_values: Tensor, mask: Tensor) -> Tensor:
+        """Computes attention of one new token per row with the heads as rows of one block-diagonal matrix."""
         n, _, heads, _ = queries.shape
-        keys, values = seen.flatten(3).unsqueeze(1).unbind(3)
+        keys, values = keys_values.flatten(3).unsqueeze(1).unbind(3)
         spread = (queries.view(n, 1, heads, 1, -1) * self._diagonal).flatten(3)
         mixed = F.scaled_dot_product_attention(spread, keys, values, attn_mask=mask, scale=1.0)
-        each = mixed.view(n, self._keys, heads // self._keys, self._keys, self._head)
-        return each.diagonal(dim1=1, dim2=3).permute(0, 3, 1, 2).reshape(n, 1, heads, self._head)
+        head_blocks = mixed.view(n, self._keys, heads // self._keys, self._keys, self._head)
+        return head_blocks.diagonal(dim1=1, dim2=3).permute(0, 3, 1, 2).reshape(n, 1, heads, self._head)
 
-    def _fused(self, queries: Tensor, seen: Tensor, mask: Tensor) -> Tensor:
-        keys, values = seen.permute(2, 0, 3, 1, 4)
+    def _fused(self, queries: Tensor, keys_values: Tensor, mask: Tensor) -> Tensor:
+        keys, values = keys_values.permute(2, 0, 3, 1, 4)
         out = F.scaled_dot_product_attention(
             queries.transpose(1, 2), keys, values, attn_mask=mask, enable_gqa=self._keys != self._queries
         )
         return out.transpose(1, 2)
 
 
-def shared_keys(queries: Tensor, seen: Tensor, mask: Tensor) -> Tensor:
-    """Attention of one new token per row, `queries [n, 1, heads, head]` over `seen [n, L, 2, key heads, head]`.
+def attend_shared_keys(queries: Tensor, keys_values: Tensor, mask: Tensor) -> Tensor:
+    """Computes attention of one new token per row.
 
-    The query heads of one key head are as many queries of it.
+    The query heads that share a key head are treated as that many queries of it.
+
+    Args:
+        queries: `[n, 1, heads, head]`.
+        keys_values: `[n, L, 2, key heads, head]`.
     """
     n, _, heads, width = queries.shape
-    keys, values = seen.permute(2, 0, 3, 1, 4)
+    keys, values = keys_values.permute(2, 0, 3, 1, 4)
     count = keys.shape[1]
     grouped = queries.view(n, count, heads // count, width)
     out = F.scaled_dot_product_attention(grouped, keys, values, attn_mask=mask)
     return out.reshape(n, 1, heads, width)
 
 
-def side_by_side(rows: NDArray[np.int64]) -> int | None:
-    """The first row where rows `[n]` are n in a row; else None."""
+def first_adjacent_row(rows: NDArray[np.int64]) -> int | None:
+    """Returns the first row where rows `[n]` are n consecutive rows; otherwise None."""
     first = int(rows[0])
     return first if bool((rows == np.arange(first, first + len(rows))).all()) else None

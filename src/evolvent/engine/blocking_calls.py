@@ -16,17 +16,17 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from evolvent.engine.asks import Wait
+from evolvent.engine.asks import BlockingCall
 from evolvent.errors import EvolventError, StepTimeout, WorldError, boundary
 
-__all__ = ["Outcome", "Waits", "unwrapped"]
+__all__ = ["BlockingCallPool", "Outcome", "unwrap_boundary"]
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a wait: the number it was started with, and its value or exception."""
+    """The result of a blocking call: the number it was started with, and its value or exception."""
 
     number: int
     value: Any = None
@@ -34,9 +34,9 @@ class Outcome:
 
 
 @dataclass(slots=True, eq=False)
-class _Call:
+class _RunningCall:
     number: int
-    wait: Wait
+    blocking_call: BlockingCall
     context: Context
     started: float | None = None  # set by the thread that runs it
     worker: _Worker | None = None
@@ -47,12 +47,12 @@ class _Call:
 class _Worker:
     """One thread; `abandoned` tells it to stop after the call that it hangs in."""
 
-    calls: SimpleQueue[_Call | None] = field(default_factory=SimpleQueue)
+    calls: SimpleQueue[_RunningCall | None] = field(default_factory=SimpleQueue)
     abandoned: bool = False
 
 
-class Waits:
-    """Runs waits on at most so many threads that are not hung.
+class BlockingCallPool:
+    """Runs blocking calls on a limited number of threads; threads that hang do not count.
 
     Attributes:
         leaked: threads left behind in hung calls.
@@ -62,28 +62,32 @@ class Waits:
         self.leaked = 0
         self._threads, self._count, self._number = threads, 0, 0
         self._idle: list[_Worker] = []
-        self._queue: deque[_Call] = deque()
-        self._running: dict[int, _Call] = {}
-        self._heard: SimpleQueue[tuple[_Call, Outcome]] = SimpleQueue()
+        self._queue: deque[_RunningCall] = deque()
+        self._running: dict[int, _RunningCall] = {}
+        self._heard: SimpleQueue[tuple[_RunningCall, Outcome]] = SimpleQueue()
 
-    def start(self, wait: Wait, context: Context | None = None) -> int:
-        """Run a call as soon as a thread is free; returns the number that its outcome will carry.
+    def start(self, blocking_call: BlockingCall, context: Context | None = None) -> int:
+        """Starts a call as soon as a thread is free and returns the number that its outcome will carry.
 
         Args:
             context: the call runs in a copy of it; None: of the present one.
         """
         self._number += 1
-        self._queue.append(_Call(self._number, wait, copy_context() if context is None else context.copy()))
-        self._spread()
+        self._queue.append(
+            _RunningCall(self._number, blocking_call, copy_context() if context is None else context.copy())
+        )
+        self._dispatch()
         return self._number
 
     def collect(self, *, block: bool) -> Iterator[Outcome]:
-        """Outcomes that are there, also of calls past their deadlines. block: wait until something happens."""
+        """Yields available outcomes, including those of calls past their deadlines; with `block`, waits for the
+        first one.
+        """
         first = True
         while True:
             try:
                 waiting = block and first
-                call, outcome = self._heard.get(block=waiting, timeout=self._patience() if waiting else None)
+                call, outcome = self._heard.get(block=waiting, timeout=self._seconds_to_deadline() if waiting else None)
             except Empty:
                 break
             first = False
@@ -93,7 +97,7 @@ class Waits:
         yield from self._expire()
 
     def close(self) -> None:
-        """Let all threads go; running calls are left to themselves."""
+        """Releases all threads; running calls continue unattended."""
         for worker in self._idle:
             worker.calls.put(None)
         for call in self._running.values():
@@ -102,8 +106,8 @@ class Waits:
         self._idle, self._running = [], {}
         self._queue.clear()
 
-    def _spread(self) -> None:
-        """Give queued calls to idle or new threads."""
+    def _dispatch(self) -> None:
+        """Assigns queued calls to idle or new threads."""
         while self._queue and (self._idle or self._count < self._threads):
             call = self._queue.popleft()
             if self._idle:
@@ -111,39 +115,41 @@ class Waits:
             else:
                 worker = _Worker()
                 self._count += 1
-                threading.Thread(target=self._work, args=(worker,), name="evolvent-wait", daemon=True).start()
+                threading.Thread(target=self._run_worker, args=(worker,), name="evolvent-wait", daemon=True).start()
             call.worker = worker
             self._running[call.number] = call
             call.started = time.monotonic()
             worker.calls.put(call)
 
-    def _work(self, worker: _Worker) -> None:
-        """The life of a thread."""
+    def _run_worker(self, worker: _Worker) -> None:
+        """Runs calls on a thread until the pool releases it."""
         while not worker.abandoned:
             call = worker.calls.get()
             if call is None:
                 return
-            outcome = Outcome(call.number, error=WorldError("a wait ended its thread", value=repr(call.wait.call)))
+            outcome = Outcome(
+                call.number, error=WorldError("a wait ended its thread", value=repr(call.blocking_call.call))
+            )
             try:
                 with boundary(EvolventError, "a wait failed"):
-                    outcome = Outcome(call.number, call.context.run(call.wait.call))
+                    outcome = Outcome(call.number, call.context.run(call.blocking_call.call))
             except EvolventError as error:
-                outcome = Outcome(call.number, error=unwrapped(error))
+                outcome = Outcome(call.number, error=unwrap_boundary(error))
             finally:
                 self._heard.put((call, outcome))
 
-    def _finish(self, call: _Call) -> None:
+    def _finish(self, call: _RunningCall) -> None:
         call.over = True
         self._running.pop(call.number, None)
         if call.worker is not None:
             self._idle.append(call.worker)
-        self._spread()
+        self._dispatch()
 
     def _expire(self) -> Iterator[Outcome]:
-        """Abandon the calls that are past their deadlines."""
+        """Yields timeouts of the calls that are past their deadlines, and abandons their threads."""
         now = time.monotonic()
         for call in list(self._running.values()):
-            limit = call.wait.timeout_s
+            limit = call.blocking_call.timeout_s
             if limit is None or call.started is None or now - call.started < limit:
                 continue
             call.over = True
@@ -155,20 +161,20 @@ class Waits:
             log.warning("a call hung for more than %g s and was left behind (%d so far)", limit, self.leaked)
             error = StepTimeout("no answer before the deadline", value=f"{limit:g} s", hint="the call was left behind")
             yield Outcome(call.number, error=error)
-        self._spread()
+        self._dispatch()
 
-    def _patience(self) -> float | None:
-        """How long to wait for an outcome until a deadline has to be looked at."""
+    def _seconds_to_deadline(self) -> float | None:
+        """Returns the seconds until the next deadline; None where no running call has one."""
         now = time.monotonic()
         ends = [
-            call.started + call.wait.timeout_s - now
+            call.started + call.blocking_call.timeout_s - now
             for call in self._running.values()
-            if call.started is not None and call.wait.timeout_s is not None
+            if call.started is not None and call.blocking_call.timeout_s is not None
         ]
         return max(0.001, min(ends)) if ends else None
 
 
-def unwrapped(error: EvolventError) -> Exception:
-    """The exception that a plain boundary has wrapped, else the error itself."""
+def unwrap_boundary(error: EvolventError) -> Exception:
+    """Returns the exception that a plain boundary wrapped, or the error itself."""
     cause = error.__cause__
     return cause if type(error) is EvolventError and isinstance(cause, Exception) else error

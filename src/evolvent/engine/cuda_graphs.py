@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from evolvent.engine.arena import Arena
-from evolvent.engine.attention import side_by_side
+from evolvent.engine.attention import first_adjacent_row
 from evolvent.engine.plan import Plan
 
-__all__ = ["GraphShape", "Recorder", "filled", "shape_of"]
+__all__ = ["GraphRecorder", "GraphShape", "find_graph_shape", "pad_order"]
 
 log = logging.getLogger(__name__)
 Ints = NDArray[np.int64]
@@ -37,7 +37,7 @@ class _Graph:
     inputs: Tensor  # [3, n]: ids, rows, positions
 
 
-class Recorder:
+class GraphRecorder:
     """Records the forwards of one decoder when their shape comes back, and replays them from then on.
 
     It does not keep the decoder: old weights go when the engine lets them go, and their graphs with them. Graphs are
@@ -52,12 +52,12 @@ class Recorder:
         self._broken = False
 
     def forward(self, ids: Tensor, plan: Plan, arena: Arena, *, body: Body) -> bool:
-        """Whether the forward was replayed; if not, it is the caller's to run.
+        """Returns whether the forward was replayed; if not, the caller has to run it.
 
         Args:
             body: the forward over `ids [n]`, `rows [n]` and `positions [n]` of a shape, and an arena; always the same.
         """
-        shape = None if self._broken else shape_of(plan, capacity=arena.capacity)
+        shape = None if self._broken else find_graph_shape(plan, capacity=arena.capacity)
         if shape is None:
             return False
         if arena is not self._arena:
@@ -67,22 +67,22 @@ class Recorder:
             if shape not in self._known:  # libraries choose their kernels outside of a recording
                 self._known.add(shape)
                 return False
-            graph = self._recorded(shape, ids.device, arena, body) if len(self._graphs) < _MOST else None
+            graph = self._try_capture(shape, ids.device, arena, body) if len(self._graphs) < _MOST else None
             if graph is None:
                 return False
-        order = filled(np.argsort(plan.rows), shape[0])
+        order = pad_order(np.argsort(plan.rows), shape[0])
         graph.inputs[1:].copy_(torch.from_numpy(np.stack([plan.rows[order], plan.positions[order]])))
         torch.index_select(ids, 0, torch.from_numpy(order).to(ids.device), out=graph.inputs[0])
         graph.graph.replay()
         return True
 
-    def _recorded(self, shape: GraphShape, device: torch.device, arena: Arena, body: Body) -> _Graph | None:
-        """A new graph; None, and nothing is recorded any more, where there is no room for it."""
+    def _try_capture(self, shape: GraphShape, device: torch.device, arena: Arena, body: Body) -> _Graph | None:
+        """Returns a new graph; returns None, and stops recording, where there is no memory for it."""
         problem: RuntimeError | None = None
         for _ in range(2):
             try:
-                made = self._graphs[shape] = self._capture(shape, device, arena, body)
-                return made
+                captured = self._graphs[shape] = self._capture(shape, device, arena, body)
+                return captured
             except RuntimeError as error:  # no room, as a rule: a graph's memory is its own, and not what others keep
                 problem = error
                 torch.cuda.empty_cache()
@@ -94,37 +94,39 @@ class Recorder:
         if arena.aside is None:
             arena.aside = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         inputs, graph = torch.zeros((3, shape[0]), dtype=torch.int64, device=device), torch.cuda.CUDAGraph()
-        here = torch.cuda.current_stream(device)
-        arena.aside.wait_stream(here)
+        current_stream = torch.cuda.current_stream(device)
+        arena.aside.wait_stream(current_stream)
         with torch.cuda.stream(arena.aside):
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
                 body(inputs[0], inputs[1], inputs[2], shape, arena)
             finally:
                 graph.capture_end()
-        here.wait_stream(arena.aside)
+        current_stream.wait_stream(arena.aside)
         self._pool = graph.pool() if self._pool is None else self._pool
         return _Graph(graph, inputs)
 
 
-def shape_of(plan: Plan, *, capacity: int) -> GraphShape | None:
-    """The shape that serves a plan; None where rows have several new tokens, or unlike lengths.
+def find_graph_shape(plan: Plan, *, capacity: int) -> GraphShape | None:
+    """Returns the graph shape that serves a plan; None where rows have several new tokens or very unequal lengths.
 
     Args:
         capacity: positions that a row has.
     """
     if any(group.queries > 1 for group in plan.groups):
         return None
-    looked = [min(capacity, -(-group.keys // _KEYS) * _KEYS) for group in plan.groups]
-    keys, count = max(looked), len(plan.rows)
-    if count * keys > _WASTE * sum(len(group.rows) * each for group, each in zip(plan.groups, looked, strict=True)):
+    widths = [min(capacity, -(-group.keys // _KEYS) * _KEYS) for group in plan.groups]
+    keys, count = max(widths), len(plan.rows)
+    if count * keys > _WASTE * sum(len(group.rows) * width for group, width in zip(plan.groups, widths, strict=True)):
         return None
     step = max(_ROWS, 1 << max(0, count.bit_length() - 4))  # at most an eighth of the rows is filler, above 64
     rows = -(-count // step) * step
-    whole = rows == count and side_by_side(np.sort(plan.rows)) == 0  # the usual case; each other would be a graph
-    return rows, keys, 0 if whole else None
+    fills_arena = (
+        rows == count and first_adjacent_row(np.sort(plan.rows)) == 0
+    )  # the usual case; each other would be a graph
+    return rows, keys, 0 if fills_arena else None
 
 
-def filled(order: Ints, count: int) -> Ints:
-    """`[n] -> [count]`: copies of the last behind it, which write the same numbers to the same place."""
+def pad_order(order: Ints, count: int) -> Ints:
+    """Pads `[n]` to `[count]` with copies of the last entry, which write the same numbers to the same position."""
     return np.concatenate([order, np.full(count - len(order), order[-1])])

@@ -1,7 +1,7 @@
-"""Which forward runs a model: fused weights, the model's own modules, or none that can share prefixes.
+"""The choice of the forward that runs a model: fused weights, the model's own modules, or no prefix sharing.
 
-A model is judged by its configuration, and then proven: a short random text is fed in two pieces and the logits are
-compared with the model's own. What fails the proof is not used.
+The choice follows from a model's configuration, and is then verified: a short random text is fed in two pieces
+and the logits are compared with the model's own. A decoder that fails this check is not used.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from evolvent.engine.arena import Arena, Shape
-from evolvent.engine.fused import FusedDecoder, fits_fused
+from evolvent.engine.fused import FusedDecoder, fused_obstacle
 from evolvent.engine.module import ModuleDecoder
 from evolvent.engine.plan import Plan, plan
 from evolvent.errors import ConfigError, EngineError, boundary
 from evolvent.models.tuned import plain_model
 
-__all__ = ["Decoder", "decoder_for", "fits_arena"]
+__all__ = ["Decoder", "arena_obstacle", "decoder_for"]
 
 log = logging.getLogger(__name__)
 _TOLERANCE = {torch.float32: 1e-4, torch.float16: 3e-2, torch.bfloat16: 2e-1}  # of the largest logit, at least 1
@@ -33,22 +33,22 @@ class Decoder(Protocol):
     vocabulary: int
 
     def forward(self, ids: Tensor, plan: Plan, arena: Arena) -> None:
-        """Compute the new tokens `ids [N]` of a plan; keys, values and last hidden states go to the arena."""
+        """Computes the new tokens `ids [N]` of a plan; keys, values and last hidden states go to the arena."""
         ...
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """`[M, H] -> [M, V]`."""
+        """Computes logits from hidden states, `[M, H] -> [M, V]`."""
         ...
 
 
-def fits_arena(config: Any) -> str | None:
-    """None if keys and values of every layer can be kept for all positions alike; else the reason why not."""
+def arena_obstacle(config: Any) -> str | None:
+    """Returns None if keys and values of every layer can be stored for all positions alike; otherwise the reason."""
     if getattr(config, "is_encoder_decoder", False):
         return "an encoder-decoder"
     kinds = getattr(config, "layer_types", None)
-    other = sorted(set(kinds) - {"full_attention"}) if kinds else []
-    if other:
-        return f"layers of kind {', '.join(other)}"
+    unsupported_kinds = sorted(set(kinds) - {"full_attention"}) if kinds else []
+    if unsupported_kinds:
+        return f"layers of kind {', '.join(unsupported_kinds)}"
     if getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True) and not kinds:
         return f"a sliding window of {config.sliding_window}"
     rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
@@ -59,28 +59,30 @@ def fits_arena(config: Any) -> str | None:
 
 
 def decoder_for(model: Any, *, capacity: int) -> Decoder:
-    """The fastest decoder that computes what the model computes; an adapter's changes are merged into its weights.
+    """Returns the fastest decoder that computes the model's outputs; adapter changes are merged into its weights.
 
     Raises:
         ConfigError: no decoder over an arena can; says why. Virtual tokens of an adapter are one reason.
     """
     config, plain = model.config, plain_model(model)
-    reason = fits_arena(config)
+    reason = arena_obstacle(config)
     if reason is None:
-        why = fits_fused(config)
+        fused_reason = fused_obstacle(config)
         makers: tuple[type[FusedDecoder] | type[ModuleDecoder], ...] = (FusedDecoder, ModuleDecoder)
-        for maker in makers[1 if why else 0 :]:
+        for maker in makers[1 if fused_reason else 0 :]:
             try:
                 with boundary(EngineError, f"{maker.__name__} cannot run it"):
                     decoder = maker(plain, capacity=capacity)
-                    worst = _difference(decoder, model)
+                    difference = _measure_difference(decoder, model)
             except EngineError as problem:
                 reason = str(problem)
                 continue
-            if worst <= _TOLERANCE.get(next(model.parameters()).dtype, 1e-4):
-                log.info("%s runs with %s%s", config.model_type, maker.__name__, f" ({why})" if why else "")
+            if difference <= _TOLERANCE.get(next(model.parameters()).dtype, 1e-4):
+                log.info(
+                    "%s runs with %s%s", config.model_type, maker.__name__, f" ({fused_reason})" if fused_reason else ""
+                )
                 return decoder
-            reason = f"{maker.__name__} differs from it by {worst:.2g}"
+            reason = f"{maker.__name__} differs from it by {difference:.2g}"
     raise ConfigError(
         f"a {config.model_type} model cannot share prefixes here",
         value=reason,
@@ -89,8 +91,8 @@ def decoder_for(model: Any, *, capacity: int) -> Decoder:
     )
 
 
-def _difference(decoder: Decoder, model: Any) -> float:
-    """Largest difference of logits on a random text, relative to the largest logit (at least 1)."""
+def _measure_difference(decoder: Decoder, model: Any) -> float:
+    """Returns the largest logit difference on a random text, relative to the largest logit (at least 1)."""
     weight = next(model.parameters())
     rng = np.random.default_rng(0)
     ids = torch.from_numpy(rng.integers(0, decoder.vocabulary, 7)).to(weight.device)
@@ -103,5 +105,5 @@ def _difference(decoder: Decoder, model: Any) -> float:
         for first, last in ((0, 4), (4, 5), (5, 7)):
             layout = plan(row, np.array([first]), np.array([last - first]), limit=4096, capacity=16)
             decoder.forward(ids[first:last], layout, arena)
-        found = decoder.logits(arena.hidden[1, :7]).float()
-    return float((found - expected).abs().max()) / max(1.0, float(expected.abs().max()))
+        logits = decoder.logits(arena.hidden[1, :7]).float()
+    return float((logits - expected).abs().max()) / max(1.0, float(expected.abs().max()))

@@ -1,8 +1,8 @@
 """The driver: one loop under rollouts, searches and annotators.
 
-It runs many works at once, merges what they ask into full forwards, sends each its answers as soon as they are there,
-and gives a free slot to the next work at once. Nothing waits for the slowest. Calls that may take long run on daemon
-threads with deadlines; one that hangs is abandoned, and the others go on.
+It runs many jobs at once, merges their asks into full forwards, sends each its answers as soon as they are
+available, and gives a free slot to the next job at once. No job waits for the slowest. Calls that may take long
+run on daemon threads with deadlines; a call that hangs is abandoned, and the others continue.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from evolvent.engine.asks import Answer, Ask, Engine, Ticket, To, Wait, Work
-from evolvent.engine.blocking_calls import Outcome, Waits, unwrapped
-from evolvent.engine.multi_model import submitted
+from evolvent.engine.asks import Answer, Ask, BlockingCall, Engine, Job, RoutedAsk, Ticket
+from evolvent.engine.blocking_calls import BlockingCallPool, Outcome, unwrap_boundary
+from evolvent.engine.multi_model import submit_ask
 from evolvent.errors import ConfigError, EngineError, EvolventError, boundary
 
-__all__ = ["Counts", "Done", "blocking", "drive"]
+__all__ = ["DriverCounts", "JobResult", "ask_and_wait", "run_jobs"]
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Done(Generic[T]):
-    """A work that has ended: its place in the order of works, and its value or the exception that ended it."""
+class JobResult(Generic[T]):
+    """The result of a finished job: its index in the order of jobs, and its value or the exception that ended it."""
 
     index: int
     value: T | None = None
@@ -35,8 +35,10 @@ class Done(Generic[T]):
 
 
 @dataclass(slots=True)
-class Counts:
-    """What a driver has counted: steps of works, asks handed to the engine, waits, and threads lost to hung calls."""
+class DriverCounts:
+    """Counters of a driver: steps of jobs, asks submitted to the engine, blocking calls, and threads lost to hung
+    calls.
+    """
 
     steps: int = 0
     asks: int = 0
@@ -46,32 +48,32 @@ class Counts:
 
 @dataclass(slots=True, eq=False)
 class _Task(Generic[T]):
-    """A work that is alive: the answers it has so far and how many are still missing.
+    """A live job: its answers so far and the number that is still missing.
 
-    It runs in a context of its own, as tasks of asyncio do: what it tells the logs of itself is told of it alone.
+    It runs in its own context, as asyncio tasks do, so that its log fields apply to it alone.
     """
 
     index: int
-    work: Work[T]
+    job: Job[T]
     context: Context = field(default_factory=copy_context)
     answers: list[Answer] = field(default_factory=list)
     missing: int = 0
     turn: int = 0  # counts what it yielded: answers to earlier asks are ignored
 
 
-def drive(
-    works: Iterable[Work[T]], engine: Engine | None, *, slots: int, threads: int = 32, counts: Counts | None = None
-) -> Generator[Done[T], None, None]:
-    """Run works to their ends; yields them in order of completion.
+def run_jobs(
+    jobs: Iterable[Job[T]], engine: Engine | None, *, slots: int, threads: int = 32, counts: DriverCounts | None = None
+) -> Generator[JobResult[T], None, None]:
+    """Runs jobs to their ends and yields their results in order of completion.
 
-    An exception inside a work ends that work only (`Done.error`). Errors of the engine and of waits are thrown into the
-    work that asked, which may handle them. When the caller stops, or is interrupted, all works are closed and what they
-    still ask of the engine is cancelled.
+    An exception inside a job ends that job only (`JobResult.error`). Errors of the engine and of blocking calls are
+    thrown into the job that asked, which may handle them. When the caller stops, or is interrupted, all jobs are
+    closed and their open asks are cancelled.
 
     Args:
-        engine: None for works that only wait or return at once.
-        slots: at most so many works are alive.
-        threads: at most so many waits run at once; hung ones no longer count.
+        engine: None for jobs that only make blocking calls or return at once.
+        slots: maximum number of live jobs.
+        threads: maximum number of blocking calls that run at once; hung calls no longer count.
         counts: filled while running.
 
     Raises:
@@ -79,39 +81,39 @@ def drive(
     """
     if slots < 1 or threads < 1:
         raise ConfigError("a driver needs slots and threads", value=(slots, threads), expected="1 or more of each")
-    return _Driver[T](engine, slots, Waits(threads), counts or Counts()).run(iter(works))
+    return _Driver[T](engine, slots, BlockingCallPool(threads), counts or DriverCounts()).run(iter(jobs))
 
 
 class _Driver(Generic[T]):
-    def __init__(self, engine: Engine | None, slots: int, waits: Waits, counts: Counts) -> None:
-        self._engine, self._slots, self._waits, self._counts = engine, slots, waits, counts
+    def __init__(self, engine: Engine | None, slots: int, call_pool: BlockingCallPool, counts: DriverCounts) -> None:
+        self._engine, self._slots, self._waits, self._counts = engine, slots, call_pool, counts
         self._alive: dict[int, _Task[T]] = {}
         self._ready: deque[tuple[_Task[T], Exception | None]] = deque()
         self._later: list[_Task[T]] = []  # asked for nothing: they go on after the others had their turn
         self._tickets: dict[Ticket, tuple[_Task[T], int, int]] = {}
         self._calls: dict[int, tuple[_Task[T], int, int]] = {}
 
-    def run(self, works: Iterator[Work[T]]) -> Generator[Done[T], None, None]:
-        """The loop."""
-        begun, more = 0, True
+    def run(self, jobs: Iterator[Job[T]]) -> Generator[JobResult[T], None, None]:
+        """Runs the main loop and yields results."""
+        started_count, has_more = 0, True
         try:
             while True:
-                while more and len(self._alive) < self._slots:
-                    work = next(works, None)
-                    if work is None:
-                        more = False
+                while has_more and len(self._alive) < self._slots:
+                    job = next(jobs, None)
+                    if job is None:
+                        has_more = False
                         break
-                    task = self._alive[begun] = _Task(begun, work)
+                    task = self._alive[started_count] = _Task(started_count, job)
                     self._ready.append((task, None))
-                    begun += 1
+                    started_count += 1
                 while self._ready:
-                    done = self._step(*self._ready.popleft())
-                    if done is not None:
-                        del self._alive[done.index]
-                        yield done
-                        if more:
+                    job_result = self._step(*self._ready.popleft())
+                    if job_result is not None:
+                        del self._alive[job_result.index]
+                        yield job_result
+                        if has_more:
                             break  # a slot is free: the next work begins before the others go on
-                if self._ready or (more and len(self._alive) < self._slots):
+                if self._ready or (has_more and len(self._alive) < self._slots):
                     continue
                 if not self._alive:
                     return
@@ -121,37 +123,37 @@ class _Driver(Generic[T]):
         finally:
             self._close()
 
-    def _step(self, task: _Task[T], error: Exception | None) -> Done[T] | None:
-        """Send a work its answers (or throw an error into it) until it asks for something, or ends."""
-        work = task.work
+    def _step(self, task: _Task[T], error: Exception | None) -> JobResult[T] | None:
+        """Sends a job its answers (or throws an error into it) until it asks for something or ends."""
+        job = task.job
         try:
             with boundary(EvolventError, "a work failed"):
                 try:
                     answers: Sequence[Answer] | None = task.answers if task.turn else None
-                    go_on, given = (work.send, answers) if error is None else (work.throw, error)
-                    asks = task.context.run(go_on, given)  # type: ignore[arg-type]
+                    resume, payload = (job.send, answers) if error is None else (job.throw, error)
+                    asks = task.context.run(resume, payload)  # type: ignore[arg-type]
                 except StopIteration as stop:
-                    return Done(task.index, stop.value)
+                    return JobResult(task.index, stop.value)
         except EvolventError as problem:
-            return Done(task.index, error=unwrapped(problem))
+            return JobResult(task.index, error=unwrap_boundary(problem))
         self._counts.steps += 1
         task.turn += 1
         task.missing = len(asks)
         task.answers = [None] * len(asks)
         if not asks:
             self._later.append(task)
-        for at, ask in enumerate(asks):
-            refused = self._ask(task, at, ask)
-            if refused is not None:
-                self._answer(task, task.turn, at, None, refused)
+        for index, ask in enumerate(asks):
+            refusal = self._submit_ask(task, index, ask)
+            if refusal is not None:
+                self._record_answer(task, task.turn, index, None, refusal)
                 break
         return None
 
-    def _ask(self, task: _Task[T], at: int, ask: Ask | To | Wait) -> Exception | None:
-        """Hand an ask on; returns the error of one that is refused."""
-        if isinstance(ask, Wait):
+    def _submit_ask(self, task: _Task[T], index: int, ask: Ask | RoutedAsk | BlockingCall) -> Exception | None:
+        """Submits an ask and returns the error of a refused ask."""
+        if isinstance(ask, BlockingCall):
             self._counts.waits += 1
-            self._calls[self._waits.start(ask, task.context)] = (task, task.turn, at)
+            self._calls[self._waits.start(ask, task.context)] = (task, task.turn, index)
             return None
         if self._engine is None:
             return ConfigError(
@@ -162,13 +164,13 @@ class _Driver(Generic[T]):
         self._counts.asks += 1
         try:
             with boundary(EngineError, "the engine failed to take an ask"):
-                self._tickets[submitted(ask, self._engine)] = (task, task.turn, at)
+                self._tickets[submit_ask(ask, self._engine)] = (task, task.turn, index)
         except EvolventError as problem:
             return problem
         return None
 
-    def _answer(self, task: _Task[T], turn: int, at: int, answer: Answer, error: Exception | None) -> None:
-        """Note an answer; a work whose answers are all there, or that has an error, becomes ready."""
+    def _record_answer(self, task: _Task[T], turn: int, index: int, answer: Answer, error: Exception | None) -> None:
+        """Records an answer; a job with all answers, or with an error, becomes ready."""
         if turn != task.turn or task.missing == 0:
             return
         if error is not None:
@@ -176,45 +178,45 @@ class _Driver(Generic[T]):
             self._cancel(task)
             self._ready.append((task, error))
             return
-        task.answers[at] = answer
+        task.answers[index] = answer
         task.missing -= 1
         if not task.missing:
             self._ready.append((task, None))
 
     def _collect(self) -> None:
-        """One poll of the engine, and whatever waits have brought; sleeps only when the engine has nothing to do."""
+        """Collects one poll of the engine and the finished blocking calls; sleeps only when the engine is idle."""
         engine = self._engine
         if engine is not None and self._tickets:
             for finished in engine.poll():
-                where = self._tickets.pop(finished.ticket, None)
-                if where is not None:
-                    self._answer(*where, finished.answer, finished.error)
+                slot = self._tickets.pop(finished.ticket, None)
+                if slot is not None:
+                    self._record_answer(*slot, finished.answer, finished.error)
         if self._calls:
             for outcome in self._waits.collect(block=not (self._ready or self._tickets or self._later)):
-                self._heard(outcome)
+                self._record_outcome(outcome)
             self._counts.leaked = self._waits.leaked
 
-    def _heard(self, outcome: Outcome) -> None:
-        where = self._calls.pop(outcome.number, None)
-        if where is not None:
-            self._answer(*where, outcome.value, outcome.error)
+    def _record_outcome(self, outcome: Outcome) -> None:
+        slot = self._calls.pop(outcome.number, None)
+        if slot is not None:
+            self._record_answer(*slot, outcome.value, outcome.error)
 
     def _cancel(self, task: _Task[T] | None = None) -> None:
-        """Take back what is still asked of the engine, by one work or (None) by all: nobody waits for it any more."""
-        gone = [ticket for ticket, (asker, _, _) in self._tickets.items() if task is None or asker is task]
-        if self._engine is not None and gone:
-            self._engine.cancel(gone)
-        for ticket in gone:
+        """Cancels open asks in the engine, of one job or (None) of all jobs."""
+        cancelled = [ticket for ticket, (asker, _, _) in self._tickets.items() if task is None or asker is task]
+        if self._engine is not None and cancelled:
+            self._engine.cancel(cancelled)
+        for ticket in cancelled:
             del self._tickets[ticket]
 
     def _close(self) -> None:
-        """Close all works, so that their `finally` blocks run, take back open asks, and let the threads go."""
+        """Closes all jobs so that their `finally` blocks run, cancels open asks, and releases the threads."""
         self._waits.close()
         try:
             for task in self._alive.values():
                 try:
                     with boundary(EvolventError, "a work failed while it was closed"):
-                        task.context.run(task.work.close)
+                        task.context.run(task.job.close)
                 except EvolventError as problem:
                     log.warning("%s", problem)
         finally:
@@ -222,23 +224,23 @@ class _Driver(Generic[T]):
             self._cancel()
 
 
-def blocking(asks: Sequence[Ask | To], engine: Engine) -> list[Any]:
-    """Ask and wait for all answers: `submit` and `poll` for scripts that do one thing at a time.
+def ask_and_wait(asks: Sequence[Ask | RoutedAsk], engine: Engine) -> list[Any]:
+    """Submits asks and waits for all answers; for scripts that do one thing at a time.
 
     Raises:
         EngineError: the first error among the answers.
     """
     tickets: list[Ticket] = []
-    found: dict[Ticket, Any] = {}
+    answers: dict[Ticket, Any] = {}
     try:
-        tickets.extend(submitted(ask, engine) for ask in asks)
-        while len(found) < len(tickets):
+        tickets.extend(submit_ask(ask, engine) for ask in asks)
+        while len(answers) < len(tickets):
             for finished in engine.poll():
                 if finished.ticket not in tickets:
                     continue
                 if finished.error is not None:
                     raise finished.error
-                found[finished.ticket] = finished.answer
+                answers[finished.ticket] = finished.answer
     finally:
         engine.cancel(tickets)
-    return [found[ticket] for ticket in tickets]
+    return [answers[ticket] for ticket in tickets]

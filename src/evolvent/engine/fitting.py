@@ -1,4 +1,4 @@
-"""The engine that fits a model: one that shares prefixes, or where the model's cache does not allow that, the other."""
+"""The choice of a model's engine: the engine that shares prefixes, or the recomputing engine for other caches."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from evolvent.errors import ConfigError
 __all__ = ["engine_for"]
 
 _log = logging.getLogger(__name__)
-_RECOMPUTED = 16  # texts of a forward that keeps nothing: their logits lie in memory at every position
+_MAX_RECOMPUTE_SLOTS = 16  # texts of a forward that keeps nothing: their logits lie in memory at every position
 
 
 def engine_for(policy: Any, *, slots: int = 64, engine: Engine | None = None) -> Engine:
-    """An engine that serves this policy.
+    """Returns an engine that serves this policy.
 
     Args:
-        slots: texts that are worked on at once; memory grows with slots x context.
-        engine: one that is free to serve it: its memory is used again where it fits.
+        slots: number of texts that are processed at once; memory grows with slots x context.
+        engine: an idle engine that may serve it: its memory is reused where it fits.
     Raises:
         ConfigError: slots below 1.
     """
@@ -32,4 +32,4 @@ def engine_for(policy: Any, *, slots: int = 64, engine: Engine | None = None) ->
         return LocalEngine(policy, slots=slots)
     except ConfigError as problem:
         _log.warning("every text is computed from its beginning: %s", problem)
-        return RecomputeEngine(policy, slots=min(slots, _RECOMPUTED))
+        return RecomputeEngine(policy, slots=min(slots, _MAX_RECOMPUTE_SLOTS))

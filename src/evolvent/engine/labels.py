@@ -1,6 +1,7 @@
-"""The label of weights: what a server that lets its clients name them is told, and gives back with what they wrote.
+"""Labels of weights, which identify the weights that a server loads and that wrote a reply.
 
-It has the form of our own servers' fingerprints (`replies.FINGERPRINT`), so whoever reads replies knows the version.
+A label has the form of our own servers' fingerprints (`replies.FINGERPRINT`), so a reader of replies knows the
+version.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 from evolvent.engine.replies import FINGERPRINT
 from evolvent.errors import Incomplete, WeightsChanged
 
-__all__ = ["one_label", "same_weights", "weights_label"]
+__all__ = ["reply_label", "same_weights", "weights_label"]
 
 _BLOCK, _BLOCKS = (
     1 << 16,
@@ -22,9 +23,10 @@ _BLOCK, _BLOCKS = (
 
 
 def weights_label(folder: Path) -> str:
-    """`evolvent-vVERSION-DIGEST` of a model folder: the version that its `evolvent.json` notes, else 0.
+    """Returns the label `evolvent-vVERSION-DIGEST` of a model folder; the version is that of its `evolvent.json`, else
+    0.
 
-    The digest is of the weight files' names, sizes, and 64 evenly spaced blocks of 64 KiB of each.
+    The digest covers the weight files' names and sizes, and 64 evenly spaced blocks of 64 KiB of each.
 
     Raises:
         Incomplete: no safetensors there, or a file that cannot be read.
@@ -33,8 +35,8 @@ def weights_label(folder: Path) -> str:
     if not files:
         raise Incomplete("a folder without weights was handed over", value=str(folder), expected="*.safetensors")
     try:
-        note = Path(folder) / "evolvent.json"
-        version = int(json.loads(note.read_text(encoding="utf-8")).get("version", 0)) if note.exists() else 0
+        note_path = Path(folder) / "evolvent.json"
+        version = int(json.loads(note_path.read_text(encoding="utf-8")).get("version", 0)) if note_path.exists() else 0
         digest = hashlib.sha256()
         for file in files:
             size = file.stat().st_size
@@ -48,22 +50,24 @@ def weights_label(folder: Path) -> str:
     return f"evolvent-v{version}-{digest.hexdigest()[:12]}"
 
 
-def one_label(label: object, spans: object, *, where: str) -> str:
-    """Whose weights wrote a reply; "" where that is not told.
+def reply_label(label: object, spans: object, *, request_name: str) -> str:
+    """Returns the label of the weights that wrote a reply; "" where the server does not report it.
 
     Args:
-        label: of the weights at its end, as the server tells. spans: `[{"version", "start", "end"}, ...]` over its
-            tokens, where it tells those.
-        where: which request it answers, for errors.
+        label: of the weights at the end of the reply, as the server reports it.
+        spans: `[{"version", "start", "end"}, ...]` over its tokens, where the server reports them.
+        request_name: the answered request, for errors.
     Raises:
-        WeightsChanged: parts of it were written by different weights.
+        WeightsChanged: different weights wrote parts of the reply.
     """
     rows = spans if isinstance(spans, list) else []
-    told = [row.get("version") for row in rows if isinstance(row, Mapping) and row.get("start") != row.get("end")]
-    names = sorted({name for name in told if isinstance(name, str)})
+    span_labels = [
+        row.get("version") for row in rows if isinstance(row, Mapping) and row.get("start") != row.get("end")
+    ]
+    names = sorted({name for name in span_labels if isinstance(name, str)})
     if len(names) > 1:
         raise WeightsChanged(
-            f"{where}: the weights were replaced while the reply was written",
+            f"{request_name}: the weights were replaced while the reply was written",
             expected="one version",
             value=" and ".join(names)[:200],
             hint="ask again",
@@ -71,7 +75,11 @@ def one_label(label: object, spans: object, *, where: str) -> str:
     return names[0][:200] if names else label[:200] if isinstance(label, str) else ""
 
 
-def same_weights(told: str, label: str) -> bool:
-    """Whether a server that tells this serves what bears that label. A server of ours makes its own digest."""
-    one, other = FINGERPRINT.fullmatch(told), FINGERPRINT.fullmatch(label)
-    return told == label or (one is not None and other is not None and one[1] == other[1])
+def same_weights(reported: str, label: str) -> bool:
+    """Returns whether a reported label means the same weights as `label`. Our own servers compute a different
+    digest.
+    """
+    reported_match, expected_match = FINGERPRINT.fullmatch(reported), FINGERPRINT.fullmatch(label)
+    return reported == label or (
+        reported_match is not None and expected_match is not None and reported_match[1] == expected_match[1]
+    )

@@ -1,4 +1,4 @@
-"""The local engine: one model, one prefix trie, one arena; full forwards from whatever was asked."""
+"""The local engine: one model, one prefix trie and one key/value arena, run in full batched forwards."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from evolvent.engine.asks import (
 from evolvent.engine.decoders import decoder_for
 from evolvent.engine.plan import STRIDE, plan
 from evolvent.engine.sampling import draw, draw_plain, uniforms
-from evolvent.engine.slots import Rows
-from evolvent.engine.stops import completes
-from evolvent.engine.streams import Request, Stream, Streams, limit_of
+from evolvent.engine.slots import RowAllocator
+from evolvent.engine.stops import completes_stop_string
+from evolvent.engine.streams import Stream, Streams, TicketState, build_limit
 from evolvent.engine.trie import Prefix, Trie
-from evolvent.engine.validation import checked
+from evolvent.engine.validation import validate_ask
 from evolvent.errors import ConfigError, EngineError, StaleNode, WeightsChanged
 
 __all__ = ["LocalEngine"]
@@ -45,15 +45,16 @@ Ints = NDArray[np.int64]
 
 
 class LocalEngine:
-    """Answers asks with a Hugging Face causal LM; every token of a tree is computed once, whoever asks.
+    """Answers asks with a Hugging Face causal LM; every token of a tree is computed once for all asks.
 
     Args:
         policy: its model, tokenizer, version and context are used.
-        slots: rows of the arena: how many paths are worked on at once. More asks queue.
-        capacity: most tokens of a path; None: the model's context.
+        slots: rows of the arena: how many paths are processed at once. More asks queue.
+        capacity: maximum number of tokens of a path; None: the model's context.
         max_cached_tokens: tokens kept of idle paths that had to leave their rows; None: as many as the arena holds.
-        group_tokens: positions that one attention group looks at: its keys and values should fit a processor's cache.
-            None: 6,144, and 262,144 where the model is on another device, whose calls cost more than what they move.
+        group_tokens: positions that one attention group attends to: its keys and values should fit a processor's
+            cache. None: 6,144, and 262,144 where the model is on another device, whose calls cost more than what
+            they move.
 
     Raises:
         ConfigError: a model whose cache cannot be an arena (use `recompute.RecomputeEngine`); slots below 1.
@@ -76,24 +77,24 @@ class LocalEngine:
         self._group_tokens = group_tokens
         self._tickets = itertools.count()
         self._queue: deque[Stream] = deque()
-        self._requests: dict[Ticket, Request] = {}
+        self._requests: dict[Ticket, TicketState] = {}
         self._done: list[Finished] = []
         self._midway = False  # an exception left a forward half done: rows and streams may contradict each other
-        self._take(policy, None)
+        self._load_policy(policy, None)
 
     def sync(self, policy: Any) -> None:
-        """Take a policy's weights and version; all nodes become stale, open tickets end with StaleNode."""
+        """Takes a policy's weights and version; all nodes become stale, open tickets end with StaleNode."""
         self._fail_all(StaleNode("the engine took new weights", value=policy.version, hint="ask again from new roots"))
-        self._take(policy, self._rows.arena)
+        self._load_policy(policy, self._rows.arena)
 
-    def _mend(self) -> None:
-        """Begin anew after an interrupted forward; nodes become stale."""
+    def _recover(self) -> None:
+        """Resets the engine after an interrupted forward; nodes become stale."""
         if self._midway:
             log.warning("a forward was interrupted: the engine begins anew with version %d", self.version)
             self.sync(self._policy)
 
-    def _take(self, policy: Any, arena: Arena | None) -> None:
-        """Build everything that belongs to one version of the weights; an arena of the right shape is used again."""
+    def _load_policy(self, policy: Any, arena: Arena | None) -> None:
+        """Builds the state that belongs to one version of the weights; an arena of the right shape is reused."""
         self._policy = policy
         self.version = int(policy.version)
         self.context = min(int(policy.context), self._asked_capacity or int(policy.context))
@@ -106,16 +107,18 @@ class LocalEngine:
             arena = Arena(self._decoder.shape, self._slots, capacity, dtype=weight.dtype, device=weight.device)
         self._trie = Trie(self.version)
         cached = self._slots * capacity if self._max_cached is None else self._max_cached
-        self._rows = Rows(arena, self._trie, max_cached_tokens=cached)
+        self._rows = RowAllocator(arena, self._trie, max_cached_tokens=cached)
         self._streams = Streams(self._slots, capacity, self.vocabulary)
-        self._parameters = [each for each in policy.model.parameters() if not each.is_inference()]
-        self._fingerprint = self._weights()
+        self._parameters = [parameter for parameter in policy.model.parameters() if not parameter.is_inference()]
+        self._fingerprint = self._weights_version()
         self._midway = False
 
     def submit(self, ask: Ask) -> Ticket:
-        """Queue an ask. Raises StaleNode, ContextOverflow, VocabularyMismatch, ConfigError at once."""
-        self._mend()
-        tokens = checked(ask, self._trie, context=self.context, vocabulary=self.vocabulary)
+        """Submits an ask and returns its ticket. Raises StaleNode, ContextOverflow, VocabularyMismatch, ConfigError
+        at once.
+        """
+        self._recover()
+        tokens = validate_ask(ask, self._trie, context=self.context, vocabulary=self.vocabulary)
         self._rows.reap()
         node = ask.node
         start = (self._trie.root, 0)
@@ -123,26 +126,26 @@ class LocalEngine:
             start = self._trie.resolve((node.segment, node.depth))
             node.segment = start[0]
         sampling = isinstance(ask, SampleAsk)
-        place = self._trie.extend(start, tokens, exact=sampling)
-        request = Request(next(self._tickets), ask, place, start[1], 0, [None], 1)
+        position = self._trie.extend(start, tokens, exact=sampling)
+        request = TicketState(next(self._tickets), ask, position, start[1], 0, [None], 1)
         if isinstance(ask, SampleAsk):
-            request.room = min(ask.max_tokens, self.context - place[1])
+            request.max_new_tokens = min(ask.max_tokens, self.context - position[1])
             request.answers, request.open = [None] * len(ask.seeds), len(ask.seeds)
-            request.limit = limit_of(ask)
+            request.limit = build_limit(ask)
         self._requests[request.ticket] = request
         for index in range(request.open):
             self._queue.append(Stream(request, index))
         return request.ticket
 
     def pending(self) -> int:
-        """How many tickets are open."""
+        """Returns the number of open tickets."""
         return len(self._requests) + len(self._done)
 
     def poll(self) -> Sequence[Finished]:
-        """At most one forward; returns what became finished, in ticket order. Nothing queued: returns ()."""
-        self._mend()
+        """Runs at most one forward and returns finished tickets in ticket order; returns () when the queue is empty."""
+        self._recover()
         if self._requests:
-            if self._weights() != self._fingerprint:
+            if self._weights_version() != self._fingerprint:
                 self._fail_all(
                     WeightsChanged(
                         "the policy's weights changed under the engine",
@@ -162,43 +165,45 @@ class LocalEngine:
         return done
 
     def cancel(self, tickets: Iterable[Ticket]) -> None:
-        """Forget tickets: nothing more is computed for them and they are not answered. Unknown ones are ignored."""
-        self._mend()
-        gone = set(tickets)
-        self._done = [finished for finished in self._done if finished.ticket not in gone]
-        for request in [self._requests.pop(ticket) for ticket in gone if ticket in self._requests]:
+        """Cancels tickets: nothing more is computed for them, and they are not answered. Unknown tickets are
+        ignored.
+        """
+        self._recover()
+        cancelled = set(tickets)
+        self._done = [finished for finished in self._done if finished.ticket not in cancelled]
+        for request in [self._requests.pop(ticket) for ticket in cancelled if ticket in self._requests]:
             request.error = EngineError("the ask was cancelled", value=request.ticket)
         rows, streams = self._rows, self._streams
         for row in np.flatnonzero(rows.busy).tolist():
             stream = streams.at[row]
-            if stream is not None and stream.request.ticket in gone:
+            if stream is not None and stream.request.ticket in cancelled:
                 streams.end(row)
-                segment, depth = stream.request.place
+                segment, depth = stream.request.position
                 rows.release(row, segment, min(int(rows.fed[row]), depth))
         waiting, self._queue = self._queue, deque()
         for stream in waiting:
-            if stream.request.ticket in gone:
+            if stream.request.ticket in cancelled:
                 stream.segment.pins -= 1
             else:
                 self._queue.append(stream)
 
     @contextmanager
     def hold(self, nodes: Sequence[Node]) -> Iterator[None]:
-        """While open, the keys and values of these nodes are kept."""
-        places = [self._trie.resolve((node.segment, node.depth)) for node in nodes if isinstance(node, Prefix)]
-        for segment, _ in places:
+        """Keeps the keys and values of these nodes while the context manager is open."""
+        positions = [self._trie.resolve((node.segment, node.depth)) for node in nodes if isinstance(node, Prefix)]
+        for segment, _ in positions:
             for part in segment.path():
                 part.holds += 1
         try:
             yield
         finally:
-            for segment, _ in places:
+            for segment, _ in positions:
                 for part in segment.path():
                     part.holds -= 1
-            self._rows.let_go()
+            self._rows.reset_drop_limit()
 
     def _advance(self) -> None:
-        """Admit streams, feed every row that has something to feed, and take every running stream one token on."""
+        """Starts waiting streams, feeds every row with unfed tokens, and samples one token for each running stream."""
         self._admit()
         rows, streams = self._rows, self._streams
         busy = np.flatnonzero(rows.busy)
@@ -213,7 +218,7 @@ class LocalEngine:
         if samples.any():
             self._sample(busy[samples])
         if not samples.all():
-            self._read(busy[~samples])
+            self._answer_reads(busy[~samples])
 
     def _admit(self) -> None:
         waiting = len(self._queue)
@@ -224,7 +229,7 @@ class LocalEngine:
                 stream.segment.pins -= 1
                 continue
             need = stream.need
-            row = rows.claim(stream.request.place, need)
+            row = rows.claim(stream.request.position, need)
             if row is None:
                 self._queue.append(stream)
                 if rows.full:
@@ -234,7 +239,7 @@ class LocalEngine:
             fed = int(rows.fed[row])
             rows.target[row] = max(need, fed)
             self.usage.shared += min(fed, need)
-            self.usage.recomputed += rows.watermark(stream.request.place, fed, need)
+            self.usage.recomputed += rows.watermark(stream.request.position, fed, need)
             streams.begin(row, stream, fed)
 
     def _feed(self, feeding: Ints, counts: Ints) -> None:
@@ -257,35 +262,35 @@ class LocalEngine:
             tokens, logprobs = draw_plain(logits, uniform)
         else:
             tokens, logprobs = self._draw(running, logits, uniform)
-        drawn, values = tokens.cpu().numpy(), logprobs.cpu().numpy()
-        broken = np.isnan(values)
+        token_ids, token_logprobs = tokens.cpu().numpy(), logprobs.cpu().numpy()
+        broken = np.isnan(token_logprobs)
         if broken.any():
             for row in running[broken].tolist():
-                self._break(row)
-            running, drawn, values = running[~broken], drawn[~broken], values[~broken]
+                self._fail_row(row)
+            running, token_ids, token_logprobs = running[~broken], token_ids[~broken], token_logprobs[~broken]
         self.usage.generated += len(running)
-        ends = streams.append(running, drawn, values)
+        ends = streams.append(running, token_ids, token_logprobs)
         if streams.special[running].any():
-            for at in np.flatnonzero(streams.special[running]).tolist():
-                ends[at] = self._look(int(running[at]), int(ends[at]))
-        going = ends == 0
-        rows.target[running[going]] += 1
-        for row, end in zip(running[~going].tolist(), ends[~going].tolist(), strict=True):
+            for index in np.flatnonzero(streams.special[running]).tolist():
+                ends[index] = self._check_end(int(running[index]), int(ends[index]))
+        is_going = ends == 0
+        rows.target[running[is_going]] += 1
+        for row, end in zip(running[~is_going].tolist(), ends[~is_going].tolist(), strict=True):
             if _STOPS[end] == "fault":
-                self._break(row)
+                self._fail_row(row)
             else:
                 self._finish_sample(row, _STOPS[end])
 
     def _draw(self, running: Ints, logits: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
-        """Sampling where rows differ in their settings or in what they may be."""
+        """Samples tokens where rows differ in their settings or constraints."""
         streams = self._streams
         allowed = None
-        for at, row in enumerate(running.tolist()):
+        for index, row in enumerate(running.tolist()):
             stream = streams.at[row]
             if stream is not None and stream.limit is not None:
                 if allowed is None:
                     allowed = torch.ones(logits.shape, dtype=torch.bool)
-                stream.limit.fill(allowed[at])
+                stream.limit.fill(allowed[index])
         temperature, top_k, top_p = (
             torch.from_numpy(setting[running]).to(logits.device)
             for setting in (streams.temperature, streams.top_k, streams.top_p)
@@ -293,38 +298,40 @@ class LocalEngine:
         allowed = None if allowed is None else allowed.to(logits.device)
         return draw(logits, uniform, temperature=temperature, top_k=top_k, top_p=top_p, allowed=allowed)
 
-    def _look(self, row: int, end: int) -> int:
-        """The end of a stream with a limit or stop strings after its newest token."""
+    def _check_end(self, row: int, end: int) -> int:
+        """Returns the end code of a stream with a limit or stop strings after its newest token."""
         stream = self._streams.at[row]
         if stream is None or not isinstance(stream.request.ask, SampleAsk):
             return end
-        ask, ids = stream.request.ask, self._streams.ids[row, self._streams.sampled(row)]
+        ask, ids = stream.request.ask, self._streams.ids[row, self._streams.sampled_slice(row)]
         if stream.limit is not None and (ask.choices is not None or end != 1):
-            ended = stream.limit.take(int(ids[-1]))
-            if ended or ask.choices is not None:  # a stop token inside a choice ends nothing, but room may be used up
-                return _STOPS.index(ended) or (2 if self._streams.left[row] <= 0 else 0)
-        if end != 1 and ask.stop_strings and completes(self._policy.tokenizer, ids, ask.stop_strings):
+            limit_stop = stream.limit.advance(int(ids[-1]))
+            if (
+                limit_stop or ask.choices is not None
+            ):  # a stop token inside a choice ends nothing, but room may be used up
+                return _STOPS.index(limit_stop) or (2 if self._streams.left[row] <= 0 else 0)
+        if end != 1 and ask.stop_strings and completes_stop_string(self._policy.tokenizer, ids, ask.stop_strings):
             return 1
         return end
 
     def _finish_sample(self, row: int, stop: str) -> None:
         streams = self._streams
-        where = streams.sampled(row)
-        ids = streams.ids[row, where].astype(np.int32)
-        logprobs = streams.logprobs[row, where].copy()
+        sampled_slice = streams.sampled_slice(row)
+        ids = streams.ids[row, sampled_slice].astype(np.int32)
+        logprobs = streams.logprobs[row, sampled_slice].copy()
         stream = streams.end(row)
-        place = self._trie.extend(stream.request.place, ids.tolist())
+        position = self._trie.extend(stream.request.position, ids.tolist())
         fed = int(self._rows.fed[row])
-        self._rows.release(row, place[0], fed)
-        self._rows.computed(place, fed)
-        self._answer(stream, Continuation(Prefix(*place), ids, logprobs, stop))
+        self._rows.release(row, position[0], fed)
+        self._rows.mark_computed(position, fed)
+        self._record_answer(stream, Continuation(Prefix(*position), ids, logprobs, stop))
 
-    def _read(self, reading: Ints) -> None:
-        """Answer scores and outputs from the hidden states of their rows; outputs together, scores one by one."""
+    def _answer_reads(self, reading: Ints) -> None:
+        """Computes scores and outputs from the hidden states of their rows; outputs together, scores one by one."""
         streams, rows = self._streams, self._rows
         hidden = rows.arena.hidden[torch.from_numpy(reading), torch.from_numpy(streams.depth[reading] - 1)]
         states, logits = hidden.float().cpu().numpy(), None
-        for at, row in enumerate(reading.tolist()):
+        for index, row in enumerate(reading.tolist()):
             stream = streams.at[row]
             if stream is None:
                 continue
@@ -332,44 +339,46 @@ class LocalEngine:
             if isinstance(request.ask, LogitsAsk):
                 if logits is None and not request.ask.hidden:
                     logits = self._decoder.logits(hidden).float().cpu().numpy()
-                values = (states if logits is None or request.ask.hidden else logits)[at].copy()
-                answer = Output(Prefix(*request.place), values) if request.ask.keep else values
+                values = (states if logits is None or request.ask.hidden else logits)[index].copy()
+                answer = Output(Prefix(*request.position), values) if request.ask.keep else values
                 failed = bool(np.isnan(values).any())
             else:
-                answer = self._scored(row, request)
+                answer = self._score_tokens(row, request)
                 failed = not np.isfinite(answer.logprobs).all()
             if failed:
-                self._break(row)
+                self._fail_row(row)
                 continue
             streams.end(row)
-            rows.release(row, request.place[0], int(rows.fed[row]))
-            self._answer(stream, answer)
+            rows.release(row, request.position[0], int(rows.fed[row]))
+            self._record_answer(stream, answer)
 
-    def _scored(self, row: int, request: Request) -> Scored:
-        segment, depth = request.place
+    def _score_tokens(self, row: int, request: TicketState) -> Scored:
+        segment, depth = request.position
         tokens = request.ask.tokens
         first = max(request.begin, 1)
         values = np.zeros(len(tokens), np.float32)
-        wanted = torch.tensor(list(tokens[first - request.begin :]), device=self._rows.arena.hidden.device)
-        done = first - request.begin
-        for at in range(0, len(wanted), 1024):  # logits of long texts are large
-            part = wanted[at : at + 1024]
-            hidden = self._rows.arena.hidden[row, first - 1 + at : first - 1 + at + len(part)]
-            chosen = self._decoder.logits(hidden).float().log_softmax(-1).gather(1, part.unsqueeze(1))
-            values[done + at : done + at + len(part)] = chosen.squeeze(1).cpu().numpy()
+        token_ids = torch.tensor(list(tokens[first - request.begin :]), device=self._rows.arena.hidden.device)
+        skipped = first - request.begin
+        for offset in range(0, len(token_ids), 1024):  # logits of long texts are large
+            part = token_ids[offset : offset + 1024]
+            hidden = self._rows.arena.hidden[row, first - 1 + offset : first - 1 + offset + len(part)]
+            token_logprobs = self._decoder.logits(hidden).float().log_softmax(-1).gather(1, part.unsqueeze(1))
+            values[skipped + offset : skipped + offset + len(part)] = token_logprobs.squeeze(1).cpu().numpy()
         return Scored(Prefix(segment, depth), values)
 
-    def _answer(self, stream: Stream, answer: Any) -> None:
+    def _record_answer(self, stream: Stream, answer: Any) -> None:
         request = stream.request
         request.answers[stream.index] = answer
         request.open -= 1
         if not request.open and request.error is None:
             del self._requests[request.ticket]
-            whole = tuple(request.answers) if isinstance(request.ask, SampleAsk) else answer
-            self._done.append(Finished(request.ticket, whole))
+            ticket_answer = tuple(request.answers) if isinstance(request.ask, SampleAsk) else answer
+            self._done.append(Finished(request.ticket, ticket_answer))
 
-    def _break(self, row: int) -> None:
-        """A row whose numbers are not finite, or whose limit failed: its request fails, it is cleaned, others go on."""
+    def _fail_row(self, row: int) -> None:
+        """Fails the request of a row with non-finite numbers or a failed limit, and clears the row; other rows
+        continue.
+        """
         depth = int(self._streams.depth[row])
         stream = self._streams.end(row)
         self._rows.discard(row)
@@ -384,7 +393,7 @@ class LocalEngine:
             error = EngineError("a constraint cannot be followed", value=stream.limit.fault)
         self._fail(stream.request, error)
 
-    def _fail(self, request: Request, error: Exception) -> None:
+    def _fail(self, request: TicketState, error: Exception) -> None:
         if request.error is None:
             request.error = error
             self._requests.pop(request.ticket, None)
@@ -398,6 +407,6 @@ class LocalEngine:
             self._streams.end(row)
             self._rows.discard(row)
 
-    def _weights(self) -> tuple[int, int]:
-        """Changes whenever a weight is changed in place or replaced."""
+    def _weights_version(self) -> tuple[int, int]:
+        """Returns a value that changes whenever a weight is changed in place or replaced."""
         return self._policy.version, sum([parameter._version for parameter in self._parameters])

@@ -29,19 +29,19 @@ class _Layer(DynamicLayer):  # type: ignore[misc]
         self._slots = self._real = self._rows = torch.empty(0)
         self._keys = 0
 
-    def aim(self, arena: Arena, rows: Tensor, slots: Tensor, real: Tensor, keys: int) -> None:
-        """Say which rows the next forward reads, and at which slots it writes the real ones of its tokens."""
+    def target(self, arena: Arena, rows: Tensor, slots: Tensor, real: Tensor, keys: int) -> None:
+        """Sets which rows the next forward reads, and the slots to which it writes the real tokens."""
         self._arena, self._rows, self._slots, self._real, self._keys = arena, rows, slots, real, keys
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """New keys and values `[B, H, q, d]` in; those of the whole paths `[B, H, L, d]` out."""
+        """Stores new keys and values `[B, H, q, d]` and returns those of the whole paths `[B, H, L, d]`."""
         if self._arena is None:
             raise LookupError("the arena layer was used before it was aimed")
         cache = self._arena.cache[self._index]
         new = torch.stack((key_states, value_states), 2).permute(0, 3, 2, 1, 4).flatten(0, 1)
         cache.flatten(0, 1).index_copy_(0, self._slots, new[self._real])
-        seen = cache[:, : self._keys].index_select(0, self._rows).permute(2, 0, 3, 1, 4)
-        return seen[0], seen[1]
+        keys_values = cache[:, : self._keys].index_select(0, self._rows).permute(2, 0, 3, 1, 4)
+        return keys_values[0], keys_values[1]
 
     def get_seq_length(self) -> int:
         return 0  # positions and mask are always given
@@ -71,12 +71,12 @@ class ModuleDecoder:
         model.eval()
 
     def forward(self, ids: Tensor, plan: Plan, arena: Arena) -> None:
-        """Compute the new tokens `ids [N]` of a plan; keys, values and last hidden states go to the arena."""
+        """Computes the new tokens `ids [N]` of a plan; keys, values and last hidden states go to the arena."""
         for group in plan.groups:
             self._forward(ids[group.first : group.last], group, arena)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """`[M, H] -> [M, V]`, with the scaling and capping that some models have behind their head."""
+        """Computes logits, `[M, H] -> [M, V]`, with the scaling and capping that some models apply after their head."""
         logits: Tensor = self._output(hidden) * self._scale
         return logits if self._cap is None else self._cap * torch.tanh(logits / self._cap)
 
@@ -91,7 +91,7 @@ class ModuleDecoder:
             padded = ids[torch.from_numpy(group.pad).to(device) - group.first]
         slots = (rows.unsqueeze(1) * arena.capacity + positions).flatten()[real]
         for layer in self._layers:
-            layer.aim(arena, rows, slots, real, group.keys)
+            layer.target(arena, rows, slots, real, group.keys)
         mask = torch.arange(group.keys, device=device) <= positions.unsqueeze(-1)
         out = self._base(
             input_ids=padded.view(n, -1),

@@ -1,7 +1,7 @@
 """Several models behind one driver: each ask goes to the engine of the model that it names.
 
-A search writes with a policy and scores with a reward model. Both have an engine of their own with nodes of its own;
-the driver sees one engine, merges what all searches ask of each model, and polls both.
+A search writes with a policy and scores with a reward model. Each model has its own engine with its own nodes;
+the driver sees one engine, merges the asks of all searches for each model, and polls both.
 """
 
 from __future__ import annotations
@@ -12,21 +12,22 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
-from evolvent.engine.asks import Ask, Engine, Finished, Node, Ticket, To, Usage
-from evolvent.errors import ConfigError, Problem, unknown
+from evolvent.engine.asks import Ask, Engine, Finished, Node, RoutedAsk, Ticket, Usage
+from evolvent.errors import ConfigError, Problem, unknown_name_problem
 
-__all__ = ["Several", "submitted"]
+__all__ = ["MultiModelEngine", "submit_ask"]
 
 _COUNTS = ("generated", "computed", "recomputed", "padded", "shared", "forwards")
 
 
-class Several:
-    """An engine made of engines. An ask without a name goes to the first of them.
+class MultiModelEngine:
+    """An engine composed of engines. An ask without a model name goes to the first of them.
 
     Args:
         engines: by the model's name, in the order in which they are polled. One engine may have several names.
     Attributes:
-        version, context: the first engine's. usage: of all since then, summed; `of(name).usage` is of one.
+        version, context: those of the first engine.
+        usage: the sum over all engines since construction; `engine_of(name).usage` is of one engine.
     Raises:
         ConfigError: no engine.
     """
@@ -51,68 +52,72 @@ class Several:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The models, in order."""
+        """Returns the model names in order."""
         return tuple(self._engines)
 
-    def of(self, model: str) -> Engine:
-        """The engine of a model.
+    def engine_of(self, model: str) -> Engine:
+        """Returns the engine of a model.
 
         Raises:
             ConfigError: there is no such model; names the nearest.
         """
         engine = self._engines.get(model)
         if engine is None:
-            raise ConfigError([unknown("model", model, self._engines)])
+            raise ConfigError([unknown_name_problem("model", model, self._engines)])
         return engine
 
     def sync(self, policy: Any) -> None:
-        """The first engine takes these weights; the others keep theirs (`of(name).sync(...)` changes them)."""
+        """Updates the first engine's weights; the others keep theirs (`engine_of(name).sync(...)` changes them)."""
         self._own[0].sync(policy)
 
-    def submit(self, ask: Ask | To) -> Ticket:
-        """Queue an ask. Raises ConfigError for a model that is not here, and what the model's engine raises."""
-        engine = self.of(ask.model) if isinstance(ask, To) else self._own[0]
-        inner = engine.submit(ask.ask if isinstance(ask, To) else ask)
+    def submit(self, ask: Ask | RoutedAsk) -> Ticket:
+        """Submits an ask. Raises ConfigError for an unknown model, and the errors of the model's engine."""
+        engine = self.engine_of(ask.model) if isinstance(ask, RoutedAsk) else self._own[0]
+        engine_ticket = engine.submit(ask.ask if isinstance(ask, RoutedAsk) else ask)
         ticket = next(self._tickets)
-        self._open[self._place(engine), inner] = ticket
+        self._open[self._index_of(engine), engine_ticket] = ticket
         return ticket
 
     def poll(self) -> Sequence[Finished]:
-        """At most one forward of each engine that has work; what became finished, in ticket order."""
-        found = []
-        for place, engine in enumerate(self._own):
+        """Runs at most one forward of each engine with open asks and returns finished tickets in ticket order."""
+        finished_tickets = []
+        for index, engine in enumerate(self._own):
             if engine.pending():
-                done = [(self._open.pop((place, one.ticket), None), one) for one in engine.poll()]
-                found += [replace(one, ticket=ticket) for ticket, one in done if ticket is not None]
-        self._count()
-        return sorted(found, key=lambda one: one.ticket)
+                pairs = [(self._open.pop((index, finished.ticket), None), finished) for finished in engine.poll()]
+                finished_tickets += [
+                    replace(finished, ticket=ticket) for ticket, finished in pairs if ticket is not None
+                ]
+        self._update_usage()
+        return sorted(finished_tickets, key=lambda finished: finished.ticket)
 
     def pending(self) -> int:
-        """How many tickets are open."""
+        """Returns the number of open tickets."""
         return len(self._open)
 
     def cancel(self, tickets: Iterable[Ticket]) -> None:
-        """Forget tickets: nothing more is computed for them and they are not answered. Unknown ones are ignored."""
-        gone = set(tickets)
-        keys = [key for key, ticket in self._open.items() if ticket in gone]
-        for place, engine in enumerate(self._own):
-            engine.cancel([inner for at, inner in keys if at == place])
+        """Cancels tickets: nothing more is computed for them, and they are not answered. Unknown tickets are
+        ignored.
+        """
+        cancelled = set(tickets)
+        keys = [key for key, ticket in self._open.items() if ticket in cancelled]
+        for index, engine in enumerate(self._own):
+            engine.cancel([engine_ticket for owner, engine_ticket in keys if owner == index])
         for key in keys:
             del self._open[key]
 
     @contextmanager
     def hold(self, nodes: Sequence[Node]) -> Iterator[None]:
-        """While open, the keys and values of these nodes are kept, whichever engine they are of."""
-        with ExitStack() as open_:
+        """Keeps the keys and values of these nodes, in all engines, while the context manager is open."""
+        with ExitStack() as stack:
             for engine in self._own:  # one that is handed another's node counts it up and down, which changes nothing
-                open_.enter_context(engine.hold(nodes))
+                stack.enter_context(engine.hold(nodes))
             yield
 
-    def _place(self, engine: Engine) -> int:
-        return next(place for place, one in enumerate(self._own) if one is engine)
+    def _index_of(self, engine: Engine) -> int:
+        return next(index for index, candidate in enumerate(self._own) if candidate is engine)
 
-    def _count(self) -> None:
-        """Add what the engines have counted since the last time."""
+    def _update_usage(self) -> None:
+        """Adds the engines' counts since the last call."""
         now = [replace(engine.usage) for engine in self._own]
         for before, after in zip(self._seen, now, strict=True):
             for name in _COUNTS:
@@ -122,15 +127,15 @@ class Several:
         self._seen = now
 
 
-def submitted(ask: Ask | To, engine: Engine) -> Ticket:
-    """Submit an ask that may name a model.
+def submit_ask(ask: Ask | RoutedAsk, engine: Engine) -> Ticket:
+    """Submits an ask that may name a model.
 
     Raises:
-        ConfigError: it names one, and the engine is not `Several`. What `submit` raises.
+        ConfigError: it names a model, and the engine is not a `MultiModelEngine`. The errors of `submit`.
     """
-    if not isinstance(ask, To):
+    if not isinstance(ask, RoutedAsk):
         return engine.submit(ask)
-    if not isinstance(engine, Several):
+    if not isinstance(engine, MultiModelEngine):
         raise ConfigError(
             "an ask names a model, but there is one engine alone", value=ask.model, expected="engine.several.Several"
         )

@@ -1,8 +1,8 @@
-"""Which rows attend together in one forward, and how their tokens lie in it. Pure numpy.
+"""The layout of one forward: groups of rows that attend together, and the positions of their tokens. Pure numpy.
 
-All new tokens of a forward lie in one flat list, without padding, for everything that treats tokens alone. Attention
-needs rows of like shape: rows are put into groups of like numbers of new tokens and like lengths, and only inside a
-group a row is padded to the longest.
+All new tokens of a forward lie in one flat list, without padding, for everything that treats tokens alone.
+Attention needs rows of like shape: rows are put into groups of like numbers of new tokens and like lengths, and
+only inside a group a row is padded to the longest.
 """
 
 from __future__ import annotations
@@ -55,50 +55,50 @@ class Plan:
 
 
 def plan(rows: Ints, starts: Ints, counts: Ints, *, limit: int, capacity: int) -> Plan:
-    """Lay out a forward.
+    """Plans a forward.
 
     Args:
         rows: `[n]` arena rows. starts: `[n]` depth before each row's new tokens. counts: `[n]` new tokens, at least 1.
         limit: positions (rows x keys) that one group may look at, so that it stays in a processor's cache.
         capacity: positions that a row has.
     """
-    rows, starts, counts = _cut(rows, starts, counts)
+    rows, starts, counts = _split_at_spans(rows, starts, counts)
     ends = starts + counts
     spans = (ends - 1) // SPAN
     order = np.lexsort((-ends, counts, spans))  # what was cut stays in order
-    rows, starts, counts, ends, spans = (each[order] for each in (rows, starts, counts, ends, spans))
+    rows, starts, counts, ends, spans = (array[order] for array in (rows, starts, counts, ends, spans))
     offsets = np.concatenate(([0], np.cumsum(counts)))
     flat_rows = np.repeat(rows, counts)
     within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], counts)
     flat_positions = np.repeat(starts, counts) + within
-    groups, padded, at = [], 0, 0
-    while at < len(rows):
-        alike = at + _run(spans[at:])
-        until = at + _fitting(counts[at:alike], ends[at:alike], limit)
-        part = slice(at, until)
-        queries, width = int(counts[until - 1]), int(offsets[until] - offsets[at])
+    groups, padded, begin = [], 0, 0
+    while begin < len(rows):
+        span_end = begin + _run_length(spans[begin:])
+        end = begin + _group_size(counts[begin:span_end], ends[begin:span_end], limit)
+        members = slice(begin, end)
+        queries, width = int(counts[end - 1]), int(offsets[end] - offsets[begin])
         queries = queries if queries == 1 else -(-queries // ROWS) * ROWS
-        step = SPAN if spans[at] else STRIDE
-        keys = min(capacity, -(-int(ends[part].max()) // step) * step)
-        first, last = int(offsets[at]), int(offsets[until])
-        n = until - at
+        step = SPAN if spans[begin] else STRIDE
+        keys = min(capacity, -(-int(ends[members].max()) // step) * step)
+        first, last = int(offsets[begin]), int(offsets[end])
+        n = end - begin
         if width == n * queries:
             positions = flat_positions[first:last].reshape(n, queries)
-            groups.append(Group(rows[part], queries, keys, first, last, positions))
+            groups.append(Group(rows[members], queries, keys, first, last, positions))
         else:
             slot = np.arange(queries)
-            inside = np.minimum(slot, counts[part, None] - 1)
-            pad = (offsets[at:until, None] + inside).ravel()
-            real = np.repeat(np.arange(n) * queries, counts[part]) + within[first:last]
+            inside = np.minimum(slot, counts[members, None] - 1)
+            pad = (offsets[begin:end, None] + inside).ravel()
+            real = np.repeat(np.arange(n) * queries, counts[members]) + within[first:last]
             positions = flat_positions[pad].reshape(n, queries)
-            groups.append(Group(rows[part], queries, keys, first, last, positions, pad, real))
+            groups.append(Group(rows[members], queries, keys, first, last, positions, pad, real))
             padded += n * queries - width
-        at = until
+        begin = end
     return Plan(flat_rows, flat_positions, tuple(groups), padded)
 
 
-def _cut(rows: Ints, starts: Ints, counts: Ints) -> tuple[Ints, Ints, Ints]:
-    """Rows whose new tokens lie in several spans become several rows: keys are written before anybody looks at them."""
+def _split_at_spans(rows: Ints, starts: Ints, counts: Ints) -> tuple[Ints, Ints, Ints]:
+    """Splits rows whose new tokens lie in several spans into several rows: keys are written before they are read."""
     ends = starts + counts
     while True:
         edge = (starts // SPAN + 1) * SPAN
@@ -110,17 +110,17 @@ def _cut(rows: Ints, starts: Ints, counts: Ints) -> tuple[Ints, Ints, Ints]:
         ends[over] = edge[over]
 
 
-def _run(values: Ints) -> int:
-    """How many of the first values are equal."""
-    other = np.flatnonzero(values != values[0])
-    return int(other[0]) if len(other) else len(values)
+def _run_length(values: Ints) -> int:
+    """Returns how many of the first values are equal."""
+    differing = np.flatnonzero(values != values[0])
+    return int(differing[0]) if len(differing) else len(values)
 
 
-def _fitting(counts: Ints, ends: Ints, limit: int) -> int:
-    """How many of the first rows make a group (rows sorted by count, then by falling end)."""
+def _group_size(counts: Ints, ends: Ints, limit: int) -> int:
+    """Returns how many of the first rows make a group (rows sorted by count, then by falling end)."""
     smallest = int(counts[0])
-    most = smallest if smallest == 1 else smallest + max(3, smallest // 2)
-    until = int(np.searchsorted(counts, most, side="right")) if counts[0] > 1 else _run(counts)
-    longest = np.maximum.accumulate(ends[:until])
-    fits = longest * np.arange(1, until + 1) * np.maximum(1, counts[:until] // 8) <= limit
+    max_count = smallest if smallest == 1 else smallest + max(3, smallest // 2)
+    end = int(np.searchsorted(counts, max_count, side="right")) if counts[0] > 1 else _run_length(counts)
+    longest = np.maximum.accumulate(ends[:end])
+    fits = longest * np.arange(1, end + 1) * np.maximum(1, counts[:end] // 8) <= limit
     return max(1, int(fits.sum()))

@@ -1,7 +1,8 @@
-"""The engine that shares nothing: every token is computed from the whole text. The oracle, and the last resort.
+"""The engine that shares nothing: every token is computed from the whole text. It is the reference, and the
+fallback.
 
-Any causal LM runs here: sliding windows, linear and hybrid layers, RoPE that depends on the length, virtual tokens of
-an adapter. Texts of one forward are padded on the right, which nothing before can see.
+Any causal LM runs here: sliding windows, linear and hybrid layers, RoPE that depends on the length, virtual
+tokens of an adapter. Texts of one forward are padded on the right, which no earlier token can attend to.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from evolvent.engine.asks import (
     Usage,
 )
 from evolvent.engine.sampling import draw, uniforms
-from evolvent.engine.stops import completes
-from evolvent.engine.streams import Limit, limit_of
-from evolvent.engine.validation import checked
+from evolvent.engine.stops import completes_stop_string
+from evolvent.engine.streams import StreamLimit, build_limit
+from evolvent.engine.validation import validate_ask
 from evolvent.errors import ConfigError, EngineError, StaleNode
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ __all__ = ["RecomputeEngine"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Text:
+class _TextNode:
     """A node: the tokens themselves."""
 
     ids: tuple[int, ...]
@@ -56,14 +57,14 @@ class _Text:
 
 @dataclass(slots=True, eq=False)
 class _Stream:
-    """One answer on its way."""
+    """One unfinished answer."""
 
     ticket: Ticket
     ask: Ask
     index: int
     begin: int  # where the asked tokens begin
     ids: list[int]
-    limit: Limit | None = None
+    limit: StreamLimit | None = None
     written: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
 
@@ -91,7 +92,7 @@ class RecomputeEngine:
         self.sync(policy)
 
     def sync(self, policy: Any) -> None:
-        """Take a policy's weights and version; all nodes become stale, open tickets end with StaleNode."""
+        """Takes a policy's weights and version; all nodes become stale, open tickets end with StaleNode."""
         error = StaleNode("the engine took new weights", value=policy.version, hint="ask again from new roots")
         self._done += [Finished(ticket, error=error) for ticket in self._answers]
         self._running, self._answers = [], {}
@@ -100,89 +101,95 @@ class RecomputeEngine:
         policy.model.eval()
 
     def submit(self, ask: Ask) -> Ticket:
-        """Queue an ask. Raises StaleNode, ContextOverflow, VocabularyMismatch, ConfigError at once."""
+        """Submits an ask and returns its ticket. Raises StaleNode, ContextOverflow, VocabularyMismatch, ConfigError
+        at once.
+        """
         node = ask.node
-        if node is not None and not (isinstance(node, _Text) and (node.engine, node.version) == (self, self.version)):
+        if node is not None and not (
+            isinstance(node, _TextNode) and (node.engine, node.version) == (self, self.version)
+        ):
             raise StaleNode(
                 "a node of another engine or of an older policy version",
                 value=repr(node),
                 expected=f"a node of this engine at version {self.version}",
                 hint="begin again from the tokens",
             )
-        tokens = checked(ask, None, context=self.context, vocabulary=self._vocabulary)
+        tokens = validate_ask(ask, None, context=self.context, vocabulary=self._vocabulary)
         before = [] if node is None else node.tokens()
         seeds = ask.seeds if isinstance(ask, SampleAsk) else (0,)
-        limit = limit_of(ask)
+        limit = build_limit(ask)
         ticket = next(self._tickets)
         self._answers[ticket] = [None] * len(seeds)
         for index in range(len(seeds)):
-            own = None if limit is None else limit.copy()
-            self._running.append(_Stream(ticket, ask, index, len(before), before + tokens, own))
+            stream_limit = None if limit is None else limit.copy()
+            self._running.append(_Stream(ticket, ask, index, len(before), before + tokens, stream_limit))
         return ticket
 
     def pending(self) -> int:
-        """How many tickets are open."""
+        """Returns the number of open tickets."""
         return len(self._answers) + len(self._done)
 
     def poll(self) -> Sequence[Finished]:
-        """At most one forward; returns what became finished, in ticket order. Nothing queued: returns ()."""
+        """Runs at most one forward and returns finished tickets in ticket order; returns () when the queue is empty."""
         import torch
 
         batch = self._running[: self._slots]
         if batch:
             with torch.inference_mode():
                 logits = self._forward(batch)
-                ended = [stream for at, stream in enumerate(batch) if self._advance(stream, logits[at])]
+                ended = [stream for index, stream in enumerate(batch) if self._advance(stream, logits[index])]
             self._running = [s for s in self._running if s not in ended and s.ticket in self._answers]
         done, self._done = sorted(self._done, key=lambda finished: finished.ticket), []
         return done
 
     def cancel(self, tickets: Iterable[Ticket]) -> None:
-        """Forget tickets: nothing more is computed for them and they are not answered. Unknown ones are ignored."""
-        gone = set(tickets)
-        self._running = [stream for stream in self._running if stream.ticket not in gone]
-        self._answers = {ticket: answers for ticket, answers in self._answers.items() if ticket not in gone}
-        self._done = [finished for finished in self._done if finished.ticket not in gone]
+        """Cancels tickets: nothing more is computed for them, and they are not answered. Unknown tickets are
+        ignored.
+        """
+        cancelled = set(tickets)
+        self._running = [stream for stream in self._running if stream.ticket not in cancelled]
+        self._answers = {ticket: answers for ticket, answers in self._answers.items() if ticket not in cancelled}
+        self._done = [finished for finished in self._done if finished.ticket not in cancelled]
 
     @contextmanager
     def hold(self, nodes: Sequence[Node]) -> Iterator[None]:
-        """Nothing is kept here anyway."""
+        """Lets the block run unchanged, because this engine keeps no keys and values."""
         yield
 
     def _forward(self, batch: Sequence[_Stream]) -> list[Tensor]:
-        """Logits `[T, V]` of each text."""
+        """Computes the logits `[T, V]` of each text."""
         import torch
 
         device = next(self._policy.model.parameters()).device
         longest = max(len(stream.ids) for stream in batch)
         ids = torch.zeros((len(batch), longest), dtype=torch.long)
-        for at, stream in enumerate(batch):
-            ids[at, : len(stream.ids)] = torch.tensor(stream.ids)
+        for index, stream in enumerate(batch):
+            ids[index, : len(stream.ids)] = torch.tensor(stream.ids)
         logits = self._policy.model(input_ids=ids.to(device), use_cache=False).logits[:, -longest:].float()
         real = sum(len(stream.ids) for stream in batch)
         self.usage.forwards += 1
         self.usage.computed += real
         self.usage.recomputed += sum(len(stream.ids) - 1 for stream in batch if stream.written)
         self.usage.padded += len(batch) * longest - real
-        return [logits[at, : len(stream.ids)] for at, stream in enumerate(batch)]
+        return [logits[index, : len(stream.ids)] for index, stream in enumerate(batch)]
 
     def _advance(self, stream: _Stream, logits: Tensor) -> bool:
-        """Read an answer off, or sample one token; returns whether the stream has ended."""
+        """Reads an answer off, or samples one token; returns whether the stream has ended."""
         ask = stream.ask
         if isinstance(ask, SampleAsk):
             return self._sample(stream, ask, logits)
         if isinstance(ask, LogitsAsk):
             values = (self._hidden(stream) if ask.hidden else logits[-1]).cpu().numpy()
             answer = Output(self._node(stream), values) if ask.keep else values
-            return self._answer(stream, answer, bool(np.isnan(values).any()))
+            return self._record_answer(stream, answer, bool(np.isnan(values).any()))
         import torch
 
         first = max(stream.begin, 1)
         scores = np.zeros(len(ask.tokens), np.float32)
-        wanted = torch.tensor(stream.ids[first:], dtype=torch.long, device=logits.device)
-        chosen = logits[first - 1 : len(stream.ids) - 1].log_softmax(-1).gather(1, wanted.unsqueeze(1))
-        scores[first - stream.begin :] = chosen.squeeze(1).cpu().numpy()
-        return self._answer(stream, Scored(self._node(stream), scores), not np.isfinite(scores).all())
+        token_ids = torch.tensor(stream.ids[first:], dtype=torch.long, device=logits.device)
+        token_logprobs = logits[first - 1 : len(stream.ids) - 1].log_softmax(-1).gather(1, token_ids.unsqueeze(1))
+        scores[first - stream.begin :] = token_logprobs.squeeze(1).cpu().numpy()
+        return self._record_answer(stream, Scored(self._node(stream), scores), not np.isfinite(scores).all())
 
     def _sample(self, stream: _Stream, ask: SampleAsk, logits: Tensor) -> bool:
         import torch
@@ -203,52 +210,52 @@ class RecomputeEngine:
             allowed=allowed,
         )
         if bool(logprob.isnan()):
-            return self._answer(stream, None, True)
+            return self._record_answer(stream, None, True)
         self.usage.generated += 1
         stream.ids.append(int(token))
         stream.written.append(int(token))
         stream.logprobs.append(float(logprob))
-        stop = self._stop(stream, ask)
+        stop = self._stop_reason(stream, ask)
         if not stop:
             return False
         if stop == "fault":
-            return self._answer(stream, None, True)
+            return self._record_answer(stream, None, True)
         ids, logprobs = np.array(stream.written, np.int32), np.array(stream.logprobs, np.float32)
-        return self._answer(stream, Continuation(self._node(stream), ids, logprobs, stop), False)
+        return self._record_answer(stream, Continuation(self._node(stream), ids, logprobs, stop), False)
 
-    def _stop(self, stream: _Stream, ask: SampleAsk) -> str:
-        """Why a stream ends after its newest token; empty: it goes on."""
+    def _stop_reason(self, stream: _Stream, ask: SampleAsk) -> str:
+        """Returns why a stream ends after its newest token; empty: it continues."""
         if ask.choices is None and stream.written[-1] in ask.stop_ids:
             return "stop"
-        if stream.limit is not None and (ended := stream.limit.take(stream.written[-1])):
-            return ended
+        if stream.limit is not None and (limit_stop := stream.limit.advance(stream.written[-1])):
+            return limit_stop
         written, stops = stream.written, ask.stop_strings
-        if ask.choices is None and stops and completes(self._policy.tokenizer, written, stops):
+        if ask.choices is None and stops and completes_stop_string(self._policy.tokenizer, written, stops):
             return "stop"
         return "length" if len(stream.written) >= ask.max_tokens or len(stream.ids) >= self.context else ""
 
     def _hidden(self, stream: _Stream) -> Tensor:
-        """What the head sees `[H]` at the last token of a text."""
+        """Computes the head's input `[H]` at the last token of a text."""
         import torch
 
-        model, seen = self._policy.model, []
+        model, head_inputs = self._policy.model, []
 
-        def last(_: Any, arguments: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-            seen.append(arguments[0][:, -1:])
-            return (seen[-1], *arguments[1:])
+        def keep_last(_: Any, arguments: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            head_inputs.append(arguments[0][:, -1:])
+            return (head_inputs[-1], *arguments[1:])
 
-        hook = model.get_output_embeddings().register_forward_pre_hook(last)
+        hook = model.get_output_embeddings().register_forward_pre_hook(keep_last)
         try:
             device = next(model.parameters()).device
             model(input_ids=torch.tensor([stream.ids], device=device), use_cache=False)
         finally:
             hook.remove()
-        return seen[0][0, 0].float()
+        return head_inputs[0][0, 0].float()
 
-    def _node(self, stream: _Stream) -> _Text:
-        return _Text(tuple(stream.ids), self.version, self)
+    def _node(self, stream: _Stream) -> _TextNode:
+        return _TextNode(tuple(stream.ids), self.version, self)
 
-    def _answer(self, stream: _Stream, answer: Any, failed: bool) -> bool:
+    def _record_answer(self, stream: _Stream, answer: Any, failed: bool) -> bool:
         answers = self._answers.get(stream.ticket)
         if answers is None:
             return True
@@ -265,8 +272,8 @@ class RecomputeEngine:
             self._done.append(Finished(stream.ticket, error=error))
             return True
         answers[stream.index] = answer
-        if all(each is not None for each in answers):
+        if all(entry is not None for entry in answers):
             del self._answers[stream.ticket]
-            whole = tuple(answers) if isinstance(stream.ask, SampleAsk) else answer
-            self._done.append(Finished(stream.ticket, whole))
+            ticket_answer = tuple(answers) if isinstance(stream.ask, SampleAsk) else answer
+            self._done.append(Finished(stream.ticket, ticket_answer))
         return True

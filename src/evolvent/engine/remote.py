@@ -1,8 +1,8 @@
 """A model behind an OpenAI-compatible endpoint as an engine: completions with token ids, many of them in flight.
 
-A node is its tokens; the server's prefix cache is the trie. So what can be asked is sampling alone: an endpoint gives
-neither all logits nor hidden states, and log-probabilities of given tokens only in ways that differ. A token-level
-search, a value head or a process reward model need the model here.
+A node is its tokens; the server's prefix cache is the trie. So this engine only samples: an endpoint gives
+neither all logits nor hidden states, and log-probabilities of given tokens only in ways that differ. A
+token-level search, a value head or a process reward model needs a local model.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from typing import Any
 
 import numpy as np
 
-from evolvent.engine.asks import Ask, Continuation, Finished, Node, SampleAsk, Ticket, Usage, Wait
-from evolvent.engine.blocking_calls import Outcome, Waits
+from evolvent.engine.asks import Ask, BlockingCall, Continuation, Finished, Node, SampleAsk, Ticket, Usage
+from evolvent.engine.blocking_calls import BlockingCallPool, Outcome
 from evolvent.engine.endpoint import Endpoint
 from evolvent.engine.replies import FINGERPRINT, Reply
-from evolvent.engine.validation import checked
+from evolvent.engine.validation import validate_ask
 from evolvent.errors import ConfigError, EndpointError, Problem, StaleNode, TokensMissing, WeightsChanged
 
 __all__ = ["RemoteEngine"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Text:
+class _TextNode:
     """A node: the tokens themselves."""
 
     ids: tuple[int, ...]
@@ -89,11 +89,11 @@ class RemoteEngine:
         session: str | None = None,
     ) -> None:
         sizes = {"context": context, "vocabulary": vocabulary, "threads": threads}
-        wrong = [Problem(name, f"must be 1 or more, got {size}") for name, size in sizes.items() if size < 1]
+        problems = [Problem(name, f"must be 1 or more, got {size}") for name, size in sizes.items() if size < 1]
         if not wait_s >= 0:
-            wrong.append(Problem("wait_s", f"must be 0 or more, got {wait_s}"))
-        if wrong:
-            raise ConfigError(wrong)
+            problems.append(Problem("wait_s", f"must be 0 or more, got {wait_s}"))
+        if problems:
+            raise ConfigError(problems)
         self.usage = Usage()
         self.version, self.context, self.vocabulary = version, context, vocabulary
         self._endpoint, self._session, self._wait_s = endpoint, session, wait_s
@@ -101,20 +101,20 @@ class RemoteEngine:
         self._tickets = itertools.count()
         self._requests: dict[Ticket, _Request] = {}
         self._done: list[Finished] = []
-        self._waits, self._news = Waits(threads), threading.Event()
+        self._waits, self._news = BlockingCallPool(threads), threading.Event()
         self._calls: dict[int, tuple[Ticket, int]] = {}
 
     def __repr__(self) -> str:
         return f"RemoteEngine({self._endpoint!r})"
 
     def close(self) -> None:
-        """Let the threads go; the endpoint stays open."""
+        """Releases the threads; the endpoint stays open."""
         self._requests.clear()
         self._calls.clear()
         self._waits.close()
 
     def sync(self, policy: Any) -> None:
-        """The endpoint serves this policy from now on (`Endpoint.hand_over` gave it); all nodes become stale."""
+        """Marks that the endpoint serves this policy from now on (`Endpoint.load_weights`); all nodes become stale."""
         error = StaleNode("the engine took new weights", value=policy.version, hint="ask again from new roots")
         self._done += [Finished(ticket, error=error) for ticket in self._requests]
         self.version, self._writer = int(policy.version), None
@@ -122,14 +122,16 @@ class RemoteEngine:
         self._calls.clear()
 
     def submit(self, ask: Ask) -> Ticket:
-        """Send an ask, one request a seed.
+        """Sends an ask, one request per seed.
 
         Raises:
             ConfigError: an ask that an endpoint cannot answer, or one for nothing. StaleNode, ContextOverflow,
             VocabularyMismatch: as other engines do.
         """
         node = ask.node
-        if node is not None and not (isinstance(node, _Text) and (node.engine, node.version) == (self, self.version)):
+        if node is not None and not (
+            isinstance(node, _TextNode) and (node.engine, node.version) == (self, self.version)
+        ):
             raise StaleNode(
                 "a node of another engine or of an older policy version",
                 value=repr(node),
@@ -137,16 +139,16 @@ class RemoteEngine:
                 hint="begin again from the tokens",
             )
         if not isinstance(ask, SampleAsk) or ask.choices is not None or ask.constraint is not None:
-            limited = "choices" if isinstance(ask, SampleAsk) and ask.choices is not None else "a constraint"
-            asked = limited if isinstance(ask, SampleAsk) else type(ask).__name__
+            restriction = "choices" if isinstance(ask, SampleAsk) and ask.choices is not None else "a constraint"
+            ask_kind = restriction if isinstance(ask, SampleAsk) else type(ask).__name__
             raise ConfigError(
                 "an endpoint only samples freely",
-                value=asked,
+                value=ask_kind,
                 expected="SampleAsk without choices and constraint",
                 hint="token-level search, process reward models, value heads, listed actions and constraints need a "
                 "local engine",
             )
-        tokens = checked(ask, None, context=self.context, vocabulary=self.vocabulary)
+        tokens = validate_ask(ask, None, context=self.context, vocabulary=self.vocabulary)
         prompt = (*(() if node is None else node.tokens()), *tokens)
         request = _Request(next(self._tickets), ask, prompt, [None] * len(ask.seeds))
         self._requests[request.ticket] = request
@@ -160,46 +162,46 @@ class RemoteEngine:
                 max_tokens=min(ask.max_tokens, self.context - len(prompt)),
                 session=self._session,
             )
-            number = self._waits.start(Wait(partial(self._told, call), self._endpoint.patience_s))
+            number = self._waits.start(BlockingCall(partial(self._run_request, call), self._endpoint.call_timeout_s))
             self._calls[number] = (request.ticket, index)
         return request.ticket
 
     def poll(self) -> Sequence[Finished]:
-        """What became finished, in ticket order; waits a moment (`wait_s`) where nothing has."""
+        """Returns finished tickets in ticket order; waits for `wait_s` when there are none."""
         self._news.clear()
         done, self._done = self._done, []
-        heard = list(self._waits.collect(block=False))
-        if not heard and not done and self._requests:
+        outcomes = list(self._waits.collect(block=False))
+        if not outcomes and not done and self._requests:
             self._news.wait(self._wait_s)
-            heard = list(self._waits.collect(block=False))
-        done += [finished for outcome in heard if (finished := self._heard(outcome)) is not None]
+            outcomes = list(self._waits.collect(block=False))
+        done += [finished for outcome in outcomes if (finished := self._record_outcome(outcome)) is not None]
         return sorted(done, key=lambda finished: finished.ticket)
 
     def pending(self) -> int:
-        """How many tickets are open."""
+        """Returns the number of open tickets."""
         return len(self._requests) + len(self._done)
 
     def cancel(self, tickets: Iterable[Ticket]) -> None:
-        """Forget tickets. What was sent is written to its end there, and its answer passed over."""
-        gone = set(tickets)
-        self._done = [finished for finished in self._done if finished.ticket not in gone]
-        for ticket in gone:
+        """Cancels tickets. The endpoint completes requests that were already sent, and their answers are discarded."""
+        cancelled = set(tickets)
+        self._done = [finished for finished in self._done if finished.ticket not in cancelled]
+        for ticket in cancelled:
             self._requests.pop(ticket, None)
 
     @contextmanager
     def hold(self, nodes: Sequence[Node]) -> Iterator[None]:
-        """What is kept is the endpoint's own affair."""
+        """Lets the block run unchanged, because the endpoint manages its own prefix cache."""
         yield
 
-    def _told(self, call: Callable[[], Reply]) -> Reply:
-        """On a thread: the reply, and a sign that there is one."""
+    def _run_request(self, call: Callable[[], Reply]) -> Reply:
+        """Runs a request on a thread and signals that its reply is available."""
         try:
             return call()
         finally:
             self._news.set()
 
-    def _heard(self, outcome: Outcome) -> Finished | None:
-        """A ticket that this answer ends. Answers to asks that nobody waits for are counted and passed over."""
+    def _record_outcome(self, outcome: Outcome) -> Finished | None:
+        """Returns the ticket that this outcome finishes; answers to cancelled asks are counted and discarded."""
         ticket, index = self._calls.pop(outcome.number, (-1, 0))
         reply: Reply | None = outcome.value
         if reply is not None:
@@ -211,7 +213,7 @@ class RemoteEngine:
             return None
         error = outcome.error
         if reply is not None:
-            error = self._problem(reply, request)
+            error = self._reply_error(reply, request)
         if reply is None or error is not None:
             del self._requests[ticket]
             return Finished(ticket, error=error or EndpointError("no reply came", value=repr(self._endpoint)))
@@ -221,8 +223,8 @@ class RemoteEngine:
         del self._requests[ticket]
         return Finished(ticket, tuple(request.answers))
 
-    def _problem(self, reply: Reply, request: _Request) -> Exception | None:
-        """Why a reply cannot be used."""
+    def _reply_error(self, reply: Reply, request: _Request) -> Exception | None:
+        """Returns the error that makes a reply unusable, or None."""
         writer = (reply.model, reply.fingerprint)
         if self._writer is None:
             self._writer = writer
@@ -246,11 +248,11 @@ class RemoteEngine:
         return None
 
     def _continuation(self, reply: Reply, request: _Request) -> Continuation:
-        """The reply as an engine answers, cut after the first token that the ask stops at."""
+        """Converts a reply to a continuation, cut after the first token that stops the ask."""
         ids, logprobs, stop = np.zeros(0, np.int32), np.zeros(0, np.float32), str(reply.stop)
         if reply.tokens is not None:
             ids, logprobs = reply.tokens.ids, reply.tokens.logprobs
         stops = np.flatnonzero(np.isin(ids, list(request.ask.stop_ids)))
         if len(stops):
             ids, logprobs, stop = ids[: stops[0] + 1], logprobs[: stops[0] + 1], "stop"
-        return Continuation(_Text((*request.prompt, *ids.tolist()), self.version, self), ids, logprobs, stop)
+        return Continuation(_TextNode((*request.prompt, *ids.tolist()), self.version, self), ids, logprobs, stop)

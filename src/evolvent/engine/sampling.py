@@ -24,21 +24,21 @@ _LARGE, _BLOCK = 4096, 128  # from so many words on, blocks of so many are summe
 _U30, _U27, _U31, _U11, _U1 = (np.uint64(n) for n in (30, 27, 31, 11, 1))
 
 
-def _mixed(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The output function of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
+def _mix(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Computes the output function of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
     state = (state ^ (state >> _U30)) * _MIX1
     state = (state ^ (state >> _U27)) * _MIX2
     return state ^ (state >> _U31)
 
 
 def uniforms(seeds: NDArray[np.uint64], positions: NDArray[np.int64]) -> NDArray[np.float64]:
-    """One number in [0, 1) for each (seed, position) `[N]`: SplitMix64 twice, 53 bits."""
-    counters = _mixed(seeds) + (positions.astype(np.uint64) + _U1) * _GAMMA
-    return (_mixed(counters) >> _U11).astype(np.float64) * 2.0**-53
+    """Returns one number in [0, 1) for each (seed, position) `[N]`: SplitMix64 twice, 53 bits."""
+    counters = _mix(seeds) + (positions.astype(np.uint64) + _U1) * _GAMMA
+    return (_mix(counters) >> _U11).astype(np.float64) * 2.0**-53
 
 
 def draw_plain(logits: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
-    """Tokens `[N]` and their log-probabilities `[N]` from `logits [N, V]` at temperature 1, by inverse CDF.
+    """Samples tokens `[N]` and their log-probabilities `[N]` from `logits [N, V]` at temperature 1, by inverse CDF.
 
     The token is the first whose cumulative probability exceeds `uniform [N]` (float64) times the total. Rows with NaN
     or infinite logits give a NaN log-probability.
@@ -46,21 +46,23 @@ def draw_plain(logits: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
     import torch
 
     logprobs = logits.log_softmax(-1, dtype=torch.float32)
-    return _inverse(logprobs.exp(), logprobs, uniform)
+    return _sample_inverse_cdf(logprobs.exp(), logprobs, uniform)
 
 
 def draw(
     logits: Tensor, uniform: Tensor, *, temperature: Tensor, top_k: Tensor, top_p: Tensor, allowed: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Tokens `[N]` and log-probabilities `[N]` of exactly the distribution of `distribution`, by inverse CDF."""
+    """Samples tokens `[N]` and log-probabilities `[N]` of exactly the distribution of `distribution`, by inverse
+    CDF.
+    """
     logprobs = distribution(logits, temperature=temperature, top_k=top_k, top_p=top_p, allowed=allowed)
-    return _inverse(logprobs.exp(), logprobs, uniform)
+    return _sample_inverse_cdf(logprobs.exp(), logprobs, uniform)
 
 
 def distribution(
     logits: Tensor, *, temperature: Tensor, top_k: Tensor, top_p: Tensor, allowed: Tensor | None = None
 ) -> Tensor:
-    """Log-probabilities `[N, V]` after the settings of each row `[N]`.
+    """Computes log-probabilities `[N, V]` after the settings of each row `[N]`.
 
     Order: only `allowed [N, V]` tokens, logits / temperature, the `top_k` largest (0: all), the smallest set of largest
     probabilities that reaches `top_p`, renormalised. Temperature 0 puts all probability on the largest logit. Of equal
@@ -77,12 +79,12 @@ def distribution(
     if bool((top_k > 0).any()) or bool((top_p < 1).any()):
         ordered, order = scaled.sort(dim=-1, descending=True, stable=True)
         rank = torch.arange(ordered.shape[-1], device=ordered.device)
-        kept = (top_k.unsqueeze(-1) <= 0) | (rank < top_k.unsqueeze(-1))
-        ordered = ordered.masked_fill(~kept, -torch.inf)
+        keep_mask = (top_k.unsqueeze(-1) <= 0) | (rank < top_k.unsqueeze(-1))
+        ordered = ordered.masked_fill(~keep_mask, -torch.inf)
         mass = ordered.softmax(-1)
-        kept &= (mass.cumsum(-1) - mass < top_p.unsqueeze(-1)) | (top_p.unsqueeze(-1) >= 1)
-        kept[:, 0] = True
-        scaled = scaled.masked_fill(~torch.zeros_like(kept).scatter_(-1, order, kept), -torch.inf)
+        keep_mask &= (mass.cumsum(-1) - mass < top_p.unsqueeze(-1)) | (top_p.unsqueeze(-1) >= 1)
+        keep_mask[:, 0] = True
+        scaled = scaled.masked_fill(~torch.zeros_like(keep_mask).scatter_(-1, order, keep_mask), -torch.inf)
     result = scaled.log_softmax(-1)
     if bool(greedy.any()):
         best = torch.full_like(result, -torch.inf).scatter_(-1, logits.argmax(-1, keepdim=True), 0.0)
@@ -90,12 +92,12 @@ def distribution(
     return result.masked_fill(broken, torch.nan)
 
 
-def _inverse(probs: Tensor, logprobs: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
-    """The inverse CDF in float64; a token without probability is never returned."""
+def _sample_inverse_cdf(probs: Tensor, logprobs: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
+    """Samples by inverse CDF in float64; a token without probability is never returned."""
     import torch
 
     if probs.shape[-1] >= _LARGE:
-        tokens = _by_blocks(probs, uniform)
+        tokens = _sample_by_blocks(probs, uniform)
     else:
         cumulative = probs.double().cumsum(-1)
         target = (uniform * cumulative[:, -1]).unsqueeze(-1)
@@ -103,32 +105,38 @@ def _inverse(probs: Tensor, logprobs: Tensor, uniform: Tensor) -> tuple[Tensor, 
     return tokens.squeeze(-1), logprobs.gather(-1, tokens).squeeze(-1)
 
 
-def _by_blocks(probs: Tensor, uniform: Tensor) -> Tensor:
-    """The same tokens `[N, 1]` where words are many: a block first, by sums in float32, then a word of it in float64.
+def _sample_by_blocks(probs: Tensor, uniform: Tensor) -> Tensor:
+    """Samples the same tokens `[N, 1]` for large vocabularies: a block by float32 sums, then a token of it in
+    float64.
 
     Sums of 128 are rounded as each probability is anyway, and nothing in float64 is as large as `probs [N, V]`.
     """
     import torch
 
-    count, words = probs.shape
-    blocks = words // _BLOCK
+    count, vocabulary_size = probs.shape
+    blocks = vocabulary_size // _BLOCK
     sums = [probs[:, : blocks * _BLOCK].reshape(count, blocks, _BLOCK).sum(-1)]
-    if blocks * _BLOCK < words:
+    if blocks * _BLOCK < vocabulary_size:
         sums.append(probs[:, blocks * _BLOCK :].sum(-1, keepdim=True))
     cumulative = torch.cat(sums, -1).double().cumsum(-1)
     target = uniform.unsqueeze(-1) * cumulative[:, -1:]
     block = torch.searchsorted(cumulative, target, right=True).clamp_(max=cumulative.shape[-1] - 1)
     before = torch.where(block > 0, cumulative.gather(-1, (block - 1).clamp_(min=0)), 0.0)
-    places = block * _BLOCK + torch.arange(_BLOCK, device=probs.device)
-    inside = probs.gather(-1, places.clamp(max=words - 1)).double().masked_fill_(places >= words, 0.0).cumsum(-1)
-    own = inside[:, -1:]  # what is left of the target goes by the block's exact sum, and stays below it
-    left = (target - before) / (cumulative.gather(-1, block) - before) * own
-    left = torch.minimum(left, torch.nextafter(own, torch.zeros_like(own)))
-    return (block * _BLOCK + torch.searchsorted(inside, left, right=True)).clamp_(max=words - 1)
+    token_ids = block * _BLOCK + torch.arange(_BLOCK, device=probs.device)
+    inside = (
+        probs.gather(-1, token_ids.clamp(max=vocabulary_size - 1))
+        .double()
+        .masked_fill_(token_ids >= vocabulary_size, 0.0)
+        .cumsum(-1)
+    )
+    block_sum = inside[:, -1:]  # what is left of the target goes by the block's exact sum, and stays below it
+    remainder = (target - before) / (cumulative.gather(-1, block) - before) * block_sum
+    remainder = torch.minimum(remainder, torch.nextafter(block_sum, torch.zeros_like(block_sum)))
+    return (block * _BLOCK + torch.searchsorted(inside, remainder, right=True)).clamp_(max=vocabulary_size - 1)
 
 
 class ChoiceTrie:
-    """Which tokens may follow, where a continuation must be one of given token sequences.
+    """The allowed next tokens of a continuation that must be one of given token sequences.
 
     Raises:
         ConfigError: no sequences, an empty one, or one that begins another (nobody could tell where it ends).
@@ -138,11 +146,11 @@ class ChoiceTrie:
         if not choices or not all(choices):
             raise ConfigError("choices need at least one token each", value=choices, expected="token sequences")
         self._next: dict[tuple[int, ...], set[int]] = {}
-        whole = {tuple(choice) for choice in choices}
-        for choice in whole:
+        sequences = {tuple(choice) for choice in choices}
+        for choice in sequences:
             for end in range(len(choice)):
                 self._next.setdefault(choice[:end], set()).add(choice[end])
-        inside = sorted(whole & self._next.keys())
+        inside = sorted(sequences & self._next.keys())
         if inside:
             raise ConfigError(
                 "one choice begins another",
@@ -152,5 +160,5 @@ class ChoiceTrie:
             )
 
     def allowed(self, written: tuple[int, ...]) -> list[int]:
-        """The tokens that may follow what was written; none where a choice is complete."""
+        """Returns the tokens that may follow `written`; none where a choice is complete."""
         return sorted(self._next.get(written, ()))

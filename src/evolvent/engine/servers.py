@@ -1,10 +1,10 @@
-"""Endpoints by what they speak: OpenAI's routes alone, or those that vLLM or SGLang have beside them."""
+"""Endpoint classes by server dialect: OpenAI's routes alone, or the additional routes of vLLM or SGLang."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, get_args
 
-from evolvent.errors import ConfigError, unknown
+from evolvent.errors import ConfigError, unknown_name_problem
 
 if TYPE_CHECKING:
     from evolvent.engine.endpoint import Endpoint
@@ -16,10 +16,10 @@ ServerDialect = Literal["openai", "vllm", "sglang"]
 
 
 def endpoint_type(dialect: str) -> type[Endpoint]:
-    """The class of endpoints that speak so; made of an address and a model as `Endpoint` is.
+    """Returns the endpoint class for a server dialect; it is constructed like `Endpoint`.
 
     Raises:
-        ConfigError: nobody speaks so.
+        ConfigError: an unknown dialect.
     """
     if dialect == "openai":
         from evolvent.engine.endpoint import Endpoint
@@ -33,4 +33,4 @@ def endpoint_type(dialect: str) -> type[Endpoint]:
         from evolvent.engine.sglang import SglangEndpoint
 
         return SglangEndpoint
-    raise ConfigError([unknown("dialect", dialect, get_args(ServerDialect))])
+    raise ConfigError([unknown_name_problem("dialect", dialect, get_args(ServerDialect))])

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from evolvent.deadline import Deadline
 from evolvent.engine.asks import Sampling
 from evolvent.engine.endpoint import Endpoint
-from evolvent.engine.labels import one_label, same_weights, weights_label
+from evolvent.engine.labels import reply_label, same_weights, weights_label
 from evolvent.engine.replies import SESSION_HEADER, Reply, read_reply
 from evolvent.errors import ConfigError, EndpointError, Problem, TokensMissing, WeightsChanged
 from evolvent.messages import Message
@@ -48,9 +48,11 @@ class SglangEndpoint(Endpoint):
         stop: Sequence[str] = (),
         session: str | None = None,
     ) -> Reply:
-        """As `Endpoint.chat`. Raises ConfigError too: ids demanded of a distribution with top-k or top-p."""
+        """Returns the next message, as `Endpoint.chat`. Also raises ConfigError for ids demanded with top-k or
+        top-p.
+        """
         if self.tokens:
-            _check_whole(sampling)
+            _check_untruncated(sampling)
         return super().chat(messages, sampling=sampling, max_tokens=max_tokens, seed=seed, stop=stop, session=session)
 
     def complete(
@@ -63,8 +65,10 @@ class SglangEndpoint(Endpoint):
         stop: Sequence[str] = (),
         session: str | None = None,
     ) -> Reply:
-        """What follows these token ids, by `/generate`. Raises what `chat` raises, and WeightsChanged in its middle."""
-        _check_whole(sampling)
+        """Returns the continuation of token ids by `/generate`. Raises the errors of `chat`, and WeightsChanged
+        mid-reply.
+        """
+        _check_untruncated(sampling)
         params = {
             "max_new_tokens": max_tokens,
             "temperature": sampling.temperature,
@@ -79,34 +83,34 @@ class SglangEndpoint(Endpoint):
             "return_logprob": True,
         }
         url, headers = f"{self.root}/generate", {} if session is None else {SESSION_HEADER: session}
-        said = {key: value for key, value in body.items() if value is not None}
-        row = self._answered("POST", url, said, headers, wait_s=self.timeout_s)
-        return self._counted(_generated(row, ids, where=f"POST {url}"))
+        payload = {key: value for key, value in body.items() if value is not None}
+        row = self._request_json("POST", url, payload, headers, wait_s=self.timeout_s)
+        return self._count_tokens(_parse_generation(row, ids, request_name=f"POST {url}"))
 
-    def tokens_of(self, text: str) -> NDArray[np.int32]:
-        """`[P]`, how its tokenizer reads a text. Raises EndpointError, TokensMissing."""
+    def tokenize(self, text: str) -> NDArray[np.int32]:
+        """Returns the token ids `[P]` that its tokenizer makes of a text. Raises EndpointError, TokensMissing."""
         url = f"{self.root}/tokenize"
-        row = self._answered("POST", url, {"model": self.model, "prompt": text}, {}, wait_s=self.timeout_s)
+        row = self._request_json("POST", url, {"model": self.model, "prompt": text}, {}, wait_s=self.timeout_s)
         ids = row.get("tokens") if isinstance(row, Mapping) else None
         if not isinstance(ids, list) or not all(type(token) is int for token in ids):
             raise TokensMissing(f"POST {url}: no token ids", value=ascii(ids)[:80], expected='{"tokens": [...]}')
         return np.array(ids, np.int32)
 
-    def hand_over(self, folder: Path, *, wait_s: float = 600.0) -> str:
-        """Have it take the weights of a model folder, under their label. What is under way is answered before.
+    def load_weights(self, folder: Path, *, wait_s: float = 600.0) -> str:
+        """Loads the weights of a model folder under their label; running requests are answered first.
 
         Args:
-            folder: as the server is to find it.
+            folder: as the server finds it.
             wait_s: for all tries together.
         Returns:
-            the label of what is served now, `evolvent-vVERSION-DIGEST`.
+            the label of the served weights, `evolvent-vVERSION-DIGEST`.
         Raises:
-            EndpointError: it takes no weights, not these, or did not answer in time.
+            EndpointError: it does not load weights, refuses these, or did not answer in time.
             WeightsChanged: it serves another label afterwards. Incomplete: a folder without weights.
         """
         label, deadline = weights_label(folder), Deadline(wait_s)
-        self._taken({"model_path": str(folder), "weight_version": label}, wait_s=wait_s)
-        info = self._answered("GET", f"{self.root}/model_info", None, {}, wait_s=max(0.001, deadline.left()))
+        self._post_weights({"model_path": str(folder), "weight_version": label}, wait_s=wait_s)
+        info = self._request_json("GET", f"{self.root}/model_info", None, {}, wait_s=max(0.001, deadline.left()))
         served = str(info.get("weight_version", "")) if isinstance(info, Mapping) else ""
         if not same_weights(served, label):
             raise WeightsChanged(
@@ -117,58 +121,60 @@ class SglangEndpoint(Endpoint):
             )
         return served
 
-    def _read(self, row: object, *, chat: bool, tokens: bool, where: str) -> Reply:
-        """A chat's reply, whose ids have a name of their own here."""
+    def _parse_reply(self, row: object, *, chat: bool, tokens: bool, request_name: str) -> Reply:
+        """Parses a chat reply, whose token ids have another field name here."""
         if not isinstance(row, Mapping):
-            return super()._read(row, chat=chat, tokens=tokens, where=where)
+            return super()._parse_reply(row, chat=chat, tokens=tokens, request_name=request_name)
         choices = row.get("choices")
         first = choices[0] if isinstance(choices, list) and choices else None
         if isinstance(first, Mapping) and "response_token_ids" in first:
             row = {**row, "choices": [{**first, "token_ids": first["response_token_ids"]}]}
-        reply = super()._read(row, chat=chat, tokens=tokens, where=where)
-        told = row.get("metadata")
-        told = told if isinstance(told, Mapping) else {}
-        label = one_label(told.get("weight_version"), told.get("weight_versions"), where=where)
+        reply = super()._parse_reply(row, chat=chat, tokens=tokens, request_name=request_name)
+        metadata = row.get("metadata")
+        metadata = metadata if isinstance(metadata, Mapping) else {}
+        label = reply_label(metadata.get("weight_version"), metadata.get("weight_versions"), request_name=request_name)
         return replace(reply, fingerprint=label) if label else reply
 
 
-def _generated(row: object, prompt: list[int], *, where: str) -> Reply:
-    """A reply of `/generate` as it would be told by `/completions`, and read as strictly."""
+def _parse_generation(row: object, prompt: list[int], *, request_name: str) -> Reply:
+    """Converts a reply of `/generate` to the form of `/completions`, and parses it as strictly."""
     meta = row.get("meta_info") if isinstance(row, Mapping) else None
     if not isinstance(row, Mapping) or not isinstance(meta, Mapping):
-        raise EndpointError(f"{where}: an answer without meta_info", value=ascii(row)[:200], expected="a generation")
-    ended = meta.get("finish_reason")
+        raise EndpointError(
+            f"{request_name}: an answer without meta_info", value=ascii(row)[:200], expected="a generation"
+        )
+    finish = meta.get("finish_reason")
     pairs = meta.get("output_token_logprobs")
-    good = isinstance(pairs, list) and all(isinstance(pair, list) and len(pair) >= 2 for pair in pairs)
-    told = pairs if isinstance(pairs, list) and good else []
-    ids = [pair[1] for pair in told]
+    is_valid = isinstance(pairs, list) and all(isinstance(pair, list) and len(pair) >= 2 for pair in pairs)
+    token_pairs = pairs if isinstance(pairs, list) and is_valid else []
+    ids = [pair[1] for pair in token_pairs]
     if meta.get("prompt_tokens", len(prompt)) != len(prompt):
         raise EndpointError(
-            f"{where}: it read other tokens than it was given",
+            f"{request_name}: it read other tokens than it was given",
             value=meta.get("prompt_tokens"),
             expected=f"the {len(prompt)} token ids of the prompt",
         )
     if row.get("output_ids", ids) != ids:
         raise TokensMissing(
-            f"{where}: log-probabilities are of other tokens than were written",
+            f"{request_name}: log-probabilities are of other tokens than were written",
             value=ascii(ids)[:80],
             expected=ascii(row["output_ids"])[:80],
         )
     choice = {
         "text": row.get("text"),
-        "finish_reason": ended.get("type") if isinstance(ended, Mapping) else ended,
+        "finish_reason": finish.get("type") if isinstance(finish, Mapping) else finish,
         "prompt_token_ids": prompt,
         "token_ids": ids,
-        "logprobs": {"token_logprobs": [pair[0] for pair in told]},
+        "logprobs": {"token_logprobs": [pair[0] for pair in token_pairs]},
     }
     usage = {"prompt_tokens": len(prompt), "completion_tokens": meta.get("completion_tokens")}
-    label = one_label(meta.get("weight_version"), meta.get("weight_versions"), where=where)
-    whole = {"choices": [choice], "usage": usage, "system_fingerprint": label}
-    return read_reply(whole, chat=False, tokens=True, where=where)
+    label = reply_label(meta.get("weight_version"), meta.get("weight_versions"), request_name=request_name)
+    completion = {"choices": [choice], "usage": usage, "system_fingerprint": label}
+    return read_reply(completion, chat=False, tokens=True, request_name=request_name)
 
 
-def _check_whole(sampling: Sampling) -> None:
-    """Refuse to cut the distribution: the log-probabilities that come back would be of the uncut one."""
+def _check_untruncated(sampling: Sampling) -> None:
+    """Refuses a truncated distribution: the returned log-probabilities would be of the untruncated one."""
     if sampling.top_k or sampling.top_p < 1:
-        what = f"top_k {sampling.top_k}, top_p {sampling.top_p}: SGLang's log-probabilities are of what was not cut"
-        raise ConfigError([Problem("sampling", what, "sample with the temperature alone")])
+        message = f"top_k {sampling.top_k}, top_p {sampling.top_p}: SGLang's log-probabilities are of what was not cut"
+        raise ConfigError([Problem("sampling", message, "sample with the temperature alone")])

@@ -1,7 +1,7 @@
-"""Streams: the continuations, scores and outputs that are being worked on, one per arena row.
+"""Streams: the continuations, scores and outputs in progress, one per arena row.
 
-Everything that is touched per token is a numpy array over rows, so that a step of hundreds of streams is a handful of
-array operations. Python objects are touched only when a stream begins or ends.
+Everything that is touched per token is a numpy array over rows, so that a step of hundreds of streams is a
+handful of array operations. Python objects are touched only when a stream begins or ends.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from numpy.typing import NDArray
 
 from evolvent.engine.asks import Ask, Constraint, SampleAsk, ScoreAsk, Ticket
 from evolvent.engine.sampling import ChoiceTrie
-from evolvent.engine.trie import Place, Segment
+from evolvent.engine.trie import Segment, TriePosition
 
-__all__ = ["Limit", "Request", "Stream", "Streams", "limit_of"]
+__all__ = ["Stream", "StreamLimit", "Streams", "TicketState", "build_limit"]
 
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Limit:
-    """The limit of one continuation, at what was written so far.
+class StreamLimit:
+    """The restriction of one continuation, after the tokens written so far.
 
     Attributes:
-        fault: why nothing may follow, where that is a failure; empty: it is none.
+        fault: why no token may follow, where that is a failure; otherwise empty.
     """
 
     def __init__(self, trie: ChoiceTrie | None, constraint: Constraint | None) -> None:
@@ -35,14 +35,14 @@ class Limit:
         self._written: tuple[int, ...] = ()
         self.fault = ""
 
-    def copy(self) -> Limit:
-        """The same limit for another continuation."""
-        other = Limit(self._trie, None if self._constraint is None else self._constraint.copy())
-        other._written = self._written
-        return other
+    def copy(self) -> StreamLimit:
+        """Returns the same limit for another continuation."""
+        copied = StreamLimit(self._trie, None if self._constraint is None else self._constraint.copy())
+        copied._written = self._written
+        return copied
 
     def fill(self, allowed: Tensor) -> None:
-        """Write into `allowed [V]` bool which tokens may follow."""
+        """Writes into `allowed [V]` bool which tokens may follow."""
         import torch
 
         allowed.fill_(False)
@@ -52,8 +52,10 @@ class Limit:
             mask = torch.tensor(self._constraint.allowed()[: len(allowed)])  # a model may have rows for no token
             allowed[: len(mask)] = mask.to(allowed.device)
 
-    def take(self, token: int) -> str:
-        """A token was written; why that is the end ("choice", "stop", "fault"), or empty: it goes on."""
+    def advance(self, token: int) -> str:
+        """Updates the limit with a written token and returns why the text ends ("choice", "stop", "fault"); empty:
+        it goes on.
+        """
         if self._trie is not None:
             self._written = (*self._written, token)
             return "" if self._trie.allowed(self._written) else "choice"
@@ -66,45 +68,45 @@ class Limit:
         return "fault" if self.fault else "stop"
 
 
-def limit_of(ask: Ask) -> Limit | None:
-    """The limit of an ask's continuations; None: there is none."""
+def build_limit(ask: Ask) -> StreamLimit | None:
+    """Returns the limit of an ask's continuations, or None."""
     if not isinstance(ask, SampleAsk) or (ask.choices is None and ask.constraint is None):
         return None
-    return Limit(None if ask.choices is None else ChoiceTrie(ask.choices), ask.constraint)
+    return StreamLimit(None if ask.choices is None else ChoiceTrie(ask.choices), ask.constraint)
 
 
 @dataclass(slots=True)
-class Request:
-    """One ticket: its ask, where its prompt ends, and the answers of its streams so far."""
+class TicketState:
+    """The state of one ticket: its ask, the position where its prompt ends, and the answers of its streams so far."""
 
     ticket: Ticket
     ask: Ask
-    place: Place
+    position: TriePosition
     begin: int  # depth at which the asked tokens begin
-    room: int  # most tokens to sample
+    max_new_tokens: int  # most tokens to sample
     answers: list[Any]
     open: int
     error: Exception | None = None
-    limit: Limit | None = None
+    limit: StreamLimit | None = None
 
 
 @dataclass(slots=True)
 class Stream:
-    """One answer of a request on its way. `segment` is the pinned end of its prompt, `limit` what it may be."""
+    """One unfinished answer of a request. `segment` is the pinned end of its prompt, `limit` its restriction."""
 
-    request: Request
+    request: TicketState
     index: int
     segment: Segment = field(init=False)
-    limit: Limit | None = None
+    limit: StreamLimit | None = None
 
     def __post_init__(self) -> None:
-        self.segment = self.request.place[0]
+        self.segment = self.request.position[0]
         self.segment.pins += 1
 
     @property
     def need(self) -> int:
-        """How many positions must be computed before an answer can be read off."""
-        depth = self.request.place[1]
+        """Returns how many positions must be computed before an answer can be read."""
+        depth = self.request.position[1]
         return depth - 1 if isinstance(self.request.ask, ScoreAsk) else depth
 
 
@@ -137,9 +139,9 @@ class Streams:
         self._stop_index: dict[frozenset[int], int] = {frozenset(): 0}
 
     def begin(self, row: int, stream: Stream, fed: int) -> None:
-        """Start a stream on a row that holds `fed` positions of its path."""
+        """Starts a stream on a row that holds `fed` positions of its path."""
         request = stream.request
-        segment, depth = request.place
+        segment, depth = request.position
         if depth > fed:
             if fed >= segment.start:
                 self.ids[row, fed:depth] = segment.ids[fed - segment.start : depth - segment.start]
@@ -151,17 +153,17 @@ class Streams:
         self.samples[row] = isinstance(ask, SampleAsk)
         if isinstance(ask, SampleAsk):
             setting = ask.sampling
-            self.left[row] = request.room
+            self.left[row] = request.max_new_tokens
             self.seed[row] = ask.seeds[stream.index] & 0xFFFFFFFFFFFFFFFF
             self.temperature[row], self.top_k[row], self.top_p[row] = setting.temperature, setting.top_k, setting.top_p
             plain = setting.temperature == 1.0 and setting.top_k == 0 and setting.top_p == 1.0
             self.plain[row] = plain and request.limit is None
             self.special[row] = bool(ask.stop_strings) or request.limit is not None
             stream.limit = None if request.limit is None else request.limit.copy()
-            self._stop_set[row] = self._stop_number(ask.stop_ids)
+            self._stop_set[row] = self._stop_set_index(ask.stop_ids)
 
     def end(self, row: int) -> Stream:
-        """Take the stream off its row."""
+        """Removes the stream from its row and returns it."""
         stream = self.at[row]
         if stream is None:
             raise LookupError(f"no stream on row {row}")
@@ -173,27 +175,27 @@ class Streams:
     def append(
         self, rows: NDArray[np.int64], tokens: NDArray[np.int64], logprobs: NDArray[np.float32]
     ) -> NDArray[np.int64]:
-        """Add a sampled token to each row. Returns why each goes on or ends: 0 goes on, 1 stop token, 2 length."""
-        at = self.depth[rows]
-        self.ids[rows, at] = tokens
-        self.logprobs[rows, at] = logprobs
-        self.depth[rows] = at + 1
+        """Appends a sampled token to each row; returns per row: 0 continues, 1 stop token, 2 length."""
+        depths = self.depth[rows]
+        self.ids[rows, depths] = tokens
+        self.logprobs[rows, depths] = logprobs
+        self.depth[rows] = depths + 1
         left = self.left[rows] - 1
         self.left[rows] = left
         return np.where(self._stops[self._stop_set[rows], tokens], 1, np.where(left <= 0, 2, 0))
 
-    def sampled(self, row: int) -> slice:
-        """Where the sampled tokens of a row lie."""
+    def sampled_slice(self, row: int) -> slice:
+        """Returns the slice of a row's sampled tokens."""
         stream = self.at[row]
-        first = stream.request.place[1] if stream is not None else 0
+        first = stream.request.position[1] if stream is not None else 0
         return slice(first, int(self.depth[row]))
 
-    def _stop_number(self, stop_ids: frozenset[int]) -> int:
+    def _stop_set_index(self, stop_ids: frozenset[int]) -> int:
         number = self._stop_index.get(stop_ids)
         if number is None:
             number = len(self._stops)
-            known = [token for token in stop_ids if 0 <= token < self._stops.shape[1]]
+            valid_ids = [token for token in stop_ids if 0 <= token < self._stops.shape[1]]
             self._stops = np.concatenate([self._stops, np.zeros_like(self._stops[:1])])
-            self._stops[number, known] = True
+            self._stops[number, valid_ids] = True
             self._stop_index[stop_ids] = number
         return number

@@ -1,9 +1,9 @@
-"""The prefix trie: which token sequences are known, and who still needs them. No tensors here.
+"""The prefix trie: known token sequences and the handles that still need them. No tensors here.
 
-A radix trie: a segment holds a run of tokens with no branch inside. Parents are referenced strongly and children
-weakly, so a segment lives as long as a handle or a living descendant needs it, and letting go of a prefix is dropping
-the handle. When sequences part inside a segment, it is cut: the lower part keeps the object (its handles stay valid)
-and the upper part becomes its new parent.
+A radix trie: a segment holds a run of tokens with no branch inside. Parents are referenced strongly and
+children weakly, so a segment lives as long as a handle or a living descendant needs it, and letting go of a
+prefix is dropping the handle. When sequences part inside a segment, it is split: the lower part keeps the
+object (its handles stay valid) and the upper part becomes its new parent.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-__all__ = ["Place", "Prefix", "Segment", "Trie"]
+__all__ = ["Prefix", "Segment", "Trie", "TriePosition"]
 
-Place = tuple["Segment", int]  # a depth in the trie: start < depth <= end of the segment; the root with depth 0
+TriePosition = tuple["Segment", int]  # a depth in the trie: start < depth <= end of the segment; the root with depth 0
 
 
 class Trie:
@@ -34,55 +34,57 @@ class Trie:
         self.spilled: OrderedDict[int, weakref.ref[Segment]] = OrderedDict()
         self.root = Segment(self, None, [], start=0)
 
-    def extend(self, place: Place, tokens: Sequence[int], *, exact: bool = False) -> Place:
-        """Where `tokens` after `place` end. Known edges are followed, new ones made; a leaf grows in place.
+    def extend(self, position: TriePosition, tokens: Sequence[int], *, exact: bool = False) -> TriePosition:
+        """Extends a position by `tokens` and returns the end.
 
-        exact: the place is to be the end of a segment, because what follows it will differ.
+        Known edges are followed, new ones are made; a leaf grows in place.
+
+        exact: the position must be the end of a segment, because the continuations will differ.
         """
-        segment, depth = self.resolve(place)
+        segment, depth = self.resolve(position)
         tokens = tokens if isinstance(tokens, list) else list(tokens)
-        at, count = 0, len(tokens)
-        while at < count:
+        index, count = 0, len(tokens)
+        while index < count:
             if depth < segment.end:
-                same = _common(segment.ids, depth - segment.start, tokens, at)
-                at, depth = at + same, depth + same
-                if at < count and depth < segment.end:
-                    segment = self._cut(segment, depth)
+                common = _common_length(segment.ids, depth - segment.start, tokens, index)
+                index, depth = index + common, depth + common
+                if index < count and depth < segment.end:
+                    segment = self._split(segment, depth)
                 continue
-            child = segment.child(tokens[at])
+            child = segment.child(tokens[index])
             if child is not None:
                 segment = child
-            elif segment.grows:
-                segment.ids += tokens[at:]
+            elif segment.can_grow:
+                segment.ids += tokens[index:]
                 return segment, segment.end
             else:
-                segment = Segment(self, segment, tokens[at:], start=depth)
+                segment = Segment(self, segment, tokens[index:], start=depth)
                 return segment, segment.end
-        return (self._cut(segment, depth), depth) if exact and depth < segment.end else (segment, depth)
+        return (self._split(segment, depth), depth) if exact and depth < segment.end else (segment, depth)
 
     @staticmethod
-    def resolve(place: Place) -> Place:
-        """The same depth in the segment that holds it now (an older segment may have been cut above it)."""
-        segment, depth = place
+    def resolve(position: TriePosition) -> TriePosition:
+        """Returns the same depth in the segment that holds it now (an older segment may have been split above it)."""
+        segment, depth = position
         while depth <= segment.start and segment.parent is not None:
             segment = segment.parent
         return segment, depth
 
-    def _cut(self, segment: Segment, depth: int) -> Segment:
-        """Cut a segment at a depth inside it; returns the new upper part."""
-        at = depth - segment.start
-        upper = Segment(self, segment.parent, segment.ids[:at], start=segment.start)
-        segment.ids, segment.start, segment.parent = segment.ids[at:], depth, upper
+    def _split(self, segment: Segment, depth: int) -> Segment:
+        """Splits a segment at a depth inside it; returns the new upper part."""
+        offset = depth - segment.start
+        upper = Segment(self, segment.parent, segment.ids[:offset], start=segment.start)
+        segment.ids, segment.start, segment.parent = segment.ids[offset:], depth, upper
         upper.children[segment.ids[0]] = weakref.ref(segment)
         upper.rows, upper.holds = set(segment.rows), segment.holds
         upper.computed, segment.computed = min(segment.computed, depth), max(segment.computed, depth)
         if segment.spilled is not None:
-            upper.spilled, segment.spilled = segment.spilled.cut(at)
+            upper.spilled, segment.spilled = segment.spilled.cut(offset)
             self.note_spilled(upper)
         return upper
 
     def note_spilled(self, segment: Segment) -> None:
-        """Put a segment last among the spilled ones."""
+        """Moves a segment to the end of the spilled ones."""
         self.spilled[id(segment)] = weakref.ref(segment)
         self.spilled.move_to_end(id(segment))
 
@@ -93,7 +95,7 @@ class Segment:
     Attributes:
         start: depth before its first token. ids: its tokens.
         rows: arena rows whose path runs through this segment. tips: those of them that end in it.
-        spilled: keys and values that were moved out of a row, from `start` on (None: none); has `cut(at)`.
+        spilled: keys and values that were moved out of a row, from `start` on (None: none); has `cut(offset)`.
         computed: the depth up to which tokens have ever been computed.
         pins: streams that continue this segment at its end. holds: open `hold`s of the engine.
     """
@@ -137,9 +139,12 @@ class Segment:
         return self.start + len(self.ids)
 
     @property
-    def grows(self) -> bool:
-        """Whether tokens may be appended: a leaf that is not the root, that no stream continues on its own, and whose
-        rows hold nothing of children that died."""
+    def can_grow(self) -> bool:
+        """Returns whether tokens may be appended.
+
+        That is so for a leaf that is not the root, that no stream continues on its own, and whose rows hold nothing of
+        dead children.
+        """
         if self.parent is None or self.pins or self.trie.dropped:
             return False
         if self.children:
@@ -147,25 +152,25 @@ class Segment:
         return not self.children
 
     def child(self, token: int) -> Segment | None:
-        """The living child whose first token this is."""
+        """Returns the living child whose first token is `token`."""
         ref = self.children.get(token)
         return None if ref is None else ref()
 
     def path(self) -> Iterator[Segment]:
-        """This segment and its ancestors, deepest first, without the root."""
+        """Yields this segment and its ancestors, deepest first, without the root."""
         segment: Segment | None = self
         while segment is not None and segment.parent is not None:
             yield segment
             segment = segment.parent
 
     def tokens(self, depth: int) -> list[int]:
-        """All token ids from the beginning to a depth."""
+        """Returns all token ids from the beginning to a depth."""
         parts = [part.ids[: depth - part.start] for part in self.path() if part.start < depth]
         return [token for part in reversed(parts) for token in part]
 
 
 class Prefix:
-    """A handle on a prefix; what an engine hands out as `Node`."""
+    """A handle on a prefix; the engine's implementation of `Node`."""
 
     __slots__ = ("depth", "segment")
 
@@ -178,7 +183,7 @@ class Prefix:
 
     @property
     def version(self) -> int:
-        """The policy version that this prefix belongs to."""
+        """Returns the policy version that this prefix belongs to."""
         return self.segment.trie.version
 
     def tokens(self) -> list[int]:
@@ -188,12 +193,12 @@ class Prefix:
         return f"Prefix({self.depth} tokens, version {self.version})"
 
 
-def _common(known: list[int], start: int, tokens: list[int], at: int) -> int:
-    """How many tokens agree from the two positions on."""
-    most = min(len(known) - start, len(tokens) - at)
-    if known[start : start + most] == tokens[at : at + most]:
-        return most
-    for index in range(most):
-        if known[start + index] != tokens[at + index]:
+def _common_length(segment_ids: list[int], start: int, tokens: list[int], token_start: int) -> int:
+    """Counts how many tokens agree from the two positions on."""
+    max_length = min(len(segment_ids) - start, len(tokens) - token_start)
+    if segment_ids[start : start + max_length] == tokens[token_start : token_start + max_length]:
+        return max_length
+    for index in range(max_length):
+        if segment_ids[start + index] != tokens[token_start + index]:
             return index
-    return most
+    return max_length

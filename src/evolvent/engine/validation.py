@@ -1,4 +1,4 @@
-"""Asks are checked before they are queued: what is wrong with one is said at once, to the one who asked."""
+"""Validation of asks before they are queued, so that an invalid ask is refused at once."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ from evolvent.engine.asks import Ask, SampleAsk
 from evolvent.engine.trie import Prefix, Trie
 from evolvent.errors import ConfigError, ContextOverflow, StaleNode, VocabularyMismatch
 
-__all__ = ["checked"]
+__all__ = ["validate_ask"]
 
 
-def checked(ask: Ask, trie: Trie | None, *, context: int, vocabulary: int) -> list[int]:
-    """The ask's tokens as a list.
+def validate_ask(ask: Ask, trie: Trie | None, *, context: int, vocabulary: int) -> list[int]:
+    """Checks an ask and returns its tokens as a list.
 
     Args:
         trie: whose nodes are accepted (None: the engine has no trie and checks its nodes itself).
 
     Raises:
         StaleNode: a node of another engine or policy version. ContextOverflow: a prompt longer than the context, or
-        one that leaves no room to sample. VocabularyMismatch: a token id, of the text or of a choice, that the model
-        does not have. ConfigError: nothing to continue, no seeds, no tokens to sample, a constraint beside choices, or
+        one that leaves no room to sample. VocabularyMismatch: a token id, of the text or of a choice, that the
+            model
+        does not have. ConfigError: nothing to continue, no seeds, no tokens to sample, a constraint beside choices,
+            or
         one that allows nothing.
     """
     node: Any = ask.node
@@ -32,7 +34,7 @@ def checked(ask: Ask, trie: Trie | None, *, context: int, vocabulary: int) -> li
             hint="begin again from the tokens",
         )
     tokens = ask.tokens if isinstance(ask.tokens, list) else [int(token) for token in ask.tokens]
-    _known(tokens, vocabulary)
+    _check_vocabulary(tokens, vocabulary)
     length = (0 if node is None else node.length) + len(tokens)
     if not length:
         raise ConfigError("an ask needs tokens or a node", value=ask, expected="at least one token to look back on")
@@ -44,7 +46,7 @@ def checked(ask: Ask, trie: Trie | None, *, context: int, vocabulary: int) -> li
             expected=f"at most {context - sampling} of {context}",
             hint="shorten it, or choose a history policy",
         )
-    _known([token for choice in getattr(ask, "choices", None) or () for token in choice], vocabulary)
+    _check_vocabulary([token for choice in getattr(ask, "choices", None) or () for token in choice], vocabulary)
     if isinstance(ask, SampleAsk) and (ask.max_tokens < 1 or not ask.seeds):
         raise ConfigError(
             "nothing to sample",
@@ -63,9 +65,9 @@ def checked(ask: Ask, trie: Trie | None, *, context: int, vocabulary: int) -> li
     return tokens
 
 
-def _known(tokens: list[int], vocabulary: int) -> None:
+def _check_vocabulary(tokens: list[int], vocabulary: int) -> None:
     if tokens and not (min(tokens) >= 0 and max(tokens) < vocabulary):
-        wrong = [token for token in tokens if not 0 <= token < vocabulary]
+        unknown_ids = [token for token in tokens if not 0 <= token < vocabulary]
         raise VocabularyMismatch(
-            "token ids that the model does not have", value=wrong[:5], expected=f"0 to {vocabulary - 1}"
+            "token ids that the model does not have", value=unknown_ids[:5], expected=f"0 to {vocabulary - 1}"
         )

@@ -1,16 +1,16 @@
-"""What a grader says."""
+"""The result of a grader."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["Grade", "Grader", "shown"]
+__all__ = ["Grade", "Grader", "shorten"]
 
 
 @dataclass(frozen=True, slots=True)
 class Grade:
-    """A verdict: whether the answer is right (None: nothing can be said), what was read as the answer, and why."""
+    """A grade: whether the answer is correct (None: undecided), the extracted answer, and the reason."""
 
     correct: bool | None
     extracted: str | None = None
@@ -18,12 +18,12 @@ class Grade:
 
 
 Grader = Callable[[str, str], Grade]
-_LONGEST = 200
+_MAX_CHARS = 200
 
 
-def shown(value: object, written: Callable[[object], str] = repr) -> str:
-    """A value for a message, cut short. Python does not write out whole numbers of thousands of digits."""
+def shorten(value: object, to_text: Callable[[object], str] = repr) -> str:
+    """Formats a value for a message, truncated. Python does not print integers of thousands of digits."""
     try:
-        return written(value)[:_LONGEST]
+        return to_text(value)[:_MAX_CHARS]
     except ValueError:
         return f"a {type(value).__name__} with too many digits to be shown"

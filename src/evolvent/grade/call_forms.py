@@ -1,13 +1,13 @@
-"""Calls as models write them, read and written: Python-like, JSON, XML-like, Java and JavaScript. Nothing is evaluated.
+"""Parsing and formatting of calls in the forms of models: Python-like, JSON, XML-like, Java and JavaScript.
 
     python       [f(a=1), g.h(b="x")], or calls without the brackets; keyword arguments only
-    json         [{"name": ..., "arguments": {...}}], or one such object; arguments may be an object or JSON text of one
+    json         [{"name": ..., "arguments": {...}}], or one such object; arguments may be an object or its JSON text
     xml          <tool_call>{"name": ..., "arguments": {...}}</tool_call>, once or more (Hermes, Qwen), or
                  <function=NAME><parameter=P>value</parameter></function>, once or more (Qwen3-Coder)
-    java         as python, and each argument stays source text: its literal is read by the type of its parameter
+    java         as python, but each argument stays source text: its literal is read by the type of its parameter
     javascript   as java
 
-Any of them may stand inside a fence of back-quotes. A list without calls is read as no calls at all.
+Nothing is evaluated. Each form may be inside a fence of backquotes. A list without calls means no calls.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from evolvent.errors import ConfigError, InvalidAction, SampleInvalid
-from evolvent.grade.literals import LONGEST, Source, json_value, python_source, python_value
+from evolvent.grade.literals import MAX_CHARS, Source, format_python_literal, parse_json, parse_python_literal
 from evolvent.messages import Call, Tool
 
-__all__ = ["MOST_CALLS", "Form", "decode_calls", "encode_calls", "made_call", "spelled"]
+__all__ = ["MAX_CALLS", "Form", "decode_calls", "encode_calls", "has_call", "spell_name"]
 
 Form = Literal["python", "json", "xml", "java", "javascript"]
-MOST_CALLS = 256
+MAX_CALLS = 256
 """Calls of one answer; more are refused."""
 
 _FENCE = re.compile(r"```[\w+-]*+[ \t]*+\n?(.*?)\n?```", re.DOTALL)
@@ -36,49 +36,50 @@ _PARAMETER = re.compile(r"<parameter=([^\s<>]+)>\n?((?:(?!<parameter=).)*?)\n?</
 
 
 def decode_calls(text: str, *, form: Form, tools: Sequence[Tool] = ()) -> tuple[Call, ...]:
-    """The calls that a text makes, in their order. In "xml" other text may stand around them.
+    """Parses the calls in a text, in their order. In "xml" other text may surround them.
 
     Args:
-        tools: what may be called: bare text of `<parameter=P>` stays text where the schema says string.
-
+        text: The text.
+        form: Form of the calls.
+        tools: Callable tools: bare text of `<parameter=P>` stays text where the schema has the type string.
     Raises:
-        InvalidAction: no calls of this form, positional arguments, an argument twice, more than `MOST_CALLS` calls,
-            more than `literals.LONGEST` characters, or values nested deeper than `literals.DEEPEST`.
+        InvalidAction: no calls of this form, positional arguments, a repeated argument, more than `MAX_CALLS`
+            calls, more than `literals.MAX_CHARS` characters, or values nested deeper than `literals.MAX_DEPTH`.
         ConfigError: an unknown form.
     """
     if form not in get_args(Form):
         raise ConfigError("an unknown form of calls", value=form, expected=list(get_args(Form)))
-    if len(text) > LONGEST:
-        raise InvalidAction("a text that is too long to read", value=len(text), expected=f"{LONGEST} characters")
+    if len(text) > MAX_CHARS:
+        raise InvalidAction("a text that is too long to read", value=len(text), expected=f"{MAX_CHARS} characters")
     text = text.strip()
     fenced = _FENCE.fullmatch(text)
     inner = fenced[1].strip() if fenced else text
     if form == "json":
-        found = _of_json(json_value(inner))
+        calls = _rows_to_calls(parse_json(inner))
     elif form == "xml":
-        found = _of_xml(inner, {tool.name: tool.parameters for tool in tools})
+        calls = _parse_xml(inner, {tool.name: tool.parameters for tool in tools})
     else:
-        found = _of_source(Source(inner, generics=form == "java"), _literal if form == "python" else _raw)
-    if len(found) > MOST_CALLS:
-        raise InvalidAction("an answer with too many calls", value=len(found), expected=f"at most {MOST_CALLS}")
-    return tuple(found)
+        calls = _parse_source(Source(inner, generics=form == "java"), _parse_literal if form == "python" else _read_raw)
+    if len(calls) > MAX_CALLS:
+        raise InvalidAction("an answer with too many calls", value=len(calls), expected=f"at most {MAX_CALLS}")
+    return tuple(calls)
 
 
-def made_call(text: str, *, form: Form) -> bool:
-    """Whether a text calls anything: it can be read, and as at least one call (BFCL's relevance verdict)."""
+def has_call(text: str, *, form: Form) -> bool:
+    """Returns whether a text can be parsed as at least one call (BFCL's relevance verdict)."""
     try:
         return bool(decode_calls(text, form=form))
     except InvalidAction:
         return False
 
 
-def spelled(name: str) -> str:
-    """A name as words, for models over whole words: `find_hotel` is `find hotel`. One of underscores only stays."""
+def spell_name(name: str) -> str:
+    """Splits a name into words, for models over whole words: `find_hotel` is `find hotel`. Underscores alone stay."""
     return " ".join(filter(None, re.split(r"[_\s]+", name))) or name
 
 
 def encode_calls(calls: Sequence[Call], *, form: Form) -> str:
-    """The text of calls in the form "python", "json" or "xml"; `decode_calls` reads the same calls from it.
+    """Formats calls in the form "python", "json" or "xml"; `decode_calls` parses the same calls from the text.
 
     JSON has no tuples: they become lists. Ids are written in "json" and "xml" only.
 
@@ -88,8 +89,8 @@ def encode_calls(calls: Sequence[Call], *, form: Form) -> str:
     """
     try:
         if form == "python":
-            return f"[{', '.join(map(_as_python, calls))}]"
-        rows = [json.dumps(_as_row(call), ensure_ascii=False, allow_nan=False) for call in calls]
+            return f"[{', '.join(map(_call_to_python, calls))}]"
+        rows = [json.dumps(_call_to_row(call), ensure_ascii=False, allow_nan=False) for call in calls]
     except (InvalidAction, ValueError, TypeError) as error:
         raise SampleInvalid(f"calls that {form} cannot write: {error}", value=[call.name for call in calls]) from error
     if form == "json":
@@ -100,120 +101,130 @@ def encode_calls(calls: Sequence[Call], *, form: Form) -> str:
     raise ConfigError("a form that is not written", value=form, expected=["python", "json", "xml"])
 
 
-def _as_row(call: Call) -> dict[str, Any]:
+def _call_to_row(call: Call) -> dict[str, Any]:
     return {"name": call.name, "arguments": dict(call.arguments)} | ({} if call.id is None else {"id": call.id})
 
 
-def _as_python(call: Call) -> str:
+def _call_to_python(call: Call) -> str:
     for name in (call.name, *call.arguments):
         if not _NAME.fullmatch(name):
             raise InvalidAction("a name that a Python-like call cannot hold", value=name)
-    return f"{call.name}({', '.join(f'{name}={python_source(value)}' for name, value in call.arguments.items())})"
+    return (
+        f"{call.name}({', '.join(f'{name}={format_python_literal(value)}' for name, value in call.arguments.items())})"
+    )
 
 
-def _literal(source: Source) -> Any:
-    return python_value(source)
+def _parse_literal(source: Source) -> Any:
+    return parse_python_literal(source)
 
 
-def _raw(source: Source) -> Any:
-    text = source.raw(",)")
+def _read_raw(source: Source) -> Any:
+    text = source.read_raw(",)")
     return text or source.fail("a value")
 
 
-def _of_source(source: Source, value: Callable[[Source], Any]) -> list[Call]:
-    listed, found = source.take("["), list[Call]()
-    while not (listed and source.peek() == "]"):
-        found.append(_call(source, value))
-        if not source.take(","):
+def _parse_source(source: Source, parse_value: Callable[[Source], Any]) -> list[Call]:
+    is_list, calls = source.accept("["), list[Call]()
+    while not (is_list and source.peek() == "]"):
+        calls.append(_parse_call(source, parse_value))
+        if not source.accept(","):
             break
-    if listed:
+    if is_list:
         source.expect("]")
     if source.peek():
         source.fail("nothing after the calls")
-    return found
+    return calls
 
 
-def _call(source: Source, value: Callable[[Source], Any]) -> Call:
+def _parse_call(source: Source, parse_value: Callable[[Source], Any]) -> Call:
     name = source.match(_NAME)
     if name is None:
         source.fail("the name of a function")
     source.expect("(")
     arguments: dict[str, Any] = {}
-    while not source.take(")"):
+    while not source.accept(")"):
         parameter = source.match(_NAME)
         if parameter is None or source.peek() != "=":
             source.fail("a keyword argument, name=value")
         source.expect("=")
         if parameter[0] in arguments:
             raise InvalidAction("an argument twice in one call", value=parameter[0], expected="each once")
-        arguments[parameter[0]] = value(source)
-        if not source.take(","):
+        arguments[parameter[0]] = parse_value(source)
+        if not source.accept(","):
             source.expect(")")
             break
     return Call(name[0], arguments)
 
 
-def _of_json(value: Any) -> list[Call]:
-    return [_of_row(row) for row in (value if isinstance(value, list) else [value])]
+def _rows_to_calls(value: Any) -> list[Call]:
+    return [_row_to_call(row) for row in (value if isinstance(value, list) else [value])]
 
 
-def _of_row(row: Any) -> Call:
-    """One object of a call; fields beside name, arguments and id are passed over."""
+def _row_to_call(row: Any) -> Call:
+    """Converts one JSON object to a call; fields besides name, arguments and id are ignored."""
     name = row.get("name") if isinstance(row, dict) else None
     arguments = row.get("arguments", {}) if isinstance(row, dict) else None
     if isinstance(arguments, str):
-        arguments = json_value(arguments or "{}")
+        arguments = parse_json(arguments or "{}")
     if not isinstance(name, str) or not name or not isinstance(arguments, dict):
         raise InvalidAction("JSON that is no call", value=row, expected='{"name": text, "arguments": object}')
     identity = row.get("id")
     return Call(name, arguments, identity if isinstance(identity, str) else None)
 
 
-def _of_xml(text: str, schemas: Mapping[str, Mapping[str, Any]]) -> list[Call]:
+def _parse_xml(text: str, schemas: Mapping[str, Mapping[str, Any]]) -> list[Call]:
     if not text:
         raise InvalidAction("an empty text where calls were expected", expected="<tool_call> or <function=NAME>")
-    found: list[Call] = []
+    calls: list[Call] = []
     bodies = _TOOL_CALL.findall(text)
     for body in bodies:
-        functions = _whole(_FUNCTION, body)
-        found += _of_json(json_value(body)) if functions is None else [_of_function(one, schemas) for one in functions]
+        functions = _match_all(_FUNCTION, body)
+        calls += (
+            _rows_to_calls(parse_json(body))
+            if functions is None
+            else [_parse_function(function_match, schemas) for function_match in functions]
+        )
     if not bodies:
-        found = [_of_function(one, schemas) for one in _FUNCTION.finditer(text)]
-    if not found:
+        calls = [_parse_function(function_match, schemas) for function_match in _FUNCTION.finditer(text)]
+    if not calls:
         raise InvalidAction("text that is no calls in XML", value=text, expected="<tool_call> or <function=NAME>")
-    return found
+    return calls
 
 
-def _whole(pattern: re.Pattern[str], text: str) -> list[re.Match[str]] | None:
-    """What a pattern finds, where nothing else but white space stands around it; else None."""
-    found = list(pattern.finditer(text))
-    around = "".join(text[left:right] for left, right in _gaps(found, len(text)))
-    return found if found and not around.strip() else None
+def _match_all(pattern: re.Pattern[str], text: str) -> list[re.Match[str]] | None:
+    """Returns the matches of a pattern where only white space surrounds them; otherwise None."""
+    matches = list(pattern.finditer(text))
+    text_between = "".join(text[start:end] for start, end in _gaps(matches, len(text)))
+    return matches if matches and not text_between.strip() else None
 
 
-def _gaps(found: Sequence[re.Match[str]], end: int) -> list[tuple[int, int]]:
-    return list(zip([0, *(one.end() for one in found)], [*(one.start() for one in found), end], strict=True))
+def _gaps(matches: Sequence[re.Match[str]], end: int) -> list[tuple[int, int]]:
+    return list(
+        zip([0, *(match.end() for match in matches)], [*(match.start() for match in matches), end], strict=True)
+    )
 
 
-def _of_function(found: re.Match[str], schemas: Mapping[str, Mapping[str, Any]]) -> Call:
-    """A call whose values are bare text: JSON where it is one that is no text, else the text itself."""
-    properties = schemas.get(found[1], {}).get("properties")
-    parameters = _whole(_PARAMETER, found[2])
-    if parameters is None and found[2].strip():
-        raise InvalidAction("a function with other things than parameters", value=found[2], expected="<parameter=P>")
+def _parse_function(match: re.Match[str], schemas: Mapping[str, Mapping[str, Any]]) -> Call:
+    """Parses a call whose values are bare text: JSON where it parses to something else than text, otherwise the
+    text.
+    """
+    properties = schemas.get(match[1], {}).get("properties")
+    parameters = _match_all(_PARAMETER, match[2])
+    if parameters is None and match[2].strip():
+        raise InvalidAction("a function with other things than parameters", value=match[2], expected="<parameter=P>")
     arguments: dict[str, Any] = {}
     for parameter in parameters or ():
         if parameter[1] in arguments:
             raise InvalidAction("an argument twice in one call", value=parameter[1], expected="each once")
         schema = properties.get(parameter[1]) if isinstance(properties, Mapping) else None
-        text = isinstance(schema, Mapping) and schema.get("type") == "string"
-        arguments[parameter[1]] = parameter[2] if text else _bare(parameter[2])
-    return Call(found[1], arguments)
+        is_text = isinstance(schema, Mapping) and schema.get("type") == "string"
+        arguments[parameter[1]] = parameter[2] if is_text else _parse_bare(parameter[2])
+    return Call(match[1], arguments)
 
 
-def _bare(text: str) -> Any:
+def _parse_bare(text: str) -> Any:
     try:
-        value = json_value(text)
+        value = parse_json(text)
     except InvalidAction:
         return text
     return text if isinstance(value, str) else value

@@ -1,9 +1,9 @@
-"""Function calls judged against what is accepted: names, parameters, types and values, in any order.
+"""Grading of function calls against accepted calls: names, parameters, types and values, in any order.
 
-The verdict is that of the Berkeley Function-Calling Leaderboard (ShishirPatil/gorilla, bfcl_eval, ast_checker), rule
-by rule, with its known mistakes left out: calls are matched to what is expected by a maximum matching (the released
-checker takes the first fit and may refuse right answers), truth values are no numbers, and the mark for "may be left
-out" is no empty list.
+The grade is that of the Berkeley Function-Calling Leaderboard (ShishirPatil/gorilla, bfcl_eval, ast_checker),
+rule by rule, without its known mistakes: calls are assigned to expected calls by a maximum matching (the
+released checker takes the first fit and may reject correct answers), booleans are not numbers, and the mark for
+"may be left out" is not an empty list.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from evolvent.errors import ConfigError, SampleInvalid
-from evolvent.grade.call_forms import Form, decode_calls, encode_calls, made_call
-from evolvent.grade.java_literals import java_value
-from evolvent.grade.javascript_literals import javascript_value
+from evolvent.grade.call_forms import Form, decode_calls, encode_calls, has_call
+from evolvent.grade.java_literals import parse_java_literal
+from evolvent.grade.javascript_literals import parse_javascript_literal
 from evolvent.grade.matching import maximum_matching
 from evolvent.messages import Call, Tool
 from evolvent.trajectory import Json
@@ -25,14 +25,14 @@ from evolvent.trajectory import Json
 __all__ = [
     "KINDS",
     "OMITTED",
+    "CallGrade",
     "Form",
     "GoldCall",
-    "Verdict",
-    "check_calls",
     "decode_calls",
     "encode_calls",
-    "exact_gold",
-    "made_call",
+    "exact_gold_calls",
+    "grade_calls",
+    "has_call",
 ]
 
 OMITTED = ""
@@ -41,7 +41,7 @@ KINDS = ("count", "name", "missing", "unexpected", "type", "value")
 """What a verdict may find wrong, in the order in which it is looked for; "" where nothing is."""
 
 _STANDARD = re.compile(r"[ ,./\-_*^]")
-_PYTHON: Mapping[str, type] = {
+_PYTHON_TYPES: Mapping[str, type] = {
     "string": str,
     "str": str,
     "integer": int,
@@ -59,7 +59,7 @@ _PYTHON: Mapping[str, type] = {
     "any": str,
     "null": type(None),
 }
-_JAVA: Mapping[str, type] = {
+_JAVA_TYPES: Mapping[str, type] = {
     "byte": int,
     "short": int,
     "integer": int,
@@ -74,7 +74,7 @@ _JAVA: Mapping[str, type] = {
     "ArrayList": list,
     "HashMap": dict,
 }
-_JAVASCRIPT: Mapping[str, type] = {
+_JAVASCRIPT_TYPES: Mapping[str, type] = {
     "String": str,
     "integer": int,
     "float": float,
@@ -84,19 +84,19 @@ _JAVASCRIPT: Mapping[str, type] = {
     "array": list,
     "any": str,
 }
-_CLASSES = {"python": _PYTHON, "java": _JAVA, "javascript": _JAVASCRIPT}
-_SOURCES = {"java": java_value, "javascript": javascript_value}
+_CLASSES = {"python": _PYTHON_TYPES, "java": _JAVA_TYPES, "javascript": _JAVASCRIPT_TYPES}
+_SOURCES = {"java": parse_java_literal, "javascript": parse_javascript_literal}
 
 
 @dataclass(frozen=True, slots=True)
 class GoldCall:
-    """A call that is expected, with the values that are accepted.
+    """An expected call, with its accepted values.
 
     Args:
-        name: of the function.
-        arguments: for each parameter the accepted values. `OMITTED` among them: it may be left out. An accepted dict
-            has lists of accepted values in its turn, one level deep.
-        exact: each value stands for itself: no value means "left out", texts are compared to the letter, and dicts and
+        name: Name of the function.
+        arguments: For each parameter the accepted values. With `OMITTED` among them it may be left out. An accepted
+            dict holds lists of accepted values, one level deep.
+        exact: Each value stands for itself: no value means "left out", texts are compared exactly, and dicts and
             lists as JSON.
     """
 
@@ -106,14 +106,14 @@ class GoldCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """Whether calls are right.
+class CallGrade:
+    """A grade of calls.
 
     Args:
-        valid: they are.
-        kind: what is wrong first, of `KINDS`; "" where nothing is.
-        path: where: `calls[1].arguments.city`.
-        detail: what is wrong, in words.
+        valid: Whether the calls are correct.
+        kind: The first fault, of `KINDS`; "" for valid calls.
+        path: Position of the fault: `calls[1].arguments.city`.
+        detail: Description of the fault.
     """
 
     valid: bool
@@ -123,17 +123,17 @@ class Verdict:
 
 
 class _Fault(NamedTuple):
-    """What is wrong, not yet in words: most faults are of pairs that are not meant for one another."""
+    """A fault that is not formatted yet: most faults belong to pairs that are not meant for one another."""
 
     kind: str
     parameter: str
-    words: str
+    template: str
     values: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class _Type:
-    """What a parameter's schema asks of a value: its classes (none: anything), and that of a list's elements."""
+class _ParameterType:
+    """The type of a parameter's schema: its classes (none: any value), and the class of list elements."""
 
     name: str
     classes: tuple[type, ...] = ()
@@ -141,17 +141,17 @@ class _Type:
     item_name: str = ""
 
 
-_RIGHT = Verdict(True)
-_ANYTHING = _Type("anything")
+_VALID = CallGrade(True)
+_ANYTHING = _ParameterType("anything")
 _NOT_ACCEPTED = "{} is none of the accepted {}"
 
 
-def exact_gold(calls: Sequence[Call]) -> tuple[GoldCall, ...]:
-    """What is expected where each value is accepted as it stands, and nothing may be left out."""
-    return tuple(GoldCall(one.name, {k: (v,) for k, v in one.arguments.items()}, exact=True) for one in calls)
+def exact_gold_calls(calls: Sequence[Call]) -> tuple[GoldCall, ...]:
+    """Converts calls to expected calls whose values are accepted only as they are, and must all be present."""
+    return tuple(GoldCall(call.name, {k: (v,) for k, v in call.arguments.items()}, exact=True) for call in calls)
 
 
-def check_calls(
+def grade_calls(
     calls: Sequence[Call],
     gold: Sequence[GoldCall],
     tools: Sequence[Tool],
@@ -159,232 +159,267 @@ def check_calls(
     language: str = "python",
     ordered: bool = False,
     underscore_names: bool = False,
-) -> Verdict:
-    """Whether calls are what is expected: equally many, each of them another one of those expected.
+) -> CallGrade:
+    """Returns the grade of calls: valid if there are as many as expected, each matching another expected call.
 
     Args:
-        calls: what was called. In "java" and "javascript" every argument is the source text of a literal.
-        gold: what is expected; its names are those of `tools`.
-        tools: whose schemas give the types; a `$ref` or `anyOf` is not looked into.
-        language: "python", "java" or "javascript": whose types the schemas name.
-        ordered: the first call must be the first expected, and so on; else any order is right.
-        underscore_names: dots of function names are underscores in `calls`, for models that know no dots.
+        calls: The calls. In "java" and "javascript" every argument is the source text of a literal.
+        gold: The expected calls; their names are those of `tools`.
+        tools: Tools whose schemas give the types; `$ref` and `anyOf` are ignored.
+        language: "python", "java" or "javascript": the language of the types in the schemas.
+        ordered: Whether the calls must have the expected order.
+        underscore_names: Whether dots of function names are underscores in `calls`, for models without dots.
     Raises:
-        SampleInvalid: what is expected is of no tool, a type is unknown, or two tools have one name.
+        SampleInvalid: an expected call of no tool, an unknown type, or two tools of one name.
         ConfigError: an unknown language.
     """
     if language not in _CLASSES:
         raise ConfigError("an unknown language of calls", value=language, expected=sorted(_CLASSES))
-    known = _tools_of(gold, tools)
+    tools_by_name = _find_tools(gold, tools)
     if len(calls) != len(gold):
-        return Verdict(False, "count", "calls", f"{len(calls)} calls where {len(gold)} are expected")
-    wanted = [one.name.replace(".", "_") if underscore_names else one.name for one in gold]
+        return CallGrade(False, "count", "calls", f"{len(calls)} calls where {len(gold)} are expected")
+    expected_names = [gold_call.name.replace(".", "_") if underscore_names else gold_call.name for gold_call in gold]
     if ordered or len(gold) == 1:
-        for at, one in enumerate(gold):
-            found = _fault(calls[at], one, known[one.name], wanted=wanted[at], language=language)
-            if found is not None:
-                return _refused(found, at)
-        return _RIGHT
-    table = [
-        [_fault(call, one, known[one.name], wanted=name, language=language) for call in calls]
-        for one, name in zip(gold, wanted, strict=True)
+        for index, gold_call in enumerate(gold):
+            fault = _find_fault(
+                calls[index],
+                gold_call,
+                tools_by_name[gold_call.name],
+                expected_name=expected_names[index],
+                language=language,
+            )
+            if fault is not None:
+                return _format_fault(fault, index)
+        return _VALID
+    fault_table = [
+        [
+            _find_fault(call, gold_call, tools_by_name[gold_call.name], expected_name=name, language=language)
+            for call in calls
+        ]
+        for gold_call, name in zip(gold, expected_names, strict=True)
     ]
-    matched = maximum_matching([[one is None for one in row] for row in table])
-    if -1 not in matched:
-        return _RIGHT
-    alone = matched.index(-1)
-    near = [(one, at) for at, one in enumerate(table[alone]) if at not in matched and one is not None]
-    verdict = _refused(*max(near, key=lambda pair: KINDS.index(pair[0].kind)))  # equally many: one is left over
-    return replace(verdict, detail=f"no call fits what is expected of {gold[alone].name}; nearest: {verdict.detail}")
+    matching = maximum_matching([[gold_call is None for gold_call in row] for row in fault_table])
+    if -1 not in matching:
+        return _VALID
+    unmatched = matching.index(-1)
+    candidates = [
+        (gold_call, index)
+        for index, gold_call in enumerate(fault_table[unmatched])
+        if index not in matching and gold_call is not None
+    ]
+    verdict = _format_fault(
+        *max(candidates, key=lambda pair: KINDS.index(pair[0].kind))
+    )  # equally many: one is left over
+    return replace(
+        verdict, detail=f"no call fits what is expected of {gold[unmatched].name}; nearest: {verdict.detail}"
+    )
 
 
-def _tools_of(gold: Sequence[GoldCall], tools: Sequence[Tool]) -> dict[str, Tool]:
-    """The tools that are expected to be called, by name; SampleInvalid where one is missing or there are two."""
-    names = {one.name for one in gold}
-    named = [tool for tool in tools if tool.name in names]
-    known = {tool.name: tool for tool in named}
-    if len(known) != len(names) or len(named) != len(names):
-        what = "an expected call of no tool" if len(known) != len(names) else "two tools with one name"
-        raise SampleInvalid(what, value=sorted(names), expected=sorted(tool.name for tool in tools))
-    return known
+def _find_tools(gold: Sequence[GoldCall], tools: Sequence[Tool]) -> dict[str, Tool]:
+    """Returns the expected tools by name; raises SampleInvalid where a tool is missing or a name is repeated."""
+    names = {gold_call.name for gold_call in gold}
+    expected_tools = [tool for tool in tools if tool.name in names]
+    tools_by_name = {tool.name: tool for tool in expected_tools}
+    if len(tools_by_name) != len(names) or len(expected_tools) != len(names):
+        problem = "an expected call of no tool" if len(tools_by_name) != len(names) else "two tools with one name"
+        raise SampleInvalid(problem, value=sorted(names), expected=sorted(tool.name for tool in tools))
+    return tools_by_name
 
 
-def _refused(fault: _Fault, at: int) -> Verdict:
-    """A verdict in words."""
-    path = f"calls[{at}].arguments.{fault.parameter}" if fault.parameter else f"calls[{at}].name"
-    return Verdict(False, fault.kind, path, fault.words.format(*map(_shown, fault.values)))
+def _format_fault(fault: _Fault, index: int) -> CallGrade:
+    """Formats a fault as a grade."""
+    path = f"calls[{index}].arguments.{fault.parameter}" if fault.parameter else f"calls[{index}].name"
+    return CallGrade(False, fault.kind, path, fault.template.format(*map(_shorten, fault.values)))
 
 
-def _fault(call: Call, gold: GoldCall, tool: Tool, *, wanted: str, language: str) -> _Fault | None:
-    """What is wrong with a call beside an expected one; None where it fits."""
-    if call.name != wanted:
-        return _Fault("name", "", "{} where {} is expected", (call.name, wanted))
-    properties, given = tool.parameters.get("properties", {}), call.arguments
+def _find_fault(call: Call, gold: GoldCall, tool: Tool, *, expected_name: str, language: str) -> _Fault | None:
+    """Returns the fault of a call compared with an expected one; None where it matches."""
+    if call.name != expected_name:
+        return _Fault("name", "", "{} where {} is expected", (call.name, expected_name))
+    properties, arguments = tool.parameters.get("properties", {}), call.arguments
     for name in tool.parameters.get("required") or ():
-        if name not in given:
+        if name not in arguments:
             return _Fault("missing", name, "a required parameter is missing")
-    for name, value in given.items():
+    for name, value in arguments.items():
         if name not in properties or name not in gold.arguments:
             return _Fault("unexpected", name, "a parameter that is not expected")
-        found = _value_fault(value, gold, name, schema=properties[name], language=language)
-        if found is not None:
-            return found
+        fault = _find_value_fault(value, gold, name, schema=properties[name], language=language)
+        if fault is not None:
+            return fault
     for name, accepted in gold.arguments.items():
-        if name not in given and (gold.exact or not _may_be_left_out(accepted)):
+        if name not in arguments and (gold.exact or not _is_optional(accepted)):
             return _Fault("missing", name, "a parameter is missing that may not be left out here")
     return None
 
 
-def _may_be_left_out(accepted: Sequence[Json]) -> bool:
+def _is_optional(accepted: Sequence[Json]) -> bool:
     return OMITTED in accepted
 
 
-def _type_of(schema: Any, language: str) -> _Type:
-    """A parameter's type; a schema without one asks for nothing.
+def _parameter_type(schema: Any, language: str) -> _ParameterType:
+    """Returns a parameter's type; a schema without a type accepts anything.
 
     Raises:
         SampleInvalid: a type that the language does not have.
     """
-    stated = schema.get("type") if isinstance(schema, dict) else None
-    if stated is None:
+    type_name = schema.get("type") if isinstance(schema, dict) else None
+    if type_name is None:
         return _ANYTHING
     items = schema.get("items")
     item = items.get("type") if isinstance(items, dict) else None
-    names = (stated,) if isinstance(stated, str) else tuple(map(str, stated)) if isinstance(stated, list) else ("",)
-    return _known_type(language, names, item if isinstance(item, str) else "")
+    names = (
+        (type_name,)
+        if isinstance(type_name, str)
+        else tuple(map(str, type_name))
+        if isinstance(type_name, list)
+        else ("",)
+    )
+    return _resolve_type(language, names, item if isinstance(item, str) else "")
 
 
 @lru_cache(maxsize=1024)
-def _known_type(language: str, names: tuple[str, ...], item: str) -> _Type:
-    known = _CLASSES[language]
-    unknown = [name for name in (*names, *filter(None, (item,))) if name not in known]
-    if unknown:
-        raise SampleInvalid("a type that is none", value=unknown, expected=sorted(known))
-    classes = tuple(known[name] for name in names)
+def _resolve_type(language: str, names: tuple[str, ...], item: str) -> _ParameterType:
+    classes_by_name = _CLASSES[language]
+    unknown_names = [name for name in (*names, *filter(None, (item,))) if name not in classes_by_name]
+    if unknown_names:
+        raise SampleInvalid("a type that is none", value=unknown_names, expected=sorted(classes_by_name))
+    classes = tuple(classes_by_name[name] for name in names)
     # in Java and JavaScript, elements of any type were read by what they look like
-    nested = known[item] if item and list in classes and (item != "any" or language == "python") else None
-    return _Type(" or ".join(names), classes, nested, item)
+    nested = classes_by_name[item] if item and list in classes and (item != "any" or language == "python") else None
+    return _ParameterType(" or ".join(names), classes, nested, item)
 
 
-def _value_fault(value: Any, gold: GoldCall, name: str, *, schema: Any, language: str) -> _Fault | None:
-    """What is wrong with a value; None where it is accepted."""
-    kind = _ANYTHING if gold.exact and language == "python" else _type_of(schema, language)
+def _find_value_fault(value: Any, gold: GoldCall, name: str, *, schema: Any, language: str) -> _Fault | None:
+    """Returns the fault of a value; None where it is accepted."""
+    kind = _ANYTHING if gold.exact and language == "python" else _parameter_type(schema, language)
     if language in _SOURCES:
         if not isinstance(value, str):
             return _Fault("type", name, "{} where source text is expected", (value,))
         value = _SOURCES[language](value, kind.name, kind.item_name)
     accepted = gold.arguments[name]
     if gold.exact:
-        plain = _listed(value)
-        fine = any(_same(plain, _listed(one)) for one in accepted)
-        return None if fine else _Fault("value", name, _NOT_ACCEPTED, (value, accepted))
+        plain_value = _tuples_to_lists(value)
+        is_accepted = any(_is_equal(plain_value, _tuples_to_lists(accepted_value)) for accepted_value in accepted)
+        return None if is_accepted else _Fault("value", name, _NOT_ACCEPTED, (value, accepted))
     if type(value) is str and str in kind.classes and value in accepted:
         return None  # most right values, without a look at their spelling
     if isinstance(value, tuple) and kind.name == "tuple":
         value = list(value)
     if type(value) is int and language == "python" and float in kind.classes and int not in kind.classes:
         value = float(value) if abs(value) < 1 << 1023 else value
-    fits, variable = _of_class(value, accepted, kind)
+    fits, variable = _has_class(value, accepted, kind)
     if not fits:
-        asked = f"{kind.name} of {kind.item_name}" if kind.item else kind.name
-        return _Fault("type", name, "{} is no {}", (value, asked))
-    if _accepted(value, accepted, variable=variable, nested=kind.item):
+        expected_type = f"{kind.name} of {kind.item_name}" if kind.item else kind.name
+        return _Fault("type", name, "{} is no {}", (value, expected_type))
+    if _is_accepted(value, accepted, is_variable=variable, nested=kind.item):
         return None
     return _Fault("value", name, _NOT_ACCEPTED, (value, accepted))
 
 
 def _first_class(accepted: Sequence[Any]) -> type | None:
-    """The class of the first accepted value that is not `OMITTED`."""
-    for one in accepted:
-        if one != OMITTED:
-            return type(one)
+    """Returns the class of the first accepted value that is not `OMITTED`."""
+    for accepted_value in accepted:
+        if accepted_value != OMITTED:
+            return type(accepted_value)
     return None
 
 
-def _of_class(value: Any, accepted: Sequence[Json], kind: _Type) -> tuple[bool, bool]:
-    """Whether a value has a class that is asked for; and whether it counts as a variable, whose text is compared.
+def _has_class(value: Any, accepted: Sequence[Json], kind: _ParameterType) -> tuple[bool, bool]:
+    """Returns whether a value has an expected class; and whether it counts as a variable, whose text is compared.
 
-    A variable is a value of the class of the first accepted one, where the schema asks for another class. Elements of
-    lists are looked at one level deep, against each accepted list; an accepted value that is no list lets any pass.
+    A variable is a value of the class of the first accepted value, where the schema expects another class. Elements of
+    lists are checked one level deep, against each accepted list; an accepted value that is not a list accepts any.
     """
-    first = _first_class(accepted)
+    first_class = _first_class(accepted)
     if not kind.classes:
         return True, False
     if type(value) in kind.classes:
-        variable = first is not None and first not in kind.classes
+        is_variable = first_class is not None and first_class not in kind.classes
         if kind.item is None or not isinstance(value, list):
-            return True, variable
+            return True, is_variable
         item = kind.item
         return any(
-            not isinstance(one, list) or all(type(part) in (item, _first_class(one)) for part in value)
-            for one in accepted
-        ), variable
-    return first is not None and type(value) is first, True
+            not isinstance(accepted_value, list)
+            or all(type(part) in (item, _first_class(accepted_value)) for part in value)
+            for accepted_value in accepted
+        ), is_variable
+    return first_class is not None and type(value) is first_class, True
 
 
-def _accepted(value: Any, accepted: Sequence[Json], *, variable: bool, nested: type | None) -> bool:
-    if not variable:
+def _is_accepted(value: Any, accepted: Sequence[Json], *, is_variable: bool, nested: type | None) -> bool:
+    if not is_variable:
         if isinstance(value, dict):
-            return any(isinstance(one, dict) and _dict_fits(value, one) for one in accepted)
+            return any(
+                isinstance(accepted_value, dict) and _dict_matches(value, accepted_value) for accepted_value in accepted
+            )
         if isinstance(value, list) and nested is dict:
-            return any(isinstance(one, list) and _dicts_fit(value, one) for one in accepted)
+            return any(
+                isinstance(accepted_value, list) and _dicts_match(value, accepted_value) for accepted_value in accepted
+            )
         if isinstance(value, str):
-            text = _standard(value)
-            return any(isinstance(one, str) and _standard(one) == text for one in accepted)
+            text = _normalize(value)
+            return any(
+                isinstance(accepted_value, str) and _normalize(accepted_value) == text for accepted_value in accepted
+            )
         if isinstance(value, list):
-            texts = [_standard(part) for part in value]
-            return any(isinstance(one, list) and _same(texts, [_standard(part) for part in one]) for one in accepted)
-    return any(_same(value, one) for one in accepted)
+            texts = [_normalize(part) for part in value]
+            return any(
+                isinstance(accepted_value, list) and _is_equal(texts, [_normalize(part) for part in accepted_value])
+                for accepted_value in accepted
+            )
+    return any(_is_equal(value, accepted_value) for accepted_value in accepted)
 
 
-def _dict_fits(value: Mapping[str, Any], accepted: Mapping[str, Any]) -> bool:
-    """Every key known and its value accepted; a key that is missing may be left out."""
+def _dict_matches(value: Mapping[str, Any], accepted: Mapping[str, Any]) -> bool:
+    """Returns whether every key is known, its value accepted, and every missing key optional."""
     for key, entry in value.items():
         if key not in accepted:
             return False
-        standard = _standard(entry)
-        if not any(_same(standard, _standard(one)) for one in _choices(accepted[key])):
+        normalized = _normalize(entry)
+        if not any(_is_equal(normalized, _normalize(choice)) for choice in _to_choices(accepted[key])):
             return False
-    return all(key in value or _may_be_left_out(_choices(choices)) for key, choices in accepted.items())
+    return all(key in value or _is_optional(_to_choices(choices)) for key, choices in accepted.items())
 
 
-def _choices(choices: Any) -> Sequence[Any]:
-    """The accepted values of a key; one that is no list stands for itself."""
+def _to_choices(choices: Any) -> Sequence[Any]:
+    """Returns the accepted values of a key; a value that is not a list is the only one."""
     return choices if isinstance(choices, list) else [choices]
 
 
-def _dicts_fit(value: Sequence[Any], accepted: Sequence[Any]) -> bool:
-    """A list of dicts: equally many, in the same order."""
+def _dicts_match(value: Sequence[Any], accepted: Sequence[Any]) -> bool:
+    """Returns whether two lists of dicts are equally long and match in order."""
     if len(value) != len(accepted):
         return False
     pairs = zip(value, accepted, strict=True)
-    return all(_dict_fits(a, b) if isinstance(a, dict) and isinstance(b, dict) else _same(a, b) for a, b in pairs)
+    return all(
+        _dict_matches(a, b) if isinstance(a, dict) and isinstance(b, dict) else _is_equal(a, b) for a, b in pairs
+    )
 
 
-def _standard(value: Any) -> Any:
-    """A text without spaces and marks, in small letters, with double quotes; another value as it is."""
+def _normalize(value: Any) -> Any:
+    """Returns a text without spaces and punctuation, in lowercase, with double quotes; other values unchanged."""
     return _STANDARD.sub("", value).lower().replace("'", '"') if isinstance(value, str) else value
 
 
-def _same(left: Any, right: Any) -> bool:
-    """Equality as JSON has it: 1 is 1.0, but true is no number and a tuple no list."""
+def _is_equal(left: Any, right: Any) -> bool:
+    """Returns whether values are equal as in JSON: 1 equals 1.0, but true is not a number and a tuple is not a list."""
     if isinstance(left, bool) or isinstance(right, bool):
         return left is right
     if isinstance(left, dict) and isinstance(right, dict):
-        return left.keys() == right.keys() and all(_same(left[key], right[key]) for key in left)
+        return left.keys() == right.keys() and all(_is_equal(left[key], right[key]) for key in left)
     if isinstance(left, (list, tuple)) and type(left) is type(right):
-        return len(left) == len(right) and all(map(_same, left, right))
+        return len(left) == len(right) and all(map(_is_equal, left, right))
     numbers = isinstance(left, (int, float)) and isinstance(right, (int, float))
     return (numbers or type(left) is type(right)) and bool(left == right)
 
 
-def _listed(value: Any) -> Any:
-    """A value with lists for its tuples: JSON has no tuples."""
+def _tuples_to_lists(value: Any) -> Any:
+    """Replaces tuples in a value by lists: JSON has no tuples."""
     if isinstance(value, Mapping):
-        return {key: _listed(entry) for key, entry in value.items()}
-    return [_listed(entry) for entry in value] if isinstance(value, (list, tuple)) else value
+        return {key: _tuples_to_lists(entry) for key, entry in value.items()}
+    return [_tuples_to_lists(entry) for entry in value] if isinstance(value, (list, tuple)) else value
 
 
-def _shown(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."

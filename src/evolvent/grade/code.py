@@ -1,11 +1,13 @@
-"""Code, judged by values: asserts become calls, a box answers them, and what comes back is compared here.
+"""Code graded by values: asserts become calls, a sandbox answers them, and the returned values are compared
+here.
 
-Two forms. **Plain**: every assert is an expression around calls with literal arguments (`evolvent.grade.expressions`);
-the box sees the arguments, never what is expected. **Boxed**: tests with loops or assignments run in a second box that
-holds no code of a model; their `candidate` is a proxy, and each call goes as values to the box with the code. A test in
-neither form, or one that needs names which only the judged code defines, is "weak": it is not guessed.
+Two forms. **Plain**: every assert is an expression around calls with literal arguments
+(`evolvent.grade.expressions`); the sandbox sees the arguments, never the expected values. **Boxed**: tests with
+loops or assignments run in a second sandbox without the code of a model; their `candidate` is a proxy, and each
+call goes as values to the sandbox with the code. A test in neither form, or one that needs names that only the
+graded code defines, is "weak": it is not graded.
 
-Nothing is run here. `judge` is handed a function that opens a box; `Boxes.opener` is one.
+Nothing is run here. `grade_code` receives a function that opens a sandbox, such as `SandboxPool.opener`.
 """
 
 from __future__ import annotations
@@ -17,76 +19,86 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from evolvent.grade.base import Grade, shown
-from evolvent.grade.expressions import FAILURES, Unsupported, calls_in, evaluate
+from evolvent.grade.base import Grade, shorten
+from evolvent.grade.expressions import FAILURES, Unsupported, evaluate, find_calls
 
-__all__ = ["Answer", "Form", "Open", "Session", "Tests", "form", "humaneval", "judge", "mbpp"]
+__all__ = [
+    "CodeTests",
+    "Form",
+    "OpenSandbox",
+    "SandboxAnswer",
+    "SandboxSession",
+    "classify_tests",
+    "grade_code",
+    "parse_humaneval",
+    "parse_mbpp",
+]
 
 Form = Literal["plain", "boxed", "weak"]
 _RUN = "run_the_test"
 
 
-class Answer(Protocol):
-    """What a box says to one call."""
+class SandboxAnswer(Protocol):
+    """The answer of a sandbox to one call."""
 
     @property
     def status(self) -> str:
-        """ "value" where it returned, "raised" where it raised; anything else ends the box."""
+        """Returns "value" where the call returned, "raised" where it raised; any other status ends the sandbox."""
         ...
 
     @property
     def value(self) -> Any:
-        """What it returned."""
+        """Returns the returned value."""
         ...
 
     @property
     def error(self) -> str:
-        """What went wrong, one line."""
+        """Returns the error, one line."""
         ...
 
 
-class Session(Protocol):
-    """An open box with a source in it."""
+class SandboxSession(Protocol):
+    """An open sandbox with a source in it."""
 
-    def ask(self, entry: str, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> Answer:
-        """Call a function of the source."""
+    def ask(self, entry: str, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> SandboxAnswer:
+        """Calls a function of the source."""
         ...
 
     def end(self) -> bool:
-        """End it; whether it had nothing more to say."""
+        """Ends the session; returns whether no further output followed."""
         ...
 
 
 # (source, functions that it may call and that are answered outside) -> a box for a `with` block
-Open = Callable[[str, Mapping[str, Callable[..., Any]]], AbstractContextManager[Session]]
+OpenSandbox = Callable[[str, Mapping[str, Callable[..., Any]]], AbstractContextManager[SandboxSession]]
 
 
 @dataclass(frozen=True, slots=True)
-class Tests:
+class CodeTests:
     """The tests of one problem.
 
     Args:
-        entry: the function in question, as the code names it.
-        called: the name by which the tests call it.
-        body: the statements of the tests.
-        before: a program that defines what the tests use, where they run in a box.
-        names: what `before` and Python define; a test that uses other names is weak.
+        entry: Name of the tested function in the code.
+        called: Name by which the tests call it.
+        body: Statements of the tests.
+        before: Program that defines the names used by the tests, where they run in a sandbox.
+        names: Names defined by `before` and Python; a test that uses other names is weak.
     """
 
     entry: str
-    called: str
+    called_name: str
     body: tuple[ast.stmt, ...]
-    before: str
-    names: frozenset[str]
+    preamble: str
+    defined_names: frozenset[str]
 
     @property
-    def names_of_code(self) -> frozenset[str]:
-        """The names by which a test may call the function in question."""
-        return frozenset((self.entry, self.called))
+    def entry_names(self) -> frozenset[str]:
+        """Returns the names by which a test may call the tested function."""
+        return frozenset((self.entry, self.called_name))
 
 
-def humaneval(prompt: str, test: str, entry: str) -> Tests:
-    """Tests in HumanEval's form: a program that defines `check(candidate)`; it may use what the prompt defines.
+def parse_humaneval(prompt: str, test: str, entry: str) -> CodeTests:
+    """Parses tests in HumanEval's form: a program that defines `check(candidate)` and may use names of the prompt.
 
     Raises:
         SyntaxError: the prompt or the test is no Python.
@@ -95,80 +107,81 @@ def humaneval(prompt: str, test: str, entry: str) -> Tests:
     tree = ast.parse(test)
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and node.name == "check" and len(node.args.args) == 1:
-            rest = [part for part in tree.body if part is not node]
-            before = ast.unparse(ast.Module([*_without(prompt, entry), *rest], []))
-            return Tests(entry, node.args.args[0].arg, tuple(node.body), before, _defined(before))
+            other_statements = [part for part in tree.body if part is not node]
+            preamble = ast.unparse(ast.Module([*_drop_function(prompt, entry), *other_statements], []))
+            return CodeTests(entry, node.args.args[0].arg, tuple(node.body), preamble, _defined_names(preamble))
     raise ValueError(f"no function check(candidate) in {test[:80]!r}")
 
 
-def _without(program: str, entry: str) -> list[ast.stmt]:
-    """The statements of a program but the function in question, of which a prompt has the head alone."""
+def _drop_function(program: str, entry: str) -> list[ast.stmt]:
+    """Returns the statements of a program without the tested function, of which a prompt holds only the signature."""
     body = ast.parse(program).body
     return [node for node in body if not (isinstance(node, ast.FunctionDef) and node.name == entry)]
 
 
-def mbpp(asserts: str, *, imports: str = "", entry: str = "") -> Tests:
-    """Tests in MBPP's form: asserts that call the function by its own name, and imports.
+def parse_mbpp(asserts: str, *, imports: str = "", entry: str = "") -> CodeTests:
+    """Parses tests in MBPP's form: asserts that call the function by its name, and imports.
 
     Args:
-        entry: the function's name; "": the one name that the asserts call and nobody defines.
-
+        asserts: Source of the asserts.
+        imports: Source of the imports.
+        entry: Name of the function; "": the one name that the asserts call and nobody defines.
     Raises:
-        SyntaxError: no Python.
+        SyntaxError: not Python.
         ValueError: no entry is given, and the asserts call several unknown names, or none.
     """
     body = tuple(ast.parse(asserts).body)
-    names = _defined(imports)
+    names = _defined_names(imports)
     if not entry:
-        called = {
+        called_names = {
             node.func.id
             for part in body
             for node in ast.walk(part)
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
         } - names
-        if len(called) != 1:
-            raise ValueError(f"the asserts call {sorted(called) or 'nothing'}, not one function")
-        entry = called.pop()
-    return Tests(entry, entry, body, imports, names)
+        if len(called_names) != 1:
+            raise ValueError(f"the asserts call {sorted(called_names) or 'nothing'}, not one function")
+        entry = called_names.pop()
+    return CodeTests(entry, entry, body, imports, names)
 
 
-def _defined(program: str) -> frozenset[str]:
-    """The names at the top level of a program, and Python's own."""
-    found = set(dir(builtins))
+def _defined_names(program: str) -> frozenset[str]:
+    """Returns the names at the top level of a program, and Python's builtins."""
+    names = set(dir(builtins))
     for node in ast.parse(program).body:
         if isinstance(node, ast.Import | ast.ImportFrom):
-            found.update((alias.asname or alias.name).split(".")[0] for alias in node.names)
+            names.update((alias.asname or alias.name).split(".")[0] for alias in node.names)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            found.add(node.name)
+            names.add(node.name)
         else:
-            found.update(_stored(node))
-    return frozenset(found)
+            names.update(_assigned_names(node))
+    return frozenset(names)
 
 
-def _stored(node: ast.AST) -> set[str]:
+def _assigned_names(node: ast.AST) -> set[str]:
     return {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
 
 
-def form(tests: Tests) -> Form:
-    """How the tests can be run."""
-    if _plain(tests) is not None:
+def classify_tests(tests: CodeTests) -> Form:
+    """Returns the form in which the tests can be run."""
+    if _parse_plain(tests) is not None:
         return "plain"
-    stored = {name for part in tests.body for name in _stored(part)}
-    stored |= {node.arg for part in tests.body for node in ast.walk(part) if isinstance(node, ast.arg)}
-    stored |= {name for part in tests.body for name in _defined(ast.unparse(part))}
-    return "boxed" if _used(tests) <= stored | tests.names | tests.names_of_code else "weak"
+    local_names = {name for part in tests.body for name in _assigned_names(part)}
+    local_names |= {node.arg for part in tests.body for node in ast.walk(part) if isinstance(node, ast.arg)}
+    local_names |= {name for part in tests.body for name in _defined_names(ast.unparse(part))}
+    return "boxed" if _used_names(tests) <= local_names | tests.defined_names | tests.entry_names else "weak"
 
 
-def _used(tests: Tests) -> set[str]:
+def _used_names(tests: CodeTests) -> set[str]:
     return {node.id for part in tests.body for node in ast.walk(part) if isinstance(node, ast.Name)}
 
 
 _Calls = list[tuple[ast.Call, tuple[Any, ...], dict[str, Any]]]
 
 
-def _plain(tests: Tests) -> list[tuple[ast.expr, _Calls]] | None:
-    """The asserts with their calls; None where they are more than that."""
-    found: list[tuple[ast.expr, _Calls]] = []
+def _parse_plain(tests: CodeTests) -> list[tuple[ast.expr, _Calls]] | None:
+    """Returns the asserts with their calls; None where the tests hold other statements."""
+    asserts: list[tuple[ast.expr, _Calls]] = []
     for statement in tests.body:
         if isinstance(statement, ast.Pass) or (
             isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
@@ -177,82 +190,83 @@ def _plain(tests: Tests) -> list[tuple[ast.expr, _Calls]] | None:
         if not isinstance(statement, ast.Assert):
             return None
         try:
-            found.append((statement.test, list(calls_in(statement.test, tests.names_of_code))))
+            asserts.append((statement.test, list(find_calls(statement.test, tests.entry_names))))
         except (Unsupported, *FAILURES):
             return None
-    return found
+    return asserts
 
 
-def judge(source: str, tests: Tests, open_box: Open) -> Grade:
-    """Whether the code passes its tests.
+def grade_code(source: str, tests: CodeTests, open_sandbox: OpenSandbox) -> Grade:
+    """Returns whether code passes its tests.
 
     Args:
-        source: the code, whole.
-        tests: from `humaneval` or `mbpp`.
-        open_box: opens a fresh box for a source.
-
+        source: The complete code.
+        tests: Tests from `humaneval` or `mbpp`.
+        open_box: Opens a fresh sandbox for a source.
     Returns:
-        `correct` is None where the tests are weak, or where they have no call of the code; `why` says what failed.
+        The grade; `correct` is None where the tests are weak or never call the code; `why` names the failure.
     """
-    if not tests.names_of_code & _used(tests):
+    if not tests.entry_names & _used_names(tests):
         return Grade(None, why="weak: the tests never call the code")
-    plain = _plain(tests)
-    if plain is not None:
-        return _judge_plain(source, tests, plain, open_box=open_box)
-    if form(tests) == "weak":
+    asserts = _parse_plain(tests)
+    if asserts is not None:
+        return _grade_plain(source, tests, asserts, open_sandbox=open_sandbox)
+    if classify_tests(tests) == "weak":
         return Grade(None, why="weak: the tests need names that only the code defines")
-    return _judge_boxed(source, tests, open_box)
+    return _grade_boxed(source, tests, open_sandbox)
 
 
-def _judge_plain(source: str, tests: Tests, asserts: list[tuple[ast.expr, _Calls]], *, open_box: Open) -> Grade:
-    why = ""
-    with open_box(source, {}) as box:
+def _grade_plain(
+    source: str, tests: CodeTests, asserts: list[tuple[ast.expr, _Calls]], *, open_sandbox: OpenSandbox
+) -> Grade:
+    failure = ""
+    with open_sandbox(source, {}) as sandbox:
         for test, calls in asserts:
             returned = {}
             for node, args, kwargs in calls:
-                answer = box.ask(tests.entry, args, kwargs)
+                answer = sandbox.ask(tests.entry, args, kwargs)
                 if answer.status != "value":
                     return Grade(False, why=f"{ast.unparse(node)[:200]}: {answer.status}: {answer.error}")
                 returned[node] = answer.value
-            why = _failure(test, returned)
-            if why:
-                return Grade(False, why=why)
-        if not box.end():
+            failure = _find_failure(test, returned)
+            if failure:
+                return Grade(False, why=failure)
+        if not sandbox.end():
             return Grade(False, why="malformed: more answers than calls")
     return Grade(True)
 
 
-def _failure(test: ast.expr, returned: Mapping[ast.Call, Any]) -> str:
-    """Why an assert fails; "" where it holds."""
+def _find_failure(test: ast.expr, returned: Mapping[ast.Call, Any]) -> str:
+    """Returns the reason why an assert fails; "" where it holds."""
     try:
-        holds = bool(evaluate(test, returned))
+        is_true = bool(evaluate(test, returned))
     except FAILURES as error:
-        return f"{ast.unparse(test)[:200]}: {type(error).__name__}: {shown(error, str)}"
-    if holds:
+        return f"{ast.unparse(test)[:200]}: {type(error).__name__}: {shorten(error, str)}"
+    if is_true:
         return ""
-    got = ", ".join(map(shown, returned.values()))
-    return f"{ast.unparse(test)[:200]}: returned {got}"
+    returned_text = ", ".join(map(shorten, returned.values()))
+    return f"{ast.unparse(test)[:200]}: returned {returned_text}"
 
 
-def _judge_boxed(source: str, tests: Tests, open_box: Open) -> Grade:
+def _grade_boxed(source: str, tests: CodeTests, open_sandbox: OpenSandbox) -> Grade:
     body = ast.unparse(ast.Module(list(tests.body), []))
     lines = "".join(f"    {line}\n" for line in body.splitlines())
-    program = f"{tests.before}\ndef {_RUN}():\n{lines}    return True\n"
-    lost: list[str] = []
-    with open_box(source, {}) as code:
+    program = f"{tests.preamble}\ndef {_RUN}():\n{lines}    return True\n"
+    sandbox_errors: list[str] = []
+    with open_sandbox(source, {}) as code_sandbox:
 
-        def candidate(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Answer:
-            answer = code.ask(tests.entry, args, kwargs)
+        def candidate(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> SandboxAnswer:
+            answer = code_sandbox.ask(tests.entry, args, kwargs)
             if answer.status not in ("value", "raised"):
-                lost.append(f"{answer.status}: {answer.error}")
+                sandbox_errors.append(f"{answer.status}: {answer.error}")
             return answer
 
-        with open_box(program, dict.fromkeys(tests.names_of_code, candidate)) as box:
-            answer = box.ask(_RUN)
-        if lost:
-            return Grade(False, why=lost[0])
+        with open_sandbox(program, dict.fromkeys(tests.entry_names, candidate)) as test_sandbox:
+            answer = test_sandbox.ask(_RUN)
+        if sandbox_errors:
+            return Grade(False, why=sandbox_errors[0])
         if answer.status != "value" or answer.value is not True:
             return Grade(False, why=f"the test: {answer.status}: {answer.error}")
-        if not code.end():
+        if not code_sandbox.end():
             return Grade(False, why="malformed: more answers than calls")
     return Grade(True)

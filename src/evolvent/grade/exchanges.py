@@ -1,11 +1,14 @@
-"""Programs judged by what they print for what they read, and functions by what they return: the two forms of APPS.
+"""Grading of programs by their output for an input, and of functions by their return values: the two forms of
+APPS.
 
-Hendrycks et al. 2021, "Measuring Coding Challenge Competence With APPS" (2105.09938). Every exchange goes into a box of
-its own, which sees the program and the input; what should come out is compared here and never enters a box.
+Hendrycks et al. 2021, "Measuring Coding Challenge Competence With APPS" (2105.09938). Every exchange runs in a
+separate sandbox, which sees the program and the input; the expected output is compared here and never enters a
+sandbox.
 
-Printed text is compared line by line, as competitions do: spaces at the ends of lines and empty lines do not count,
-words of a line have to be equal, or to be numbers of which one has a decimal point and that differ by no more than a
-millionth, absolute or relative. The published checker also accepts lines and words in another order; this one does not.
+Printed text is compared line by line, as in competitions: spaces at line ends and empty lines do not count.
+Words of a line must be equal, or be numbers of which one has a decimal point and that differ by at most a
+millionth, absolute or relative. The published checker also accepts lines and words in another order; this
+grader does not.
 """
 
 from __future__ import annotations
@@ -17,15 +20,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from evolvent.grade.base import Grade, shown
-from evolvent.grade.code import Open
+from evolvent.grade.base import Grade, shorten
+from evolvent.grade.code import OpenSandbox
 
-__all__ = ["Exchanges", "judge_exchanges", "same_text", "same_value"]
+__all__ = ["Exchanges", "grade_exchanges", "is_same_text", "is_same_value"]
 
-_NEAR = 1e-6
+_TOLERANCE = 1e-6
 _KEY = re.compile(r"0|-?[1-9][0-9]{0,99}")
 _DECIMAL = re.compile(r"[-+]?([0-9]+(?:\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")  # `float` takes 1_0 and others too
-_ASK = "ask_the_program"
+_ENTRY = "ask_the_program"
 # What stands around a program in its box. The input is a real file at descriptor 0 and the output one at descriptor 1,
 # since programs read `open(0)` and write past `print`. `sys.exit()` is how many programs end.
 _DRIVER = """
@@ -83,12 +86,12 @@ def {ask}(given):
 
 @dataclass(frozen=True, slots=True)
 class Exchanges:
-    """What a program is given and what should come out.
+    """Inputs of a program and the expected outputs.
 
     Args:
-        inputs: texts for standard input; or, for a function, lists of its arguments.
-        outputs: as many: texts, or values of JSON.
-        function: the function that is called, of the program or of its class `Solution`; "": the program is run.
+        inputs: Texts for standard input; or, for a function, lists of its arguments.
+        outputs: As many texts, or JSON values.
+        function: The called function of the program or of its class `Solution`; "": the program is run.
     """
 
     inputs: tuple[Any, ...]
@@ -97,96 +100,105 @@ class Exchanges:
 
     @property
     def entry(self) -> str:
-        """The function in question; "" for a whole program."""
+        """Returns the tested function; "" for a whole program."""
         return self.function
 
 
-def judge_exchanges(source: str, tests: Exchanges, open_box: Open) -> Grade:
-    """Whether a program passes all exchanges; it ends with the first that fails, and `why` says which.
+def grade_exchanges(source: str, tests: Exchanges, open_sandbox: OpenSandbox) -> Grade:
+    """Returns whether a program passes all exchanges; stops at the first failure, which `why` names.
 
     Args:
-        open_box: opens a fresh box for a source; its limits are those of one exchange.
+        source: The program.
+        tests: The exchanges.
+        open_box: Opens a fresh sandbox for a source; its limits are those of one exchange.
     """
     if not tests.inputs:
         return Grade(None, why="weak: no exchange")
-    program = _DRIVER.format(program=_literal(source), function=_literal(tests.function), ask=_ASK)
-    for number, (given, expected) in enumerate(zip(tests.inputs, tests.outputs, strict=True), 1):
-        with open_box(program, {}) as box:
-            answer = box.ask(_ASK, (_arguments(given) if tests.function else given,))
+    program = _DRIVER.format(program=_to_literal(source), function=_to_literal(tests.function), ask=_ENTRY)
+    for number, (test_input, expected) in enumerate(zip(tests.inputs, tests.outputs, strict=True), 1):
+        with open_sandbox(program, {}) as sandbox:
+            answer = sandbox.ask(_ENTRY, (_restore_keys(test_input) if tests.function else test_input,))
             if answer.status != "value":
                 return Grade(False, why=f"exchange {number}: {answer.status}: {answer.error}")
-            right = same_value(answer.value, expected) if tests.function else same_text(answer.value, expected)
-            if not right:
-                return Grade(False, why=f"exchange {number}: got {shown(answer.value, str)!r}")
-            if not box.end():
+            is_correct = (
+                is_same_value(answer.value, expected) if tests.function else is_same_text(answer.value, expected)
+            )
+            if not is_correct:
+                return Grade(False, why=f"exchange {number}: got {shorten(answer.value, str)!r}")
+            if not sandbox.end():
                 return Grade(False, why=f"exchange {number}: malformed: more answers than calls")
     return Grade(True)
 
 
-def _literal(text: str) -> str:
-    """A text as Python and JSON write it alike, in ASCII; half characters too."""
+def _to_literal(text: str) -> str:
+    """Formats a text as a literal of both Python and JSON, in ASCII; surrogates too."""
     return json.dumps(text)
 
 
-def _arguments(given: Any) -> Any:
-    """JSON has texts alone for keys: those that are whole numbers were numbers."""
-    if isinstance(given, Mapping):
-        keys = [str(key) for key in given]
-        whole = bool(keys) and all(map(_KEY.fullmatch, keys))
-        return {(int(key) if whole else key): _arguments(value) for key, value in given.items()}
-    return [_arguments(one) for one in given] if isinstance(given, list) else given
+def _restore_keys(arguments: Any) -> Any:
+    """Restores integer keys: JSON has only texts for keys."""
+    if isinstance(arguments, Mapping):
+        keys = [str(key) for key in arguments]
+        are_integers = bool(keys) and all(map(_KEY.fullmatch, keys))
+        return {(int(key) if are_integers else key): _restore_keys(value) for key, value in arguments.items()}
+    return [_restore_keys(argument) for argument in arguments] if isinstance(arguments, list) else arguments
 
 
-def same_text(got: object, expected: str) -> bool:
-    """Whether printed text is what was expected, see the module. Anything but a text is not."""
-    if not isinstance(got, str):
+def is_same_text(output: object, expected: str) -> bool:
+    """Returns whether printed text equals the expected text, see the module; False for any other value."""
+    if not isinstance(output, str):
         return False
-    one, other = ([line.split() for line in text.splitlines() if line.strip()] for text in (got, expected))
-    return len(one) == len(other) and all(
-        len(left) == len(right) and all(map(_same_word, left, right)) for left, right in zip(one, other, strict=True)
+    output_lines, expected_lines = (
+        [line.split() for line in text.splitlines() if line.strip()] for text in (output, expected)
+    )
+    return len(output_lines) == len(expected_lines) and all(
+        len(output_words) == len(expected_words) and all(map(_is_same_word, output_words, expected_words))
+        for output_words, expected_words in zip(output_lines, expected_lines, strict=True)
     )
 
 
-def _same_word(got: str, expected: str) -> bool:
-    if got == expected:
+def _is_same_word(word: str, expected: str) -> bool:
+    if word == expected:
         return True
-    if "." not in got + expected or not (_DECIMAL.fullmatch(got) and _DECIMAL.fullmatch(expected)):
+    if "." not in word + expected or not (_DECIMAL.fullmatch(word) and _DECIMAL.fullmatch(expected)):
         return False
-    one, other = float(got), float(expected)
-    return math.isfinite(one) and math.isclose(one, other, rel_tol=_NEAR, abs_tol=_NEAR)
+    number, expected_number = float(word), float(expected)
+    return math.isfinite(number) and math.isclose(number, expected_number, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE)
 
 
-def same_value(got: object, expected: object) -> bool:
-    """Whether a returned value is the expected one, or the only one in a list: sets of APPS wrap some results.
+def is_same_value(returned: object, expected: object) -> bool:
+    """Returns whether a returned value equals the expected one, or the only element of an expected list.
 
-    A tuple is a list, and a whole number for a key is its text, as in JSON. Decimals may differ by a millionth.
+    Sets of APPS wrap some results in lists. A tuple equals a list, and an integer key its text, as in JSON. Decimals
+    may
+    differ by a millionth.
     """
-    found = _json_like(got)
-    wrapped = isinstance(expected, Sequence) and not isinstance(expected, str) and len(expected) == 1
-    return _equal(found, expected) or (wrapped and _equal(found, expected[0]))  # type: ignore[index]
+    value = _to_json(returned)
+    is_wrapped = isinstance(expected, Sequence) and not isinstance(expected, str) and len(expected) == 1
+    return _is_equal(value, expected) or (is_wrapped and _is_equal(value, expected[0]))  # type: ignore[index]
 
 
-def _json_like(value: object) -> object:
+def _to_json(value: object) -> object:
     if isinstance(value, (tuple, list)):
-        return [_json_like(one) for one in value]
+        return [_to_json(element) for element in value]
     if type(value) is dict:
         try:
-            found = {str(key): _json_like(one) for key, one in value.items()}
+            entries = {str(key): _to_json(element) for key, element in value.items()}
         except ValueError:  # a whole number of thousands of digits has no text
             return value
-        return found if len(found) == len(value) else value  # 1 and "1" are no JSON, and equal nothing
+        return entries if len(entries) == len(value) else value  # 1 and "1" are no JSON, and equal nothing
     return value
 
 
-def _equal(got: object, expected: object) -> bool:
-    if isinstance(got, list) and isinstance(expected, list):
-        return len(got) == len(expected) and all(map(_equal, got, expected))
-    if isinstance(got, dict) and isinstance(expected, dict):
-        return got.keys() == expected.keys() and all(_equal(got[key], expected[key]) for key in expected)
-    if isinstance(got, float) or isinstance(expected, float):
-        numbers = all(isinstance(one, (int, float)) for one in (got, expected))
+def _is_equal(returned: object, expected: object) -> bool:
+    if isinstance(returned, list) and isinstance(expected, list):
+        return len(returned) == len(expected) and all(map(_is_equal, returned, expected))
+    if isinstance(returned, dict) and isinstance(expected, dict):
+        return returned.keys() == expected.keys() and all(_is_equal(returned[key], expected[key]) for key in expected)
+    if isinstance(returned, float) or isinstance(expected, float):
+        are_numbers = all(isinstance(operand, (int, float)) for operand in (returned, expected))
         try:
-            return numbers and math.isclose(got, expected, rel_tol=_NEAR, abs_tol=_NEAR)  # type: ignore[arg-type]
+            return are_numbers and math.isclose(returned, expected, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE)  # type: ignore[arg-type]
         except OverflowError:  # a whole number beyond all floats
             return False
-    return got == expected
+    return returned == expected

@@ -1,7 +1,7 @@
-"""The expressions of a data set's asserts: calls of the function in question, and a few built-ins around them.
+"""Expressions in the asserts of a data set: calls of the tested function, and a few builtins around them.
 
-A tree is walked, nothing is run. What the calls return comes out of a box as built-in values, so equality, order and
-truth here are Python's own, whatever the code in the box has made of them there.
+The tree is walked, nothing is run. Values returned by calls come out of a sandbox as builtin types, so
+equality, order and truth here are Python's, regardless of changes by the code in the sandbox.
 """
 
 from __future__ import annotations
@@ -12,32 +12,32 @@ import operator
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
-__all__ = ["FAILURES", "Unsupported", "calls_in", "evaluate"]
+__all__ = ["FAILURES", "Unsupported", "evaluate", "find_calls"]
 
 # What an assert may raise when it meets a value that it does not expect: then it fails.
 FAILURES = (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
-_LARGE = 10**6  # elements or bits that an operator may make
+_MAX_SIZE = 10**6  # elements or bits that an operator may make
 
-_SAME_HASH = 32  # different elements of a set or keys of a dict that may share a hash
+_MAX_COLLISIONS = 32  # different elements of a set or keys of a dict that may share a hash
 
 
-def _hashed(kind: Callable[..., Any]) -> Callable[..., Any]:
-    """A set or dict, refused where many elements share a hash: that would take time that grows with the square."""
+def _guard_hashing(collection: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps a set or dict type so that it refuses many elements of one hash, which would take quadratic time."""
 
-    def made(*given: Any) -> Any:
-        known: dict[int, list[Any]] = {}
-        for one in given[0] if given and not isinstance(given[0], Mapping) else ():
-            key = one
-            if kind is dict:
-                key, _ = one
-            same = known.setdefault(hash(key), [])
-            if key not in same:
-                same.append(key)
-            if len(same) > _SAME_HASH:
-                raise ValueError(f"more than {_SAME_HASH} elements of one hash")
-        return kind(*given)
+    def build(*arguments: Any) -> Any:
+        keys_by_hash: dict[int, list[Any]] = {}
+        for element in arguments[0] if arguments and not isinstance(arguments[0], Mapping) else ():
+            key = element
+            if collection is dict:
+                key, _ = element
+            same_hash = keys_by_hash.setdefault(hash(key), [])
+            if key not in same_hash:
+                same_hash.append(key)
+            if len(same_hash) > _MAX_COLLISIONS:
+                raise ValueError(f"more than {_MAX_COLLISIONS} elements of one hash")
+        return collection(*arguments)
 
-    return made
+    return build
 
 
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
@@ -45,16 +45,16 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "all": all,
     "any": any,
     "bool": bool,
-    "dict": _hashed(dict),
+    "dict": _guard_hashing(dict),
     "float": float,
-    "frozenset": _hashed(frozenset),
+    "frozenset": _guard_hashing(frozenset),
     "int": int,
     "len": len,
     "list": list,
     "max": max,
     "min": min,
     "round": round,
-    "set": _hashed(set),
+    "set": _guard_hashing(set),
     "sorted": sorted,
     "str": str,
     "sum": sum,
@@ -84,18 +84,22 @@ _COMPARE: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
 
 
 class Unsupported(Exception):
-    """The expression has a form that is not read here."""
+    """Raised for an expression in an unsupported form."""
 
 
-def _times(left: Any, right: Any) -> Any:
-    for many, one in ((left, right), (right, left)):
-        if isinstance(one, int) and isinstance(many, str | bytes | list | tuple) and len(many) * one > _LARGE:
-            raise OverflowError(f"a sequence of {len(many) * one} elements")
+def _multiply(left: Any, right: Any) -> Any:
+    for sequence, factor in ((left, right), (right, left)):
+        if (
+            isinstance(factor, int)
+            and isinstance(sequence, str | bytes | list | tuple)
+            and len(sequence) * factor > _MAX_SIZE
+        ):
+            raise OverflowError(f"a sequence of {len(sequence) * factor} elements")
     return left * right
 
 
-def _power(left: Any, right: Any) -> Any:
-    if isinstance(left, int) and isinstance(right, int) and left.bit_length() * right > _LARGE:
+def _raise_power(left: Any, right: Any) -> Any:
+    if isinstance(left, int) and isinstance(right, int) and left.bit_length() * right > _MAX_SIZE:
         raise OverflowError(f"a number of {left.bit_length() * right} bits")
     return left**right
 
@@ -111,73 +115,76 @@ _BINARY: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Sub: operator.sub,
     ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv,
-    ast.Mult: _times,
-    ast.Pow: _power,
+    ast.Mult: _multiply,
+    ast.Pow: _raise_power,
     ast.Mod: _modulo,
 }
 
 
-def calls_in(node: ast.expr, names: Collection[str]) -> Iterator[tuple[ast.Call, tuple[Any, ...], dict[str, Any]]]:
-    """The calls of a function, under any of its names, from left to right, with the values of their arguments.
+def find_calls(node: ast.expr, names: Collection[str]) -> Iterator[tuple[ast.Call, tuple[Any, ...], dict[str, Any]]]:
+    """Yields the calls of a function, under any of its names, from left to right, with the values of their
+    arguments.
 
     Raises:
-        Unsupported: arguments or surroundings in a form that is not read here.
+        Unsupported: arguments or surroundings in an unsupported form.
     """
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names:
-        yield node, tuple(evaluate(part) for part in node.args), _keywords(node)
+        yield node, tuple(evaluate(part) for part in node.args), _evaluate_keywords(node)
         return
     _check(node)
     for part in ast.iter_child_nodes(node):
         if isinstance(part, ast.expr) and not (isinstance(node, ast.Call) and part is node.func):
-            yield from calls_in(part, names)
+            yield from find_calls(part, names)
         elif isinstance(part, ast.keyword):
-            yield from calls_in(part.value, names)
+            yield from find_calls(part.value, names)
 
 
-def _keywords(node: ast.Call) -> dict[str, Any]:
-    if any(word.arg is None for word in node.keywords):
+def _evaluate_keywords(node: ast.Call) -> dict[str, Any]:
+    if any(argument.arg is None for argument in node.keywords):
         raise Unsupported("**")
-    return {str(word.arg): evaluate(word.value) for word in node.keywords}
+    return {str(argument.arg): evaluate(argument.value) for argument in node.keywords}
 
 
-def _dotted(node: ast.expr) -> str:
+def _dotted_name(node: ast.expr) -> str:
     if isinstance(node, ast.Attribute):
-        return f"{_dotted(node.value)}.{node.attr}"
+        return f"{_dotted_name(node.value)}.{node.attr}"
     return node.id if isinstance(node, ast.Name) else "?"
 
 
 def _check(node: ast.expr) -> None:
-    """Refuse a node that `evaluate` does not know."""
-    known = False
+    """Refuses a node that `evaluate` does not support."""
+    is_supported = False
     match node:
         case ast.Constant() | ast.Tuple() | ast.List() | ast.Set() | ast.BoolOp() | ast.Compare():
-            known = True
+            is_supported = True
         case ast.Dict(keys=keys):
-            known = None not in keys
+            is_supported = None not in keys
         case ast.UnaryOp(op=sign):
-            known = type(sign) in _UNARY
+            is_supported = type(sign) in _UNARY
         case ast.BinOp(op=sign):
-            known = type(sign) in _BINARY
-        case ast.Subscript(slice=place):
-            known = not isinstance(place, ast.Slice)
+            is_supported = type(sign) in _BINARY
+        case ast.Subscript(slice=index):
+            is_supported = not isinstance(index, ast.Slice)
         case ast.Attribute():
-            known = _dotted(node) in _NAMES
-        case ast.Call(func=function, keywords=words):
-            name = _dotted(function)
-            known = name in _FUNCTIONS and {word.arg for word in words} <= _KEYWORDS.get(name, set())
-    if not known:
+            is_supported = _dotted_name(node) in _NAMES
+        case ast.Call(func=function, keywords=call_keywords):
+            name = _dotted_name(function)
+            is_supported = name in _FUNCTIONS and {argument.arg for argument in call_keywords} <= _KEYWORDS.get(
+                name, set()
+            )
+    if not is_supported:
         raise Unsupported(ast.unparse(node)[:80])
 
 
 def evaluate(node: ast.expr, returned: Mapping[ast.Call, Any] | None = None) -> Any:
-    """The value of an expression.
+    """Computes the value of an expression.
 
     Args:
-        returned: the values of the calls in question, by their node.
-
+        node: The expression.
+        returned: Values of the calls of the tested function, by their node.
     Raises:
-        Unsupported: a form that is not read here.
-        One of `FAILURES`: as Python would, and for results that are too large.
+        Unsupported: an unsupported form.
+        One of `FAILURES`: as in Python, and for results that are too large.
     """
     if returned is not None and isinstance(node, ast.Call) and node in returned:
         return returned[node]
@@ -199,29 +206,29 @@ def evaluate(node: ast.expr, returned: Mapping[ast.Call, Any] | None = None) -> 
         case ast.BinOp(left=left, op=operation, right=right):
             return _BINARY[type(operation)](evaluate(left, returned), evaluate(right, returned))
         case ast.BoolOp(op=junction, values=parts):
-            return _joined(parts, returned, every=isinstance(junction, ast.And))
+            return _evaluate_junction(parts, returned, is_conjunction=isinstance(junction, ast.And))
         case ast.Compare():
-            return _compared(node, returned)
-        case ast.Subscript(value=part, slice=place):
-            return evaluate(part, returned)[evaluate(place, returned)]
+            return _evaluate_comparison(node, returned)
+        case ast.Subscript(value=part, slice=index):
+            return evaluate(part, returned)[evaluate(index, returned)]
         case ast.Attribute():
-            return _NAMES[_dotted(node)]
+            return _NAMES[_dotted_name(node)]
         case ast.Call(func=function, args=parts):
-            words = {str(word.arg): evaluate(word.value, returned) for word in node.keywords}
-            return _FUNCTIONS[_dotted(function)](*(evaluate(part, returned) for part in parts), **words)
+            arguments = {str(argument.arg): evaluate(argument.value, returned) for argument in node.keywords}
+            return _FUNCTIONS[_dotted_name(function)](*(evaluate(part, returned) for part in parts), **arguments)
     raise Unsupported(ast.unparse(node)[:80])
 
 
-def _joined(parts: list[ast.expr], returned: Mapping[ast.Call, Any] | None, *, every: bool) -> Any:
-    value: Any = every
+def _evaluate_junction(parts: list[ast.expr], returned: Mapping[ast.Call, Any] | None, *, is_conjunction: bool) -> Any:
+    value: Any = is_conjunction
     for part in parts:
         value = evaluate(part, returned)
-        if bool(value) is not every:
+        if bool(value) is not is_conjunction:
             return value
     return value
 
 
-def _compared(node: ast.Compare, returned: Mapping[ast.Call, Any] | None) -> bool:
+def _evaluate_comparison(node: ast.Compare, returned: Mapping[ast.Call, Any] | None) -> bool:
     left = evaluate(node.left, returned)
     for sign, part in zip(node.ops, node.comparators, strict=True):
         right = evaluate(part, returned)

@@ -1,7 +1,8 @@
-"""Java literals, as BFCL's items write them: the source text of an argument to a value, by its parameter's type.
+"""Parsing of Java literals in BFCL's items: the source text of an argument to a value, by the type of its
+parameter.
 
-Source: berkeley-function-call-leaderboard, the types of its Java category. Text that is no literal of the type stays
-text, and fails the type later.
+Source: berkeley-function-call-leaderboard, the types of its Java category. Text that is not a literal of the
+type stays text, and fails the type check later.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 from evolvent.errors import InvalidAction
-from evolvent.grade.literals import Source, string_value
+from evolvent.grade.literals import Source, parse_string
 
-__all__ = ["java_value"]
+__all__ = ["parse_java_literal"]
 
 _WHOLE = re.compile(r"-?\d{1,400}")
 _LONG = re.compile(r"-?\d{1,400}[lL]")
@@ -28,83 +29,83 @@ _NUMBERS: dict[str, tuple[re.Pattern[str], Callable[[str], Any]]] = {
     "double": (_DOUBLE, float),
 }
 _ARRAY = re.compile(r"new\s+[\w.]+(?:<[^{}]*>)?\s*(?:\[\s*\]\s*)+\{(.*)\}", re.DOTALL)
-_LISTED = re.compile(r"new\s+ArrayList\s*<[^()]*>\s*\(\s*Arrays\.asList\s*\((.*)\)\s*\)", re.DOTALL)
-_ADDED = re.compile(r"new\s+ArrayList\s*<[^()]*>\s*\(\s*\)\s*(?:\{\s*\{(.*)\}\s*\})?", re.DOTALL)
-_PUT = re.compile(r"new\s+HashMap\s*<[^()]*>\s*\(\s*\)\s*(?:\{\s*(?:\{(.*)\}\s*)?\})?", re.DOTALL)
-_CALLED = re.compile(r"(add|put)\s*\((.*)\)", re.DOTALL)
+_AS_LIST = re.compile(r"new\s+ArrayList\s*<[^()]*>\s*\(\s*Arrays\.asList\s*\((.*)\)\s*\)", re.DOTALL)
+_ADD_CALLS = re.compile(r"new\s+ArrayList\s*<[^()]*>\s*\(\s*\)\s*(?:\{\s*\{(.*)\}\s*\})?", re.DOTALL)
+_PUT_CALLS = re.compile(r"new\s+HashMap\s*<[^()]*>\s*\(\s*\)\s*(?:\{\s*(?:\{(.*)\}\s*)?\})?", re.DOTALL)
+_ADD_OR_PUT = re.compile(r"(add|put)\s*\((.*)\)", re.DOTALL)
 
 
-def java_value(text: str, kind: str = "", item: str = "") -> Any:
-    """The value of a Java literal.
+def parse_java_literal(text: str, kind: str = "", item: str = "") -> Any:
+    """Parses a Java literal.
 
     Args:
-        text: its source. A char keeps its quotes; a String may have them or not.
-        kind: the parameter's type in BFCL's words; empty: told by the text, as inside of a HashMap.
-        item: the type of the elements of an Array or ArrayList; empty or "any": told by the text.
+        text: Its source. A char keeps its quotes; a String may have quotes or not.
+        kind: Type of the parameter in BFCL's words; empty: inferred from the text, as inside a HashMap.
+        item: Type of the elements of an Array or ArrayList; empty or "any": inferred from the text.
     Returns:
-        A boolean, number, string, list or dict; the text itself where it is no literal of the type.
+        A boolean, number, string, list or dict; the text itself where it is not a literal of the type.
     """
     text = text.strip()
     if kind in _NUMBERS:
-        pattern, read = _NUMBERS[kind]
-        return read(text) if pattern.fullmatch(text) else text
+        pattern, convert = _NUMBERS[kind]
+        return convert(text) if pattern.fullmatch(text) else text
     if kind == "boolean":
         return text == "true" if text in ("true", "false") else text
     if kind in ("String", "any"):
-        return _string(text)
+        return _parse_string(text)
     if kind == "char":
         return text
     try:
-        found = _collected(text, kind, item)
+        collection = _parse_collection(text, kind, item)
     except InvalidAction:  # brackets that do not close: no literal
         return text
-    if found is not None or kind:
-        return text if found is None else found
-    return _untyped(text)
+    if collection is not None or kind:
+        return text if collection is None else collection
+    return _parse_untyped(text)
 
 
-def _string(text: str) -> str:
-    found = string_value(text) if text.startswith('"') else None
-    return text if found is None else found
+def _parse_string(text: str) -> str:
+    content = parse_string(text) if text.startswith('"') else None
+    return text if content is None else content
 
 
-def _untyped(text: str) -> Any:
+def _parse_untyped(text: str) -> Any:
     for kind in ("boolean", "long", "float", "integer", "double"):
-        value = java_value(text, kind)
+        value = parse_java_literal(text, kind)
         if not isinstance(value, str):
             return value
-    return _string(text)
+    return _parse_string(text)
 
 
-def _collected(text: str, kind: str, item: str) -> Any:
-    """The list or dict that a text creates; None where it creates none of this kind."""
+def _parse_collection(text: str, kind: str, item: str) -> Any:
+    """Parses the list or dict that a text creates; None where it creates none of this kind."""
     item = "" if item == "any" else item
-    if kind in ("Array", "") and (found := _ARRAY.fullmatch(text)):
-        return [java_value(part, item) for part in Source(found[1], generics=True).parts()]
-    if kind in ("ArrayList", "") and (found := _LISTED.fullmatch(text)):
-        return [_listed(part, item) for part in Source(found[1], generics=True).parts()]
-    if kind in ("ArrayList", "") and (found := _ADDED.fullmatch(text)):
-        added = _calls(found[1] or "", "add")
-        if added is None or any(len(one) != 1 for one in added):
+    if kind in ("Array", "") and (match := _ARRAY.fullmatch(text)):
+        return [parse_java_literal(part, item) for part in Source(match[1], generics=True).split()]
+    if kind in ("ArrayList", "") and (match := _AS_LIST.fullmatch(text)):
+        return [_parse_list_element(part, item) for part in Source(match[1], generics=True).split()]
+    if kind in ("ArrayList", "") and (match := _ADD_CALLS.fullmatch(text)):
+        add_calls = _parse_initializer(match[1] or "", "add")
+        if add_calls is None or any(len(arguments) != 1 for arguments in add_calls):
             return None
-        return [_listed(one[0], item) for one in added]
-    if kind in ("HashMap", "") and (found := _PUT.fullmatch(text)):
-        put = _calls(found[1] or "", "put")
-        if put is None or any(len(one) != 2 for one in put):
+        return [_parse_list_element(arguments[0], item) for arguments in add_calls]
+    if kind in ("HashMap", "") and (match := _PUT_CALLS.fullmatch(text)):
+        put_calls = _parse_initializer(match[1] or "", "put")
+        if put_calls is None or any(len(arguments) != 2 for arguments in put_calls):
             return None
-        return {_string(key): java_value(value) for key, value in put}
+        return {_parse_string(key): parse_java_literal(value) for key, value in put_calls}
     return None
 
 
-def _listed(text: str, item: str) -> Any:
-    """An element of an ArrayList; characters lose their quotes there, as in the data set."""
-    plain = string_value(text) if item == "char" else None
-    return java_value(text, item) if plain is None else plain
+def _parse_list_element(text: str, item: str) -> Any:
+    """Parses an element of an ArrayList; characters lose their quotes, as in the data set."""
+    content = parse_string(text) if item == "char" else None
+    return parse_java_literal(text, item) if content is None else content
 
 
-def _calls(body: str, name: str) -> list[list[str]] | None:
-    """The arguments of the statements of a double-brace initialiser; None where one is no call of `name`."""
-    found = [_CALLED.fullmatch(line) for line in Source(body, generics=True).parts(";")]
-    if any(one is None or one[1] != name for one in found):
+def _parse_initializer(body: str, name: str) -> list[list[str]] | None:
+    """Parses the arguments of the statements of a double-brace initializer; None where one does not call `name`."""
+    matches = [_ADD_OR_PUT.fullmatch(line) for line in Source(body, generics=True).split(";")]
+    if any(match is None or match[1] != name for match in matches):
         return None
-    return [Source(one[2], generics=True).parts() for one in found if one is not None]
+    return [Source(match[2], generics=True).split() for match in matches if match is not None]

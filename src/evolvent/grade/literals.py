@@ -1,8 +1,8 @@
-"""Literals of Python, JSON, Java and JavaScript to values, by reading them: no text is ever evaluated.
+"""Parsing of literals of Python, JSON, Java and JavaScript; no text is ever evaluated.
 
-A model's arguments are text until they are read here. Values are what JSON knows, and tuples of Python. What is no
-literal (a name, a call, a subscript) stays its own source text, as the data sets expect of a variable.
-Every text is bounded before it is looked at, in length and in depth, and reading takes time in proportion to it.
+A model's arguments are text until they are parsed here. Values are those of JSON, and tuples of Python. Text
+that is not a literal (a name, a call, a subscript) stays source text, as the data sets expect of a variable.
+Length and depth of every text are bounded first, and parsing takes time in proportion to its length.
 """
 
 from __future__ import annotations
@@ -17,19 +17,27 @@ from typing import Any, NoReturn
 
 from evolvent.errors import InvalidAction
 
-__all__ = ["DEEPEST", "LONGEST", "Source", "json_value", "python_source", "python_value", "string_value"]
+__all__ = [
+    "MAX_CHARS",
+    "MAX_DEPTH",
+    "Source",
+    "format_python_literal",
+    "parse_json",
+    "parse_python_literal",
+    "parse_string",
+]
 
-LONGEST = 1 << 18
+MAX_CHARS = 1 << 18
 """Characters of a text that is read; longer ones are refused before they are looked at."""
-DEEPEST = 64
+MAX_DEPTH = 64
 """Brackets inside of brackets."""
-_LARGEST_BITS, _LARGEST_POWER, _LONGEST_NUMBER = 1024, 64, 400
+_MAX_BITS, _MAX_POWER, _MAX_NUMBER_CHARS = 1024, 64, 400
 
 _STRING = r"'''(?:[^\\]|\\.)*?'''" + r'|"""(?:[^\\]|\\.)*?"""' + r"|'(?:[^'\\]|\\.)*'" + r'|"(?:[^"\\]|\\.)*"'
-_MARKS = rf"{_STRING}|`(?:[^`\\]|\\.)*`|[\[\](){{}}'\"`,:;=]"
+_DELIMITERS = rf"{_STRING}|`(?:[^`\\]|\\.)*`|[\[\](){{}}'\"`,:;=]"
 _TYPES = r"[\w\s,.?\[\]]*"
-_OPAQUE = re.compile(_MARKS, re.DOTALL)
-_OPAQUE_GENERIC = re.compile(rf"(?<=\w)<{_TYPES}(?:<{_TYPES}>{_TYPES})*>|{_MARKS}", re.DOTALL)
+_OPAQUE = re.compile(_DELIMITERS, re.DOTALL)
+_OPAQUE_GENERIC = re.compile(rf"(?<=\w)<{_TYPES}(?:<{_TYPES}>{_TYPES})*>|{_DELIMITERS}", re.DOTALL)
 _ONE_STRING = re.compile(r"'(?:[^'\\]|\\.)*'" + r'|"(?:[^"\\]|\\.)*"' + r"|`(?:[^`\\]|\\.)*`", re.DOTALL)
 _SPACE = re.compile(r"\s*")
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
@@ -44,9 +52,9 @@ _PYTHON_SIMPLE = re.compile(
 _PYTHON_NAME = re.compile(r"[^\W\d]\w*")
 _OPERATOR = re.compile(r"\*\*|//|[-+*/%]")
 _LEVELS: Mapping[str, int] = {"+": 1, "-": 1, "*": 2, "/": 2, "//": 2, "%": 2, "**": 4}
-_SIGNED = 3  # how tightly a sign binds: looser than **
+_SIGN_LEVEL = 3  # how tightly a sign binds: looser than **
 _CONSTANTS: Mapping[str, object] = {"True": True, "False": False, "None": None}
-_FOLD: Mapping[str, Callable[[Any, Any], Any]] = {
+_OPERATIONS: Mapping[str, Callable[[Any, Any], Any]] = {
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
@@ -58,7 +66,7 @@ _FOLD: Mapping[str, Callable[[Any, Any], Any]] = {
 _ESCAPE = re.compile(
     r"\\(?:([0-7]{1,3})|x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|N\{([^{}]*)\}|(.))", re.DOTALL
 )
-_PLAIN = {
+_ESCAPES = {
     "n": "\n",
     "t": "\t",
     "r": "\r",
@@ -71,266 +79,271 @@ _PLAIN = {
     "'": "'",
     '"': '"',
 }
-_NOT_PYTHON = {"/": "/", "`": "`"}  # escapes of other languages
+_FOREIGN_ESCAPES = {"/": "/", "`": "`"}  # escapes of other languages
 
 
 class Source:
-    """A text that is read from left to right.
+    """A text that is parsed from left to right.
 
     Args:
-        text: at most `LONGEST` characters.
-        generics: `<...>` after a name is a parameter of a type, as in Java, and its commas divide nothing.
+        text: The text, at most `MAX_CHARS` characters.
+        generics: Whether `<...>` after a name holds type parameters, as in Java, whose commas do not separate.
     Raises:
         InvalidAction: a longer text.
     """
 
     def __init__(self, text: str, *, generics: bool = False) -> None:
-        if len(text) > LONGEST:
-            raise InvalidAction("a text that is too long to read", value=len(text), expected=f"{LONGEST} characters")
+        if len(text) > MAX_CHARS:
+            raise InvalidAction("a text that is too long to read", value=len(text), expected=f"{MAX_CHARS} characters")
         self.text, self.at, self.depth, self._generics = text, 0, 0, generics
 
-    def skip(self) -> None:
-        """Go past white space."""
-        found = _SPACE.match(self.text, self.at)
-        self.at = found.end() if found else self.at
+    def skip_space(self) -> None:
+        """Moves past white space."""
+        match = _SPACE.match(self.text, self.at)
+        self.at = match.end() if match else self.at
 
     def peek(self) -> str:
-        """The next character that is no white space; empty at the end."""
-        self.skip()
+        """Returns the next character that is not white space; empty at the end."""
+        self.skip_space()
         return self.text[self.at : self.at + 1]
 
-    def take(self, mark: str) -> bool:
-        """Whether `mark` comes next; then it is read."""
-        self.skip()
-        found = self.text.startswith(mark, self.at)
-        self.at += len(mark) * found
-        return found
+    def accept(self, mark: str) -> bool:
+        """Returns whether `mark` comes next, and moves past it."""
+        self.skip_space()
+        is_next = self.text.startswith(mark, self.at)
+        self.at += len(mark) * is_next
+        return is_next
 
     def expect(self, mark: str) -> None:
-        """Read `mark`; InvalidAction where it does not come next."""
-        if not self.take(mark):
+        """Moves past `mark`; raises InvalidAction where it does not come next."""
+        if not self.accept(mark):
             self.fail(repr(mark))
 
     def match(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
-        """What `pattern` finds here, read; None where it finds nothing or nothing but emptiness."""
-        self.skip()
-        found = pattern.match(self.text, self.at)
-        if found is None or not found[0]:
+        """Matches `pattern` here and moves past the match; returns None where it is missing or empty."""
+        self.skip_space()
+        match = pattern.match(self.text, self.at)
+        if match is None or not match[0]:
             return None
-        self.at = found.end()
-        return found
+        self.at = match.end()
+        return match
 
     def fail(self, expected: str) -> NoReturn:
-        """Raise InvalidAction, saying what was expected and what stands here."""
-        here = self.text[self.at : self.at + 40] or "the end"
-        raise InvalidAction(f"text that cannot be read at character {self.at}", value=here, expected=expected)
+        """Raises InvalidAction with the expected and the actual text."""
+        next_text = self.text[self.at : self.at + 40] or "the end"
+        raise InvalidAction(f"text that cannot be read at character {self.at}", value=next_text, expected=expected)
 
     def enter(self) -> None:
-        """One level deeper; `leave` goes back up."""
+        """Starts a deeper level; `leave` ends it."""
         self.depth += 1
-        if self.depth > DEEPEST:
-            raise InvalidAction("a value that is nested too deep", value=self.depth, expected=f"{DEEPEST} levels")
+        if self.depth > MAX_DEPTH:
+            raise InvalidAction("a value that is nested too deep", value=self.depth, expected=f"{MAX_DEPTH} levels")
 
     def leave(self) -> None:
-        """One level up."""
+        """Ends a level."""
         self.depth -= 1
 
-    def raw(self, stops: str) -> str:
-        """The text up to one of the characters in `stops` that stands outside of all brackets and quotes.
+    def read_raw(self, stops: str) -> str:
+        """Returns the text up to one of the characters in `stops` outside all brackets and quotes.
 
         Raises:
             InvalidAction: brackets or quotes that do not close, or brackets nested deeper than `DEEPEST`.
         """
-        begin, at, open_ones = self.at, self.at, list[str]()
+        begin, position, closing_brackets = self.at, self.at, list[str]()
         opaque = _OPAQUE_GENERIC if self._generics else _OPAQUE
-        while found := opaque.search(self.text, at):
-            mark = found[0]
-            if not open_ones and mark in stops:
+        while match := opaque.search(self.text, position):
+            mark = match[0]
+            if not closing_brackets and mark in stops:
                 break
-            at = found.end()
+            position = match.end()
             if mark in _CLOSING:
-                open_ones.append(_CLOSING[mark])
-                if self.depth + len(open_ones) > DEEPEST:
-                    raise InvalidAction("a value that is nested too deep", value=len(open_ones), expected=DEEPEST)
-            elif mark in ("'", '"', "`") or (mark in ")]}" and (not open_ones or open_ones.pop() != mark)):
-                self.at = found.start()
+                closing_brackets.append(_CLOSING[mark])
+                if self.depth + len(closing_brackets) > MAX_DEPTH:
+                    raise InvalidAction(
+                        "a value that is nested too deep", value=len(closing_brackets), expected=MAX_DEPTH
+                    )
+            elif mark in ("'", '"', "`") or (
+                mark in ")]}" and (not closing_brackets or closing_brackets.pop() != mark)
+            ):
+                self.at = match.start()
                 self.fail("brackets and quotes that close")
-        self.at = found.start() if found else len(self.text)
-        if open_ones:
-            self.fail(f"a closing {open_ones[-1]!r}")
+        self.at = match.start() if match else len(self.text)
+        if closing_brackets:
+            self.fail(f"a closing {closing_brackets[-1]!r}")
         return self.text[begin : self.at].strip()
 
-    def parts(self, mark: str = ",") -> list[str]:
-        """The rest of the text, cut at `mark` outside of brackets and quotes; nothing after a last mark."""
-        found = list[str]()
+    def split(self, mark: str = ",") -> list[str]:
+        """Splits the remaining text at `mark` outside brackets and quotes; nothing follows a final mark."""
+        parts = list[str]()
         while self.peek():
-            found.append(self.raw(mark))
-            if not self.take(mark):
+            parts.append(self.read_raw(mark))
+            if not self.accept(mark):
                 break
-        return found
+        return parts
 
 
-def string_value(text: str) -> str | None:
-    """What a text says that is one string literal and nothing else, in single, double or back quotes; else None.
+def parse_string(text: str) -> str | None:
+    """Parses a text that is exactly one string literal, in single, double or back quotes; otherwise returns None.
 
     Escapes are resolved; unknown ones keep their backslash, as in Python.
     """
-    return _unescaped(text[1:-1], _PLAIN | _NOT_PYTHON) if _ONE_STRING.fullmatch(text) else None
+    return _unescape(text[1:-1], _ESCAPES | _FOREIGN_ESCAPES) if _ONE_STRING.fullmatch(text) else None
 
 
-def _unescaped(text: str, known: Mapping[str, str] = _PLAIN) -> str:
-    return _ESCAPE.sub(lambda found: _resolved(found, known), text) if "\\" in text else text
+def _unescape(text: str, escapes: Mapping[str, str] = _ESCAPES) -> str:
+    return _ESCAPE.sub(lambda match: _resolve_escape(match, escapes), text) if "\\" in text else text
 
 
-def _resolved(found: re.Match[str], known: Mapping[str, str]) -> str:
-    octal, short, middle, long, name, other = found.groups()
+def _resolve_escape(match: re.Match[str], escapes: Mapping[str, str]) -> str:
+    octal, short, middle, long, name, character = match.groups()
     if name is not None:
         try:
             return unicodedata.lookup(name)
         except KeyError:
-            return found[0]
-    if other is not None:
-        return known.get(other, found[0])
+            return match[0]
+    if character is not None:
+        return escapes.get(character, match[0])
     code = int(octal, 8) if octal else int(short or middle or long, 16)
-    return chr(code) if code <= 0x10FFFF else found[0]
+    return chr(code) if code <= 0x10FFFF else match[0]
 
 
-def _body(literal: str) -> str:
-    """What stands between the quotes of a string literal."""
+def _string_body(literal: str) -> str:
+    """Returns the text between the quotes of a string literal."""
     width = 3 if literal[:3] in ("'''", '"""') and len(literal) >= 6 else 1
     return literal[width:-width]
 
 
-def python_value(source: Source) -> Any:
-    """The Python literal that comes next: None, a boolean, a number, a string, a list, a tuple or a dict.
+def parse_python_literal(source: Source) -> Any:
+    """Parses the next Python literal: None, a boolean, a number, a string, a list, a tuple or a dict.
 
-    Arithmetic of numbers is worked out: + - * / // % ** over whole numbers of at most 1,024 bits, powers up to 64.
-    A name, and a call or a subscript of one, is its own source text.
+    Arithmetic of numbers is computed: + - * / // % ** over integers of at most 1,024 bits, powers up to 64. A name,
+    and a
+    call or a subscript of a name, is returned as source text.
 
     Raises:
-        InvalidAction: something else, a number too large or not finite, a key of a dict that is no text, a key twice.
+        InvalidAction: other text, a number too large or not finite, a dict key that is not a text, a repeated key.
     """
-    if found := _PYTHON_SIMPLE.match(source.text, source.at):  # most values, ten times faster
-        source.at = found.end()
-        single, double, number, constant = found.groups()
+    if match := _PYTHON_SIMPLE.match(source.text, source.at):  # most values, ten times faster
+        source.at = match.end()
+        single, double, number, constant = match.groups()
         if number is not None:
             return float(number) if "." in number else int(number)
         return _CONSTANTS[constant] if constant else single if single is not None else double
-    return _binary(source, 0)
+    return _parse_binary(source, 0)
 
 
-def _binary(source: Source, level: int) -> Any:
-    """Operators that bind tighter than `level`, by precedence climbing."""
+def _parse_binary(source: Source, level: int) -> Any:
+    """Parses operators that bind tighter than `level`, by precedence climbing."""
     source.enter()
-    left = _operand(source)
+    left = _parse_operand(source)
     while True:
-        source.skip()
-        found = _OPERATOR.match(source.text, source.at)
-        mark = found[0] if found else ""
-        if found is None or _LEVELS[mark] <= level:
+        source.skip_space()
+        match = _OPERATOR.match(source.text, source.at)
+        mark = match[0] if match else ""
+        if match is None or _LEVELS[mark] <= level:
             break
-        source.at = found.end()
+        source.at = match.end()
         # ** groups to the right, all others to the left
-        left = _folded(mark, left, _binary(source, _LEVELS[mark] - (mark == "**")))
+        left = _compute(mark, left, _parse_binary(source, _LEVELS[mark] - (mark == "**")))
     source.leave()
     return left
 
 
-def _operand(source: Source) -> Any:
+def _parse_operand(source: Source) -> Any:
     mark = source.peek()
     if mark in ("-", "+") and mark:
         source.expect(mark)
-        value = _number(_binary(source, _SIGNED), mark)
+        value = _check_number(_parse_binary(source, _SIGN_LEVEL), mark)
         return -value if mark == "-" else value
     if mark in "[({" and mark:
-        return _collection(source, mark)
-    if found := source.match(_PYTHON_STRING):
-        return _strings(source, found)
-    if (mark.isdigit() or mark == ".") and (found := source.match(_PYTHON_NUMBER)):
-        return _read_number(found[0])
-    return _named(source)
+        return _parse_collection(source, mark)
+    if match := source.match(_PYTHON_STRING):
+        return _parse_strings(source, match)
+    if (mark.isdigit() or mark == ".") and (match := source.match(_PYTHON_NUMBER)):
+        return _parse_number(match[0])
+    return _parse_name(source)
 
 
-def _strings(source: Source, found: re.Match[str] | None) -> str:
-    """String literals beside one another are one string."""
+def _parse_strings(source: Source, match: re.Match[str] | None) -> str:
+    """Joins adjacent string literals into one string."""
     parts = list[str]()
-    while found is not None:
-        body = _body(found[2])
-        parts.append(body if found[1] in ("r", "R") else _unescaped(body))
-        found = source.match(_PYTHON_STRING)
+    while match is not None:
+        body = _string_body(match[2])
+        parts.append(body if match[1] in ("r", "R") else _unescape(body))
+        match = source.match(_PYTHON_STRING)
     return "".join(parts)
 
 
-def _read_number(text: str) -> Any:
+def _parse_number(text: str) -> Any:
     try:
-        if len(text) > _LONGEST_NUMBER:
+        if len(text) > _MAX_NUMBER_CHARS:
             raise ValueError("too long")
-        whole = text[:2].lower() in ("0x", "0o", "0b") or not set(text) & set(".eE")
-        value = int(text, 0) if whole else float(text)
+        is_integer = text[:2].lower() in ("0x", "0o", "0b") or not set(text) & set(".eE")
+        value = int(text, 0) if is_integer else float(text)
     except ValueError as error:
         raise InvalidAction("a number that cannot be read", value=text[:40], expected="a number of Python") from error
-    return _finite(value)
+    return _check_size(value)
 
 
-def _finite(value: Any) -> Any:
-    """A number as it is; too large ones, infinities and complex ones are refused."""
-    small = value.bit_length() <= _LARGEST_BITS if isinstance(value, int) else isinstance(value, float)
-    if not small or (isinstance(value, float) and not math.isfinite(value)):
+def _check_size(value: Any) -> Any:
+    """Returns a number unchanged; raises InvalidAction for too large, infinite and complex numbers."""
+    is_small = value.bit_length() <= _MAX_BITS if isinstance(value, int) else isinstance(value, float)
+    if not is_small or (isinstance(value, float) and not math.isfinite(value)):
         raise InvalidAction("a number that is too large", value=type(value).__name__, expected="at most 1,024 bits")
     return value
 
 
-def _number(value: Any, mark: str) -> Any:
+def _check_number(value: Any, mark: str) -> Any:
     if type(value) not in (int, float):
         raise InvalidAction(f"{mark} of what is no number", value=str(value)[:40], expected="numbers")
     return value
 
 
-def _folded(mark: str, left: Any, right: Any) -> Any:
-    _number(left, mark)
-    _number(right, mark)
-    if mark == "**" and abs(right) > _LARGEST_POWER:
-        raise InvalidAction("a power that is too large", value=right, expected=f"at most {_LARGEST_POWER}")
+def _compute(mark: str, left: Any, right: Any) -> Any:
+    _check_number(left, mark)
+    _check_number(right, mark)
+    if mark == "**" and abs(right) > _MAX_POWER:
+        raise InvalidAction("a power that is too large", value=right, expected=f"at most {_MAX_POWER}")
     try:
-        return _finite(_FOLD[mark](left, right))
+        return _check_size(_OPERATIONS[mark](left, right))
     except ArithmeticError as error:
         raise InvalidAction(f"arithmetic without a result: {error}", value=f"{left} {mark} {right}"[:60]) from error
 
 
-def _collection(source: Source, mark: str) -> Any:
+def _parse_collection(source: Source, mark: str) -> Any:
     source.expect(mark)
     closing = _CLOSING[mark]
     if mark == "{":
-        return _pairs(source)
-    items, comma = list[Any](), False
-    while not source.take(closing):
-        items.append(python_value(source))
-        comma = source.take(",")
-        if not comma:
+        return _parse_pairs(source)
+    items, has_comma = list[Any](), False
+    while not source.accept(closing):
+        items.append(parse_python_literal(source))
+        has_comma = source.accept(",")
+        if not has_comma:
             source.expect(closing)
             break
     if mark == "(":
-        return items[0] if len(items) == 1 and not comma else tuple(items)
+        return items[0] if len(items) == 1 and not has_comma else tuple(items)
     return items
 
 
-def _pairs(source: Source) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    while not source.take("}"):
-        key = python_value(source)
+def _parse_pairs(source: Source) -> dict[str, Any]:
+    entries: dict[str, Any] = {}
+    while not source.accept("}"):
+        key = parse_python_literal(source)
         source.expect(":")
-        if not isinstance(key, str) or key in found:
+        if not isinstance(key, str) or key in entries:
             raise InvalidAction("a key of a dict that is no text or stands there twice", value=str(key)[:40])
-        found[key] = python_value(source)
-        if not source.take(","):
+        entries[key] = parse_python_literal(source)
+        if not source.accept(","):
             source.expect("}")
             break
-    return found
+    return entries
 
 
-def _named(source: Source) -> Any:
-    """A constant, or the source text of a name with all that hangs on it: `.part`, `(...)`, `[...]`."""
-    source.skip()
+def _parse_name(source: Source) -> Any:
+    """Parses a constant, or returns the source text of a name with its suffixes: `.part`, `(...)`, `[...]`."""
+    source.skip_space()
     begin = source.at
     name = source.match(_PYTHON_NAME)
     if name is None or source.text[source.at : source.at + 1] in ("'", '"'):
@@ -346,7 +359,7 @@ def _named(source: Source) -> Any:
                 source.fail("a name after the dot")
         elif mark in "([":
             source.expect(mark)
-            source.raw(_CLOSING[mark])
+            source.read_raw(_CLOSING[mark])
             source.expect(_CLOSING[mark])
         else:
             break
@@ -355,8 +368,8 @@ def _named(source: Source) -> Any:
     return source.text[begin:end]
 
 
-def python_source(value: Any) -> str:
-    """The literal of a value, as `python_value` reads it.
+def format_python_literal(value: Any) -> str:
+    """Formats a value as a literal that `python_value` parses.
 
     Raises:
         InvalidAction: a value that no literal stands for.
@@ -364,43 +377,46 @@ def python_source(value: Any) -> str:
     if value is None or isinstance(value, (bool, str, int)) or (isinstance(value, float) and math.isfinite(value)):
         return repr(value)
     if isinstance(value, tuple):
-        return f"({', '.join(map(python_source, value))}{',' if len(value) == 1 else ''})"
+        return f"({', '.join(map(format_python_literal, value))}{',' if len(value) == 1 else ''})"
     if isinstance(value, list):
-        return f"[{', '.join(map(python_source, value))}]"
+        return f"[{', '.join(map(format_python_literal, value))}]"
     if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{python_source(key)}: {python_source(entry)}' for key, entry in value.items())}}}"
+        entries = [f"{format_python_literal(key)}: {format_python_literal(entry)}" for key, entry in value.items()]
+        return f"{{{', '.join(entries)}}}"
     raise InvalidAction("a value that has no literal", value=repr(value), expected="JSON values and tuples")
 
 
-def json_value(text: str) -> Any:
-    """The value of a JSON text.
+def parse_json(text: str) -> Any:
+    """Parses a JSON text.
 
     Raises:
         InvalidAction: no JSON, NaN or an infinity, a key twice in one object, too long, or nested too deep.
     """
     Source(text)
     try:
-        value = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_object)
+        value = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_build_object)
     except (ValueError, RecursionError) as error:
         raise InvalidAction(f"text that is no JSON ({str(error)[:80]})", value=text, expected="JSON") from error
     level, depth = [value], 0
     while level:
         depth += 1
-        if depth > DEEPEST + 1:
-            raise InvalidAction("a value that is nested too deep", value=depth, expected=f"{DEEPEST} levels")
-        if any(isinstance(one, float) and not math.isfinite(one) for one in level):
+        if depth > MAX_DEPTH + 1:
+            raise InvalidAction("a value that is nested too deep", value=depth, expected=f"{MAX_DEPTH} levels")
+        if any(isinstance(node, float) and not math.isfinite(node) for node in level):
             raise InvalidAction("a number that is not finite", value=text, expected="finite numbers")
-        inside = [one.values() if isinstance(one, dict) else one for one in level if isinstance(one, (dict, list))]
-        level = [one for many in inside for one in many]
+        containers = [
+            node.values() if isinstance(node, dict) else node for node in level if isinstance(node, (dict, list))
+        ]
+        level = [node for children in containers for node in children]
     return value
 
 
-def _no_constant(name: str) -> NoReturn:
+def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number of JSON")
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    entries = dict(pairs)
+    if len(entries) != len(pairs):
         raise ValueError("an object with a key twice")
-    return found
+    return entries

@@ -1,4 +1,4 @@
-"""One-to-one matchings between two small sets: as many pairs as possible, and the pairs of greatest weight."""
+"""One-to-one matchings between two small sets: maximum cardinality, and maximum weight."""
 
 from __future__ import annotations
 
@@ -8,46 +8,54 @@ __all__ = ["heaviest_matching", "maximum_matching"]
 
 
 def maximum_matching(fits: Sequence[Sequence[bool]]) -> list[int]:
-    """A maximum matching of a bipartite graph, by augmenting paths (Kuhn 1955; at most rows * edges steps).
+    """Computes a maximum matching of a bipartite graph, by augmenting paths (Kuhn 1955; at most rows * edges
+    steps).
 
     Args:
-        fits: `[rows][columns]`, whether a row may be matched with a column.
+        fits: `[rows][columns]`. Whether a row may be matched with a column.
     Returns:
         For each row its column, -1 where it has none.
     """
-    owner: dict[int, int] = {}
+    row_of_column: dict[int, int] = {}
     for row in range(len(fits)):
-        _augment(fits, row, owner)
-    found = [-1] * len(fits)
-    for column, row in owner.items():
-        found[row] = column
-    return found
+        _augment(fits, row, row_of_column)
+    columns = [-1] * len(fits)
+    for column, row in row_of_column.items():
+        columns[row] = column
+    return columns
 
 
-def _augment(fits: Sequence[Sequence[bool]], start: int, owner: dict[int, int]) -> None:
-    """Match `start`, moving others along the shortest path of columns that ends at a free one."""
-    came_from: dict[int, int] = {}  # column -> the row from which the path reached it
+def _augment(fits: Sequence[Sequence[bool]], start: int, row_of_column: dict[int, int]) -> None:
+    """Matches `start` by moving others along the shortest alternating path that ends at a free column."""
+    parent_rows: dict[int, int] = {}  # column -> the row from which the path reached it
     queue = [start]
     for row in queue:
-        for column, fit in enumerate(fits[row]):
-            if not fit or column in came_from:
+        for column, is_edge in enumerate(fits[row]):
+            if not is_edge or column in parent_rows:
                 continue
-            came_from[column] = row
-            if column in owner:
-                queue.append(owner[column])
+            parent_rows[column] = row
+            if column in row_of_column:
+                queue.append(row_of_column[column])
                 continue
-            free = column
+            free_column = column
             while True:
-                at = came_from[free]
-                before = next((one for one, holder in owner.items() if holder == at), None)
-                owner[free] = at
-                if at == start or before is None:
+                path_row = parent_rows[free_column]
+                previous_column = next(
+                    (
+                        matched_column
+                        for matched_column, matched_row in row_of_column.items()
+                        if matched_row == path_row
+                    ),
+                    None,
+                )
+                row_of_column[free_column] = path_row
+                if path_row == start or previous_column is None:
                     return
-                free = before
+                free_column = previous_column
 
 
 def heaviest_matching(weights: Sequence[Sequence[int]]) -> int:
-    """The greatest total weight of pairs, each row and each column at most once (Hungarian method).
+    """Computes the greatest total weight of pairs, each row and each column at most once (Hungarian method).
 
     Args:
         weights: `[rows][columns]`, none below 0.
@@ -60,30 +68,34 @@ def heaviest_matching(weights: Sequence[Sequence[int]]) -> int:
         return heaviest_matching(list(zip(*weights, strict=True)))
     rows, columns = len(weights), len(weights[0])
     price_row, price_column = [0] * (rows + 1), [0] * (columns + 1)
-    owner = [0] * (columns + 1)  # 1-based; column 0 stands for the row that is being matched
+    row_of_column = [0] * (columns + 1)  # 1-based; column 0 stands for the row that is being matched
     for row in range(1, rows + 1):
-        owner[0], column = row, 0
+        row_of_column[0], column = row, 0
         slack: list[float] = [float("inf")] * (columns + 1)
-        came_from, seen = [0] * (columns + 1), [False] * (columns + 1)
-        while owner[column]:
-            seen[column] = True
-            at, step, following = owner[column], float("inf"), 0
-            for other in range(1, columns + 1):
-                if seen[other]:
+        parent_columns, is_visited = [0] * (columns + 1), [False] * (columns + 1)
+        while row_of_column[column]:
+            is_visited[column] = True
+            current_row, step, next_column = row_of_column[column], float("inf"), 0
+            for candidate in range(1, columns + 1):
+                if is_visited[candidate]:
                     continue
-                reduced = -weights[at - 1][other - 1] - price_row[at] - price_column[other]
-                if reduced < slack[other]:
-                    slack[other], came_from[other] = reduced, column
-                if slack[other] < step:
-                    step, following = slack[other], other
-            for other in range(columns + 1):
-                if seen[other]:
-                    price_row[owner[other]] += int(step)
-                    price_column[other] -= int(step)
+                reduced_cost = (
+                    -weights[current_row - 1][candidate - 1] - price_row[current_row] - price_column[candidate]
+                )
+                if reduced_cost < slack[candidate]:
+                    slack[candidate], parent_columns[candidate] = reduced_cost, column
+                if slack[candidate] < step:
+                    step, next_column = slack[candidate], candidate
+            for candidate in range(columns + 1):
+                if is_visited[candidate]:
+                    price_row[row_of_column[candidate]] += int(step)
+                    price_column[candidate] -= int(step)
                 else:
-                    slack[other] -= step
-            column = following
+                    slack[candidate] -= step
+            column = next_column
         while column:
-            owner[column] = owner[came_from[column]]
-            column = came_from[column]
-    return sum(weights[owner[column] - 1][column - 1] for column in range(1, columns + 1) if owner[column])
+            row_of_column[column] = row_of_column[parent_columns[column]]
+            column = parent_columns[column]
+    return sum(
+        weights[row_of_column[column] - 1][column - 1] for column in range(1, columns + 1) if row_of_column[column]
+    )

@@ -11,15 +11,14 @@ __all__ = ["mean_pass_at_k", "pass_at_k"]
 
 
 def pass_at_k(samples: int, passed: int, k: int) -> float:
-    """The unbiased chance that at least one of k samples passes: 1 - C(n - c, k) / C(n, k).
+    """Computes the unbiased probability that at least one of k samples passes: 1 - C(n - c, k) / C(n, k).
 
-    Written as `1 - prod_{i=n-c+1..n} (1 - k/i)`, which never leaves the range of floats.
+    Computed as `1 - prod_{i=n-c+1..n} (1 - k/i)`, which never leaves the range of floats.
 
     Args:
-        samples: n, how many were drawn, at least k.
-        passed: c, how many of them passed.
-        k: how many may be tried, at least 1.
-
+        samples: n, number of drawn samples, at least k.
+        passed: c, number of samples that passed.
+        k: Number of attempts, at least 1.
     Raises:
         ConfigError: numbers that do not fit each other.
     """
@@ -34,12 +33,12 @@ def pass_at_k(samples: int, passed: int, k: int) -> float:
 
 
 def mean_pass_at_k(counts: Iterable[tuple[int, int]], k: int) -> float:
-    """The mean over problems, each given as (samples, passed).
+    """Computes the mean of pass@k over problems, each given as (samples, passed).
 
     Raises:
         ConfigError: as `pass_at_k`, or no problems.
     """
-    each = [pass_at_k(samples, passed, k) for samples, passed in counts]
-    if not each:
+    estimates = [pass_at_k(samples, passed, k) for samples, passed in counts]
+    if not estimates:
         raise ConfigError("no pass@k", value="no problems", expected="at least one")
-    return fsum(each) / len(each)
+    return fsum(estimates) / len(estimates)

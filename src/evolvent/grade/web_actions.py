@@ -1,11 +1,12 @@
 """Actions on recorded web pages, and their scores: element accuracy, operation F1, step success, task success.
 
-The metrics are Mind2Web's (arXiv 2306.06070, section 4.1) with what its two published evaluations do differently as a
-choice: `Rules(step_success="mindact")` asks for an element among the right ones and an operation with F1 = 1;
-`Rules(step_success="exact")`, of Synapse (2306.07863) and TRAD (2403.06221), asks for the whole action, character by
-character, and names one element although several may be right. A page that does not show that element makes an exact
-success impossible: such steps are counted apart (`impossible`), as are those that show no right element (`missed`) and
-those that nobody can score (`unscorable`), so that no average can hide them.
+The metrics are Mind2Web's (arXiv 2306.06070, section 4.1); a setting selects between its two published
+evaluations: `ScoringRules(step_success="mindact")` requires one of the correct elements and an operation with
+F1 = 1; `ScoringRules(step_success="exact")`, of Synapse (2306.07863) and TRAD (2403.06221), requires the whole
+action, character by character, and names one element although several may be correct. A page that does not show
+that element makes an exact success impossible: such steps are counted separately (`impossible`), as are those
+that show no correct element (`missed`) and those that cannot be scored (`unscorable`), so that no average can
+hide them.
 """
 
 from __future__ import annotations
@@ -17,20 +18,20 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Literal
 
-from evolvent.errors import ConfigError, unknown
+from evolvent.errors import ConfigError, unknown_name_problem
 
 __all__ = [
     "OPERATIONS",
     "Averages",
     "ParseFailure",
-    "Rules",
+    "ScoringRules",
     "StepScore",
     "WebAction",
     "WebScores",
     "WebTarget",
-    "aggregate",
-    "parse",
-    "read_action",
+    "aggregate_scores",
+    "parse_action",
+    "parse_reply",
     "score_step",
     "token_f1",
 ]
@@ -58,39 +59,39 @@ class WebAction:
 
     @property
     def text(self) -> str:
-        """`CLICK [id]`, `TYPE [id] [value]` or `SELECT [id] [value]`."""
-        named = f"{self.operation} " if self.operation else ""
-        return f"{named}[{self.element}]" + ("" if self.operation == "CLICK" else f" [{self.value}]")
+        """Returns the action as `CLICK [id]`, `TYPE [id] [value]` or `SELECT [id] [value]`."""
+        prefix = f"{self.operation} " if self.operation else ""
+        return f"{prefix}[{self.element}]" + ("" if self.operation == "CLICK" else f" [{self.value}]")
 
     @property
-    def said(self) -> str:
-        """Operation and value, of which the operation F1 is taken; a click has no value."""
+    def operation_text(self) -> str:
+        """Returns operation and value, the text for the operation F1; a click has no value."""
         return " ".join((self.operation or "", "" if self.operation == "CLICK" else self.value)).strip()
 
 
 @dataclass(frozen=True, slots=True)
 class ParseFailure:
-    """A text that is no action, and why."""
+    """A text that is not an action, and the reason."""
 
     text: str
-    why: str
+    reason: str
 
 
-def parse(text: str) -> WebAction | ParseFailure:
-    """The action in the first back-quoted span of a reply."""
+def parse_reply(text: str) -> WebAction | ParseFailure:
+    """Parses the action in the first backquoted span of a reply."""
     span = _QUOTED.search(text)
-    return ParseFailure(text, "there is nothing between back quotes") if span is None else read_action(span[1])
+    return ParseFailure(text, "there is nothing between back quotes") if span is None else parse_action(span[1])
 
 
-def read_action(text: str) -> WebAction | ParseFailure:
-    """The action that a text is, without back quotes.
+def parse_action(text: str) -> WebAction | ParseFailure:
+    """Parses a text as an action, without backquotes.
 
     A value goes on to the last bracket, so it may hold brackets itself. The value of a click is left out.
     """
-    found = _ACTION.fullmatch(text.strip())
-    if found is None:
+    match = _ACTION.fullmatch(text.strip())
+    if match is None:
         return ParseFailure(text, "expected CLICK [id], TYPE [id] [value] or SELECT [id] [value]")
-    operation, element, value = found.groups()
+    operation, element, value = match.groups()
     if not element.strip():
         return ParseFailure(text, "there is no id between the first brackets")
     if operation in ("TYPE", "SELECT") and value is None:
@@ -98,15 +99,16 @@ def read_action(text: str) -> WebAction | ParseFailure:
     return WebAction(operation, element.strip(), "" if operation == "CLICK" else (value or "").strip())
 
 
-def token_f1(a: str, b: str) -> float:
-    """F1 of the sets of whitespace tokens of two texts; tokens of punctuation alone do not count; 1 if both are empty.
+def token_f1(text_a: str, text_b: str) -> float:
+    """Computes F1 of the sets of whitespace tokens of two texts; punctuation tokens do not count; 1 if both are
+    empty.
 
-    They are sets: a token said twice counts once, as in the evaluation published with Mind2Web.
+    They are sets: a repeated token counts once, as in the evaluation published with Mind2Web.
     """
-    first, second = _tokens(a), _tokens(b)
-    if not first and not second:
+    tokens_a, tokens_b = _tokens(text_a), _tokens(text_b)
+    if not tokens_a and not tokens_b:
         return 1.0
-    return 2 * len(first & second) / (len(first) + len(second))
+    return 2 * len(tokens_a & tokens_b) / (len(tokens_a) + len(tokens_b))
 
 
 def _tokens(text: str) -> frozenset[str]:
@@ -114,18 +116,18 @@ def _tokens(text: str) -> frozenset[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
-    """Which of the published definitions of a step's scores is used.
+class ScoringRules:
+    """Settings that select among the published definitions of a step's scores.
 
     Args:
-        step_success: "mindact": the element is among the right ones and the operation's F1 is 1; "exact": the action is
-            the target's text, character by character, with the first of the right elements.
-        miss: a step whose page shows no right element scores 0 ("zero") or stays out of the averages ("skip"). A task
-            with such a step is no success either way.
-        strict_op: an action that names no operation has an operation F1 of 0. Published evaluations compare its value
-            alone (False).
+        step_success: "mindact": the element is one of the correct ones and the operation's F1 is 1; "exact": the action
+            equals the target's text, character by character, with the first correct element.
+        miss: A step whose page shows no correct element scores 0 ("zero") or stays out of the averages ("skip"). A task
+            with such a step is never a success.
+        strict_op: Whether an action without an operation has an operation F1 of 0. Published evaluations compare its
+            value alone (False).
     Raises:
-        ConfigError: an unknown name, all of them told.
+        ConfigError: unknown names; lists all of them.
     """
 
     step_success: Literal["mindact", "exact"] = "mindact"
@@ -134,53 +136,55 @@ class Rules:
 
     def __post_init__(self) -> None:
         allowed = (("step_success", self.step_success, ("mindact", "exact")), ("miss", self.miss, ("zero", "skip")))
-        problems = [unknown(name, str(value), known) for name, value, known in allowed if value not in known]
+        problems = [
+            unknown_name_problem(name, str(value), choices) for name, value, choices in allowed if value not in choices
+        ]
         if problems:
             raise ConfigError(problems)
 
 
 @dataclass(frozen=True, slots=True)
 class WebTarget:
-    """What was recorded for a step, and what its page shows.
+    """The recorded action of a step, and the elements that its page shows.
 
     Args:
-        positives: the ids of all elements that are right; the first is the target's.
-        operation, value: what was done with it.
-        shown: the ids that the page shows as candidates; None: all of them.
-        unscorable: why the step cannot be scored (no ranking, a broken page); "" where it can.
+        positives: Ids of all correct elements; the first is the target's.
+        operation, value: The recorded operation and value.
+        shown_ids: Ids that the page shows as candidates; None: all ids.
+        unscorable: Reason why the step cannot be scored (no ranking, a broken page); "" where it can.
     """
 
     positives: tuple[str, ...]
     operation: str
     value: str = ""
-    shown: frozenset[str] | None = None
+    shown_ids: frozenset[str] | None = None
     unscorable: str = ""
 
     @property
     def action(self) -> WebAction:
-        """The recorded action, on the first of the right elements; without any, on an element of no name."""
+        """Returns the recorded action on the first correct element; without any, on an element with an empty id."""
         return WebAction(self.operation, self.positives[0] if self.positives else "", self.value)
 
     @property
-    def missed(self) -> bool:
-        """Whether the page shows no right element."""
-        return not self.positives or (self.shown is not None and self.shown.isdisjoint(self.positives))
+    def is_missed(self) -> bool:
+        """Returns whether the page shows no correct element."""
+        return not self.positives or (self.shown_ids is not None and self.shown_ids.isdisjoint(self.positives))
 
     @property
-    def hidden(self) -> bool:
-        """Whether the page does not show the first right element, which alone is an exact success."""
-        return self.missed or (self.shown is not None and self.positives[0] not in self.shown)
+    def is_hidden(self) -> bool:
+        """Returns whether the page does not show the first correct element, so that an exact success is impossible."""
+        return self.is_missed or (self.shown_ids is not None and self.positives[0] not in self.shown_ids)
 
 
 @dataclass(frozen=True, slots=True)
 class StepScore:
-    """How a step went; None: not scored (`unscorable`, or missed and skipped).
+    """The scores of a step; None: not scored (`unscorable`, or missed and skipped).
 
     Args:
-        element, operation, success: element accuracy, operation F1 and step success, each 0 to 1.
-        missed: the page shows no right element.
-        impossible: the rules ask for an exact success and the page does not show the one element that would be one.
-        unscorable: nobody can tell.
+        element, operation, success: Element accuracy, operation F1 and step success, each 0 to 1.
+        missed: Whether the page shows no correct element.
+        impossible: Whether an exact success is required and the page does not show the element for it.
+        unscorable: Whether the step cannot be scored.
     """
 
     element: float | None
@@ -191,22 +195,22 @@ class StepScore:
     unscorable: bool = False
 
 
-def score_step(pred: WebAction | ParseFailure, step: WebTarget, rules: Rules) -> StepScore:
-    """The scores of one step. What cannot be read has element accuracy, operation F1 and success 0."""
-    if step.unscorable:
+def score_step(prediction: WebAction | ParseFailure, target: WebTarget, rules: ScoringRules) -> StepScore:
+    """Scores one step. An unparsable prediction has element accuracy, operation F1 and success 0."""
+    if target.unscorable:
         return StepScore(None, None, None, unscorable=True)
-    exact = rules.step_success == "exact"
-    missed, impossible = step.missed, exact and step.hidden
+    is_exact = rules.step_success == "exact"
+    missed, impossible = target.is_missed, is_exact and target.is_hidden
     if missed:
         score = None if rules.miss == "skip" else 0.0
         return StepScore(score, score, score, missed=True, impossible=impossible)
-    if isinstance(pred, ParseFailure):
+    if isinstance(prediction, ParseFailure):
         return StepScore(0.0, 0.0, 0.0, impossible=impossible)
-    element = float(pred.element in step.positives)
-    silent = pred.operation is None and rules.strict_op
-    operation = 0.0 if silent else token_f1(pred.said, step.action.said)
-    same = pred.text == step.action.text and not impossible
-    success = float(same) if exact else float(element == 1.0 and operation == 1.0)
+    element = float(prediction.element in target.positives)
+    has_no_operation = prediction.operation is None and rules.strict_op
+    operation = 0.0 if has_no_operation else token_f1(prediction.operation_text, target.action.operation_text)
+    is_same_text = prediction.text == target.action.text and not impossible
+    success = float(is_same_text) if is_exact else float(element == 1.0 and operation == 1.0)
     return StepScore(element, operation, success, impossible=impossible)
 
 
@@ -221,16 +225,16 @@ class Averages:
 
 @dataclass(frozen=True, slots=True)
 class WebScores:
-    """The scores of a set of tasks: both averages, and what neither of them tells.
+    """The scores of a set of tasks: both averages, and the counts that they leave out.
 
     Args:
-        macro: per task, then the mean over tasks (what the data's authors advise).
-        micro: over all steps.
-        task_success: the share of tasks of which every step succeeded, among those without unscorable steps; None
+        macro: Mean per task, then over tasks (the data's authors advise it).
+        micro: Mean over all steps.
+        task_success: Share of tasks of which every step succeeded, among those without unscorable steps; None
             without such tasks.
-        tasks, steps: how many there are, and `scored` the steps in the averages.
-        missed, impossible, unscorable: steps; see `StepScore`.
-        unscorable_tasks: tasks with an unscorable step.
+        tasks, steps: Numbers of tasks and steps; `scored` counts the steps in the averages.
+        missed, impossible, unscorable: Numbers of steps; see `StepScore`.
+        unscorable_tasks: Number of tasks with an unscorable step.
     """
 
     macro: Averages
@@ -245,16 +249,16 @@ class WebScores:
     unscorable_tasks: int
 
 
-def aggregate(scores: Sequence[Sequence[StepScore]]) -> WebScores:
-    """Both averages and all counts over tasks, each given by the scores of its steps."""
+def aggregate_scores(scores: Sequence[Sequence[StepScore]]) -> WebScores:
+    """Computes both averages and all counts over tasks, each given by the scores of its steps."""
     steps = list(chain.from_iterable(scores))
-    told = [task for task in scores if task and not any(step.unscorable for step in task)]
-    won = [all(step.success == 1.0 for step in task) for task in told]
-    each = [_averages(task) for task in scores]
+    scorable_tasks = [task for task in scores if task and not any(step.unscorable for step in task)]
+    is_success = [all(step.success == 1.0 for step in task) for task in scorable_tasks]
+    task_averages = [_averages(task) for task in scores]
     return WebScores(
-        macro=_averages(each),
+        macro=_averages(task_averages),
         micro=_averages(steps),
-        task_success=sum(won) / len(won) if won else None,
+        task_success=sum(is_success) / len(is_success) if is_success else None,
         tasks=len(scores),
         steps=len(steps),
         scored=sum(step.success is not None for step in steps),
@@ -274,5 +278,5 @@ def _averages(scores: Sequence[StepScore | Averages]) -> Averages:
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+    numbers = [value for value in values if value is not None]
+    return sum(numbers) / len(numbers) if numbers else None

@@ -1,4 +1,4 @@
-"""Learning: trajectories become parts, parts become batches, and a Learner changes the weights by a loss."""
+"""Training of weights: trajectories become token sequences, sequences become batches, a Learner minimizes a loss."""
 
 from importlib.util import find_spec
 

@@ -1,7 +1,9 @@
-"""Flat arrays in files: appended in constant memory, mapped when read, every block checked before it is first used.
+"""Arrays in files: appended in constant memory, memory-mapped for reading, every block verified before its first
+use.
 
-Little-endian rows, one after the other. An array whose rows are all equal needs no file. A block is a mebibyte; its
-SHA-256 is kept, so that opening need not read it all and damage is found before it is learned.
+Rows are little-endian, one after the other. An array whose rows are all equal needs no file. A block is a
+mebibyte; its SHA-256 is stored, so that opening a file does not read all of it and damage is found before
+training on it.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ DIGEST = 32  # bytes of a SHA-256
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What a manifest says of an array: type, rows, shape of a row, and the row (as hex) where all are equal."""
+    """The manifest entry of an array: type, number of rows, shape of a row, and the row (as hex) where all are
+    equal.
+    """
 
     dtype: str
     rows: int
@@ -36,25 +40,27 @@ class Layout:
 
     @property
     def width(self) -> int:
-        """Bytes of a row."""
+        """Returns the bytes of a row."""
         return np.dtype(self.dtype).itemsize * prod(self.row)
 
     @property
     def size(self) -> int:
-        """Bytes of the file."""
+        """Returns the bytes of the file."""
         return 0 if self.constant is not None else self.rows * self.width
 
     @property
     def blocks(self) -> int:
-        """Blocks of the file."""
+        """Returns the number of blocks of the file."""
         return -(-self.size // BLOCK)
 
 
 class ArrayWriter:
-    """Appends rows to a file, which is made when two rows differ.
+    """Appends rows to a file, which is created when two rows differ.
 
     Args:
-        path: where no file is yet. dtype: numbers or truth values. row: shape of a row.
+        path: must not exist yet.
+        dtype: numbers or booleans.
+        row: shape of a row.
     Raises:
         BatchMismatch: another type, or rows without numbers.
     """
@@ -69,10 +75,11 @@ class ArrayWriter:
         self._block, self._filled = hashlib.sha256(), 0
 
     def add(self, rows: NDArray[Any]) -> None:
-        """Append rows `[n, *row]`.
+        """Appends rows `[n, *row]`.
 
         Raises:
-            BatchMismatch: rows of another shape or type. NoSpace, StoreUnavailable: they cannot be written.
+            BatchMismatch: the rows have another shape or type.
+            NoSpace, StoreUnavailable: they cannot be written.
         """
         if rows.shape[1:] != self._row or rows.dtype.newbyteorder("<") != self._dtype:
             raise BatchMismatch(
@@ -88,20 +95,21 @@ class ArrayWriter:
             if (data == np.frombuffer(self._constant, np.uint8)).all():
                 self._rows += len(rows)
                 return
-            self._begin()
+            self._create_file()
         self._write(data.data.cast("B"))
         self._rows += len(rows)
 
-    def _begin(self) -> None:
-        """From here on there is a file; it begins with the equal rows so far."""
+    def _create_file(self) -> None:
+        """Creates the file and writes the equal rows so far."""
         with disk_errors(self._path):
             self._file = self._path.open("xb")
-        left, most = self._rows, max(1, BLOCK // len(self._constant))
-        while left:
-            self._write(memoryview(self._constant * min(left, most)))
-            left -= min(left, most)
+        remaining, rows_per_write = self._rows, max(1, BLOCK // len(self._constant))
+        while remaining:
+            self._write(memoryview(self._constant * min(remaining, rows_per_write)))
+            remaining -= min(remaining, rows_per_write)
 
     def _write(self, data: memoryview) -> None:
+        """Writes bytes and updates the digests of blocks."""
         if self._file is None:
             return
         with disk_errors(self._path):
@@ -116,7 +124,7 @@ class ArrayWriter:
                 self._block, self._filled = hashlib.sha256(), 0
 
     def finish(self) -> tuple[Layout, bytes]:
-        """Put everything on disk; returns what a manifest must say of it, and the digests of its blocks."""
+        """Writes everything to disk; returns the manifest entry and the digests of the blocks."""
         if self._file is None:
             return Layout(self._dtype.str, self._rows, self._row, self._constant.hex()), b""
         with disk_errors(self._path):
@@ -128,19 +136,20 @@ class ArrayWriter:
         return Layout(self._dtype.str, self._rows, self._row), b"".join(self._digests)
 
     def close(self) -> None:
-        """Let the file go, whatever is in it."""
+        """Closes the file, whatever is in it."""
         if self._file is not None:
             with disk_errors(self._path):
                 self._file.close()
 
 
 class ArrayReader:
-    """Rows of a file that an `ArrayWriter` wrote, by their numbers.
+    """Reads rows of a file that an `ArrayWriter` wrote, by their numbers.
 
     Args:
         digests: of its blocks, one after the other.
     Raises:
-        Incomplete: no file. HashMismatch: a file of another size.
+        Incomplete: the file is missing.
+        HashMismatch: the file has another size.
     """
 
     def __init__(self, path: Path, layout: Layout, digests: bytes) -> None:
@@ -150,22 +159,22 @@ class ArrayReader:
         if layout.constant is not None:
             self._bytes = np.frombuffer(bytes.fromhex(layout.constant), np.uint8)
         else:
-            self._bytes = self._mapped(layout)
+            self._bytes = self._map_file(layout)
         self._rows = self._bytes.view(layout.dtype).reshape(-1, *layout.row)
 
-    def _mapped(self, layout: Layout) -> NDArray[np.uint8]:
+    def _map_file(self, layout: Layout) -> NDArray[np.uint8]:
         path = self._path
         with disk_errors(path):
-            found = path.stat().st_size if path.exists() else None
-        if found is None:
+            file_size = path.stat().st_size if path.exists() else None
+        if file_size is None:
             raise Incomplete(f"{path} is missing", expected=f"{layout.size} bytes")
-        if found != layout.size or len(self._digests) != DIGEST * layout.blocks:
-            raise HashMismatch(f"{path} is not what was written", value=f"{found} bytes", expected=f"{layout.size}")
+        if file_size != layout.size or len(self._digests) != DIGEST * layout.blocks:
+            raise HashMismatch(f"{path} is not what was written", value=f"{file_size} bytes", expected=f"{layout.size}")
         with disk_errors(path):
             return np.asarray(np.memmap(path, np.uint8, "r"))
 
     def rows(self, start: int, stop: int) -> NDArray[Any]:
-        """The rows `start` to `stop` (exclusive), `[stop - start, *row]`: a view that cannot be written to.
+        """Returns rows `start` to `stop` (exclusive), `[stop - start, *row]`: a read-only view.
 
         Raises:
             HashMismatch: a block of the file has changed since it was written.
@@ -174,15 +183,15 @@ class ArrayReader:
             return np.broadcast_to(self._rows[:1], (stop - start, *self._rows.shape[1:]))
         for block in range(start * self._width // BLOCK, -(-stop * self._width // BLOCK)):
             if not self._checked[block]:
-                self._check(block)
+                self._check_block(block)
         return self._rows[start:stop]
 
     def verify(self) -> None:
-        """Check every block now; raises HashMismatch."""
+        """Checks every block now; raises HashMismatch."""
         for block in range(len(self._checked)):
-            self._check(block)
+            self._check_block(block)
 
-    def _check(self, block: int) -> None:
+    def _check_block(self, block: int) -> None:
         data = self._bytes[block * BLOCK : (block + 1) * BLOCK]
         if hashlib.sha256(data.data).digest() != self._digests[block * DIGEST : (block + 1) * DIGEST]:
             raise HashMismatch(

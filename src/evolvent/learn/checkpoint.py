@@ -1,8 +1,8 @@
-"""Checkpoints: a folder of safetensors and JSON that is either whole or not there, written by all ranks at once.
+"""Checkpoints: a folder of safetensors and JSON that is either complete or absent, written by all ranks at once.
 
-Each rank writes the parts that it owns, once, and the marker `COMPLETE` comes last (`models/writing.py`): whatever
-happens on the way, the previous checkpoint stays the newest complete one. Any layout reads what any other wrote
-(`models/pieces.py`). Nothing is pickled.
+Each rank writes the parts that it owns, once, and the marker `COMPLETE` comes last (`models/writing.py`).
+Whatever happens on the way, the previous checkpoint stays the newest complete one. Any layout reads the
+checkpoints of any other (`models/pieces.py`). Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -32,15 +32,17 @@ from evolvent.errors import (
     StateMissing,
 )
 from evolvent.files import disk_errors
-from evolvent.learn.parallel.ranks import ALONE, Ranks
-from evolvent.models.pieces import fill_all, local_of, region_of
-from evolvent.models.stored import MARKER, STATE, Stored, open_checkpoint
-from evolvent.models.writing import Part, SaveJob, is_live
+from evolvent.learn.parallel.ranks import SINGLE_PROCESS, Ranks
+from evolvent.models.pieces import fill_all, local_tensor, region_of
+from evolvent.models.stored import MARKER, STATE, StoredCheckpoint, open_checkpoint
+from evolvent.models.writing import SaveJob, TensorPart, is_live
 
-__all__ = ["Checkpointer", "Handle", "Saved", "check_tensors"]
+__all__ = ["CheckpointContent", "Checkpointer", "SaveHandle", "check_tensors"]
 
-_TEMPORARY, _STEP = ".writing-", "update-"
-_WEIGHTS_ONLY = "use the model it was made with, or take its weights alone: load(groups=('model',)), in a new folder"
+_TEMPORARY_PREFIX, _STEP_PREFIX = ".writing-", "update-"
+_WEIGHTS_ONLY_HINT = (
+    "use the model it was made with, or take its weights alone: load(groups=('model',)), in a new folder"
+)
 
 Best = tuple[str, Literal["min", "max"]]
 Groups = Mapping[str, Mapping[str, Tensor]]
@@ -52,7 +54,7 @@ class _Shaped(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
+class CheckpointContent:
     """The content of a checkpoint: named groups of tensors (`model`, `optimizer`, ...), and JSON values.
 
     Names are those of the whole model on every layout. A sharded tensor is a DTensor; a rank brings what it has.
@@ -63,62 +65,71 @@ class Saved:
 
 
 def check_tensors(
-    found: Mapping[str, _Shaped],
+    stored: Mapping[str, _Shaped],
     expected: Mapping[str, _Shaped],
     *,
-    what: str,
-    missing: type[CheckpointError],
+    group_name: str,
+    missing_error: type[CheckpointError],
     complete: bool = True,
 ) -> None:
-    """Compare names and shapes before anything is copied.
+    """Checks names and shapes before anything is copied.
 
     Args:
-        complete: whether `expected` holds all that may be there.
+        stored: tensors of the checkpoint.
+        expected: tensors of the model.
+        group_name: the group, for messages.
+        missing_error: raised for a missing tensor.
+        complete: whether `expected` holds all tensors that may be there.
     Raises:
-        missing: a tensor that is not there, named. ShapeMismatch: one of another shape, or one too many.
+        missing_error: a tensor is missing; the message names it.
+        ShapeMismatch: a tensor has another shape, or is not expected.
     """
     for name, tensor in expected.items():
-        if name not in found:
-            raise missing(
-                f"the checkpoint's {what} has no tensor {name!r}",
-                value=f"{len(found)} tensors",
+        if name not in stored:
+            raise missing_error(
+                f"the checkpoint's {group_name} has no tensor {name!r}",
+                value=f"{len(stored)} tensors",
                 expected=tuple(tensor.shape),
-                hint=_WEIGHTS_ONLY,
+                hint=_WEIGHTS_ONLY_HINT,
             )
-        if tuple(found[name].shape) != tuple(tensor.shape):
+        if tuple(stored[name].shape) != tuple(tensor.shape):
             raise ShapeMismatch(
-                f"tensor {name!r} of the checkpoint's {what} has another shape than the model's",
-                value=tuple(found[name].shape),
+                f"tensor {name!r} of the checkpoint's {group_name} has another shape than the model's",
+                value=tuple(stored[name].shape),
                 expected=tuple(tensor.shape),
-                hint=_WEIGHTS_ONLY,
+                hint=_WEIGHTS_ONLY_HINT,
             )
-    extra = sorted(set(found) - set(expected)) if complete else []
+    extra = sorted(set(stored) - set(expected)) if complete else []
     if extra:
         raise ShapeMismatch(
-            f"the checkpoint's {what} has tensors that the model does not have", value=extra[:5], hint=_WEIGHTS_ONLY
+            f"the checkpoint's {group_name} has tensors that the model does not have",
+            value=extra[:5],
+            hint=_WEIGHTS_ONLY_HINT,
         )
 
 
-class Handle:
+class SaveHandle:
     """A checkpoint that is being written, or was.
 
     Attributes:
-        path: where it is when it is complete. told: whether its end was waited for, so that an error of it was raised.
+        path: its folder when it is complete.
+        told: whether `wait` was called, so that an error of the save was raised.
     """
 
     def __init__(self, path: Path, future: Future[None] | None = None) -> None:
         self.path, self._future, self.told = path, future, False
 
     @property
-    def done(self) -> bool:
-        """Whether nothing is written any more, for good or ill."""
+    def is_finished(self) -> bool:
+        """Returns whether writing has ended, with or without success."""
         return self._future is None or self._future.done()
 
     def wait(self) -> Path:
-        """The checkpoint, complete. Until this has returned on a rank, that rank must not read it.
+        """Waits for the checkpoint to be complete and returns its path; until then this rank must not read it.
 
         Raises:
-            NoSpace, StoreUnavailable: this rank could not write. RankFailed: another rank did not do its part.
+            NoSpace, StoreUnavailable: this rank could not write.
+            RankFailed: another rank did not write its part.
         """
         self.told = True
         if self._future is not None:
@@ -127,17 +138,18 @@ class Handle:
 
 
 class Checkpointer:
-    """Keeps the newest checkpoints of one training in a folder, which all ranks share and all use alike.
+    """Keeps the newest checkpoints of one training in a folder, which all ranks share and use alike.
 
     Args:
-        folder: made if missing; what an interrupted writer left in it is removed, by rank 0.
+        folder: created if missing; leftovers of an interrupted writer are removed by rank 0.
         every: updates between checkpoints.
-        keep: how many complete ones stay.
-        best: (name, "min" or "max") of a number in `values["metrics"]`: the checkpoint that is best in it stays too.
-        ranks: this process among those that train; None: it is alone.
+        keep: number of complete checkpoints that stay.
+        best: (name, "min" or "max") of a number in `values["metrics"]`: the best checkpoint by it stays too.
+        ranks: this process among those that train; None: a single process.
         timeout: seconds that rank 0 waits for the parts of other ranks.
     Raises:
-        ConfigError: numbers below 1. StoreUnavailable: a folder that cannot be written.
+        ConfigError: numbers are below 1.
+        StoreUnavailable: the folder cannot be written.
     """
 
     def __init__(
@@ -155,69 +167,76 @@ class Checkpointer:
         if problems:
             raise ConfigError(problems)
         self.folder, self.every, self._keep, self._best = folder, every, keep, best
-        self._ranks, self._timeout = ranks or ALONE, timeout
-        self._running: Handle | None = None
+        self._ranks, self._timeout = ranks or SINGLE_PROCESS, timeout
+        self._running: SaveHandle | None = None
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._saves = 0
         with disk_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            for path in list(folder.iterdir()) if self._ranks.leads else ():
-                if _is_left(path) and not is_live(path, seconds=timeout) and _is_left(path):  # still
+            for path in list(folder.iterdir()) if self._ranks.is_leader else ():
+                if _is_leftover(path) and not is_live(path, seconds=timeout) and _is_leftover(path):  # still
                     shutil.rmtree(path)
-        self._session = self._agreed(secrets.randbits(62))  # no rank's left-overs are taken for another training's
+        self._session = self._broadcast(secrets.randbits(62))  # no rank's left-overs are taken for another training's
 
-    def complete(self) -> list[Path]:
-        """All complete checkpoints, oldest first."""
-        return sorted(path for path in self.folder.glob(f"{_STEP}*") if (path / MARKER).exists())
+    def list_complete(self) -> list[Path]:
+        """Lists all complete checkpoints, oldest first."""
+        return sorted(path for path in self.folder.glob(f"{_STEP_PREFIX}*") if (path / MARKER).exists())
 
-    def newest(self) -> Path | None:
-        """The newest complete checkpoint, or None."""
-        found = self.complete()
-        return found[-1] if found else None
+    def find_newest(self) -> Path | None:
+        """Returns the newest complete checkpoint, or None."""
+        complete = self.list_complete()
+        return complete[-1] if complete else None
 
-    def best(self) -> Path | None:
-        """The complete checkpoint with the best metric, the first of equal ones; None where none has it."""
+    def find_best(self) -> Path | None:
+        """Returns the complete checkpoint with the best metric, the first of equal ones; None where none has the
+        metric.
+        """
         name, order = self._best or ("", "min")
-        found = []
-        for path in self.complete() if self._best else ():
+        candidates = []
+        for path in self.list_complete() if self._best else ():
             with suppress(FileNotFoundError):  # rank 0 may be removing it
                 value = json.loads((path / STATE).read_bytes()).get("metrics", {}).get(name)
                 if isinstance(value, int | float) and math.isfinite(value):
-                    found.append((value if order == "min" else -value, path))
-        return min(found)[1] if found else None
+                    candidates.append((value if order == "min" else -value, path))
+        return min(candidates)[1] if candidates else None
 
-    def save(self, update: int, saved: Saved, *, wait: bool = True) -> Handle:
-        """Write a checkpoint named after its update, then remove what need not stay. All ranks call it.
+    def save(self, update: int, saved: CheckpointContent, *, wait: bool = True) -> SaveHandle:
+        """Saves a checkpoint named after its update, then removes old checkpoints. All ranks call it.
 
         Args:
-            wait: until it is complete. Otherwise tensors are copied, and the rest happens on a thread, one at a time:
-                a save that is still under way is waited for first.
+            wait: until it is complete. Otherwise tensors are copied, and the rest happens on a thread, one save at a
+                time: a running save is waited for first.
         Raises:
-            NoSpace: the disk is full; earlier checkpoints stay as they are. StoreUnavailable: it cannot be written.
-            RankFailed: another rank did not do its part. The same of the save before, if nobody waited for it.
+            NoSpace: the disk is full; earlier checkpoints stay as they are.
+            StoreUnavailable: it cannot be written.
+            RankFailed: another rank did not write its part. Errors of the previous save are raised too if nobody waited
+                for it.
         """
         self._saves += 1  # on all ranks, whatever happens to a save on one of them
         self.wait()
-        target = self.folder / f"{_STEP}{update:09d}"
+        target = self.folder / f"{_STEP_PREFIX}{update:09d}"
         if (target / MARKER).exists():
-            return Handle(target)
+            return SaveHandle(target)
         job = SaveJob(
             target=target,
-            temporary=self.folder / f"{_TEMPORARY}{update:09d}-{self._session:x}-{self._saves}",
-            groups={group: _parts(held, self._ranks, copied=not wait) for group, held in saved.tensors.items()},
+            temporary=self.folder / f"{_TEMPORARY_PREFIX}{update:09d}-{self._session:x}-{self._saves}",
+            groups={
+                group: _owned_parts(tensors, self._ranks, copy_tensors=not wait)
+                for group, tensors in saved.tensors.items()
+            },
             state=json.dumps(dict(saved.values)).encode(),
             rank=self._ranks.rank,
             size=self._ranks.mesh.size,
             timeout=self._timeout,
         )
         if not wait:
-            self._running = Handle(target, self._pool.submit(self._finish, job))
+            self._running = SaveHandle(target, self._pool.submit(self._finish, job))
             return self._running
         self._finish(job)
-        return Handle(target)
+        return SaveHandle(target)
 
     def wait(self) -> None:
-        """Until nothing is written any more; raises what went wrong, unless its handle has."""
+        """Waits until nothing is written any more; raises the error of the save, unless its handle has raised it."""
         running, self._running = self._running, None
         if running is not None and not running.told:
             running.wait()
@@ -226,79 +245,89 @@ class Checkpointer:
         with disk_errors(job.target):
             job.run()
             if job.rank == 0:
-                complete = self.complete()
-                for old in sorted(set(complete[: -self._keep]) - {self.best()}):
+                complete = self.list_complete()
+                for old in sorted(set(complete[: -self._keep]) - {self.find_best()}):
                     (old / MARKER).unlink()  # first: a removal that is interrupted must not look complete
                     shutil.rmtree(old)
 
-    def open(self, path: Path | None = None) -> Stored | None:
-        """What a checkpoint (None: the newest complete one) says of itself, before any tensor is read; None: there is
-        none. All ranks call it.
+    def open(self, path: Path | None = None) -> StoredCheckpoint | None:
+        """Opens a checkpoint (None: the newest complete one) before any tensor is read; None: there is none. All
+        ranks call it.
 
         Raises:
             Incomplete, HashMismatch, UnknownSchema: see `open_checkpoint`.
         """
         self.wait()
         if path is None:
-            newest = self.newest()
-            update = self._agreed(int(newest.name.removeprefix(_STEP)) if newest else -1)
-            path = self.folder / f"{_STEP}{update:09d}" if update >= 0 else None
+            newest = self.find_newest()
+            update = self._broadcast(int(newest.name.removeprefix(_STEP_PREFIX)) if newest else -1)
+            path = self.folder / f"{_STEP_PREFIX}{update:09d}" if update >= 0 else None
         return None if path is None else open_checkpoint(path)
 
     def load(
         self, path: Path | None = None, *, into: Groups | None = None, groups: Sequence[str] | None = None
-    ) -> Saved | None:
-        """Read a checkpoint (None: the newest complete one), every byte checked; None where there is none.
+    ) -> CheckpointContent | None:
+        """Reads a checkpoint (None: the newest complete one), every byte verified; None where there is none.
 
-        All ranks call it, each with the tensors that it has, whatever layout they were saved from. Nothing is changed
-        before every rank has found that all is well.
+        All ranks call it, each with its tensors, whatever layout they were saved from. Nothing is changed before every
+        rank has verified everything.
 
         Args:
             into: tensors to fill, by group; together the ranks have the same ones as the checkpoint. Values are
                 converted to their types. A group that is not in it is read as whole tensors on the CPU.
-            groups: which to read; None: those of `into`, or all.
+            groups: the groups to read; None: those of `into`, or all.
         Raises:
-            Incomplete: a missing marker or file. HashMismatch: other content than was written; names the tensors.
-            ShapeMismatch: another model's tensors. StateMissing: a tensor other than a weight that is not there.
+            Incomplete: a marker or file is missing.
+            HashMismatch: the content has changed; the message names the tensors.
+            ShapeMismatch: the tensors are of another model.
+            StateMissing: a tensor other than a weight is missing.
             RankFailed: another rank cannot use it.
         """
         stored, into = self.open(path), into or {}
         if stored is None:
             return None
-        chosen = list(groups if groups is not None else into or stored.groups)
-        absent = [group for group in chosen if group not in stored.groups]
-        if absent:
-            raise StateMissing(f"no {absent[0]} in {stored.path}", value=sorted(stored.groups), hint=_WEIGHTS_ONLY)
-        self._check_files(stored, chosen)
-        self._check_names(stored, {group: into[group] for group in chosen if group in into})
-        whole = {group: stored.groups[group].tensors() for group in chosen if group not in into}
-        filled = {group: into[group] for group in chosen if group in into}
-        for group, targets in filled.items():
+        selected = list(groups if groups is not None else into or stored.groups)
+        missing = [group for group in selected if group not in stored.groups]
+        if missing:
+            raise StateMissing(
+                f"no {missing[0]} in {stored.path}", value=sorted(stored.groups), hint=_WEIGHTS_ONLY_HINT
+            )
+        self._check_files(stored, selected)
+        self._check_names(stored, {group: into[group] for group in selected if group in into})
+        read_groups = {group: stored.groups[group].tensors() for group in selected if group not in into}
+        filled_groups = {group: into[group] for group in selected if group in into}
+        for group, targets in filled_groups.items():
             fill_all(targets.items(), stored.groups[group])
-        return Saved({**whole, **filled}, stored.values)
+        return CheckpointContent({**read_groups, **filled_groups}, stored.values)
 
-    def _check_files(self, stored: Stored, groups: Sequence[str]) -> None:
-        """Each rank hashes a share of the files; what one finds is raised by all."""
-        files = stored.files_of(groups)
+    def _check_files(self, stored: StoredCheckpoint, groups: Sequence[str]) -> None:
+        """Checks a share of the files' hashes on each rank; an error on one rank is raised on all."""
+        files = stored.group_files(groups)
         faults = torch.zeros(len(files), dtype=torch.int64)
         for number in range(self._ranks.rank, len(files), self._ranks.mesh.size):
-            faults[number] = stored.fault(files[number]) is not None
-        bad = [file for file, count in zip(files, self._total(faults).tolist(), strict=True) if count]
-        if bad:
-            what = f"{stored.path / bad[0]} is read differently by different ranks"
-            raise stored.fault(bad[0]) or HashMismatch(what, hint="try again, or use the checkpoint before it")
+            faults[number] = stored.find_fault(files[number]) is not None
+        damaged = [file for file, count in zip(files, self._sum_over_ranks(faults).tolist(), strict=True) if count]
+        if damaged:
+            message = f"{stored.path / damaged[0]} is read differently by different ranks"
+            raise stored.find_fault(damaged[0]) or HashMismatch(
+                message, hint="try again, or use the checkpoint before it"
+            )
 
-    def _check_names(self, stored: Stored, into: Groups) -> None:
-        """All that each rank asks for is there, and all ranks together ask for all that is there."""
+    def _check_names(self, stored: StoredCheckpoint, into: Groups) -> None:
+        """Checks that the checkpoint has all tensors that each rank needs, and that the ranks together need all of
+        them.
+        """
         problem: CheckpointError | None = None
-        for group, wanted in into.items():
-            missing = ShapeMismatch if group == "model" else StateMissing
-            what = group if group == "model" else f"{group} state"
+        for group, tensors in into.items():
+            missing_error = ShapeMismatch if group == "model" else StateMissing
+            group_name = group if group == "model" else f"{group} state"
             try:
-                check_tensors(stored.groups[group], wanted, what=what, missing=missing, complete=False)
+                check_tensors(
+                    stored.groups[group], tensors, group_name=group_name, missing_error=missing_error, complete=False
+                )
             except CheckpointError as error:
                 problem = problem or error
-        failed = int(self._total(torch.tensor([problem is not None], dtype=torch.int64)))
+        failed = int(self._sum_over_ranks(torch.tensor([problem is not None], dtype=torch.int64)))
         if problem is not None:
             raise problem
         if failed:
@@ -307,46 +336,50 @@ class Checkpointer:
                 value=f"{failed} ranks that refuse it",
                 hint="what it lacks is in their messages",
             )
-        for group, wanted in into.items():
+        for group, tensors in into.items():
             names = sorted(stored.groups[group])
-            asked = self._total(torch.tensor([name in wanted for name in names], dtype=torch.int64)).tolist()
-            some = {name: stored.groups[group][name] for name, count in zip(names, asked, strict=True) if count}
-            check_tensors(stored.groups[group], some, what=group, missing=StateMissing)
+            request_counts = self._sum_over_ranks(
+                torch.tensor([name in tensors for name in names], dtype=torch.int64)
+            ).tolist()
+            requested = {
+                name: stored.groups[group][name] for name, count in zip(names, request_counts, strict=True) if count
+            }
+            check_tensors(stored.groups[group], requested, group_name=group, missing_error=StateMissing)
 
-    def _total(self, value: Tensor) -> Tensor:
+    def _sum_over_ranks(self, value: Tensor) -> Tensor:
         return self._ranks.sum(value.to(self._ranks.device), "pp", "dp", "tp").cpu()
 
-    def _agreed(self, number: int) -> int:
-        """Rank 0's number, on all ranks; none goes on before all are here."""
-        return int(self._total(torch.tensor([number if self._ranks.leads else 0], dtype=torch.int64)))
+    def _broadcast(self, number: int) -> int:
+        """Returns rank 0's number on all ranks; no rank continues before all are here."""
+        return int(self._sum_over_ranks(torch.tensor([number if self._ranks.is_leader else 0], dtype=torch.int64)))
 
 
-def _is_left(path: Path) -> bool:
-    """Whether it is, or could be, what an interrupted writer left."""
-    begun = path.name.startswith(_STEP) and not (path / MARKER).exists()
-    return path.is_dir() and (begun or path.name.startswith(_TEMPORARY))
+def _is_leftover(path: Path) -> bool:
+    """Returns whether a folder is, or could be, a leftover of an interrupted writer."""
+    is_unfinished = path.name.startswith(_STEP_PREFIX) and not (path / MARKER).exists()
+    return path.is_dir() and (is_unfinished or path.name.startswith(_TEMPORARY_PREFIX))
 
 
-def _parts(held: Mapping[str, Tensor], ranks: Ranks, *, copied: bool) -> dict[str, Part]:
-    """What this rank saves of a group: the parts that it owns, copied where the training may change them meanwhile."""
+def _owned_parts(tensors: Mapping[str, Tensor], ranks: Ranks, *, copy_tensors: bool) -> dict[str, TensorPart]:
+    """Returns the parts of a group that this rank saves, copied where the training may change them meanwhile."""
     parts = {}
-    for name, tensor in held.items():
+    for name, tensor in tensors.items():
         shape, region, owned = region_of(tensor)
-        if owned and _speaks(tensor, ranks):
-            part = Part(shape, region, local_of(tensor))
-            parts[name] = part.copied() if copied else part
-    if copied and ranks.device.type == "cuda":
+        if owned and _is_first_holder(tensor, ranks):
+            part = TensorPart(shape, region, local_tensor(tensor))
+            parts[name] = part.copy_to_host() if copy_tensors else part
+    if copy_tensors and ranks.device.type == "cuda":
         torch.cuda.synchronize(ranks.device)
     return parts
 
 
-def _speaks(tensor: Tensor, ranks: Ranks) -> bool:
-    """Whether this rank is the first along the dimensions that the tensor's own mesh does not have.
+def _is_first_holder(tensor: Tensor, ranks: Ranks) -> bool:
+    """Returns whether this rank is the first along the dimensions that the tensor's own mesh does not have.
 
-    Of a mesh with other names nothing is known: then several ranks write a part, and the first that did counts.
+    Nothing is known of a mesh with other names: then several ranks write a part, and the first one written counts.
     """
     names = set(tensor.device_mesh.mesh_dim_names or ("",)) if isinstance(tensor, DTensor) else set()
     if names - {"pp", "replicate", "shard", "tp", "dp"}:
         return True
     covered = names | ({"replicate", "shard"} if "dp" in names else set())
-    return all(ranks.at(dim) == 0 for dim in ("replicate", "shard", "tp") if dim not in covered)
+    return all(ranks.rank_along(dim) == 0 for dim in ("replicate", "shard", "tp") if dim not in covered)

@@ -1,4 +1,4 @@
-"""The forward of training: the model's own, with the head computed at the targets only, under either layout's mask."""
+"""The forward pass of training: the model's own, with the head computed at targets only, under either layout's mask."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from torch import Tensor, nn
 from evolvent.errors import ConfigError, DeviceMemory, Problem
 from evolvent.learn.objectives import Need, Outputs
 from evolvent.learn.packing import Batch, block_mask
-from evolvent.learn.parallel.ranks import ALONE, Ranks
+from evolvent.learn.parallel.ranks import SINGLE_PROCESS, Ranks
 from evolvent.learn.parallel.vocab import vocab_entropy, vocab_sample
 from evolvent.learn.parallel.vocab import vocab_logprobs as target_logprobs
 from evolvent.trajectory import sample_seed
 
 __all__ = [
     "Layout",
-    "calm",
     "can_pack",
-    "chosen_layout",
-    "fed",
-    "fitting",
-    "in_precision",
-    "on_support",
-    "outputs",
-    "still",
+    "cast_weights",
+    "compute_outputs",
+    "eval_mode",
+    "frozen",
+    "model_inputs",
+    "report_memory_errors",
+    "resolve_layout",
+    "support_logprobs",
     "target_logits",
 ]
 
 Layout = Literal["auto", "bucketed", "packed", "shared"]
-_WORDS: tuple[Need, ...] = ("logprobs",)
+_LOGPROBS: tuple[Need, ...] = ("logprobs",)
 
 
 def can_pack(model: Any) -> bool:
-    """Whether a block mask is all that keeps documents of one row apart: full attention in every layer."""
+    """Returns whether a block mask keeps documents of one row apart: full attention in every layer."""
     config = model.config
     return (
         config._attn_implementation in ("sdpa", "eager")
@@ -48,49 +48,50 @@ def can_pack(model: Any) -> bool:
     )
 
 
-def chosen_layout(model: Any, layout: Layout) -> Literal["bucketed", "packed"]:
-    """Rows of sequences that share nothing. "auto" means bucketed ones, whose attention is plainly causal and has the
-    fastest kernels.
+def resolve_layout(model: Any, layout: Layout) -> Literal["bucketed", "packed"]:
+    """Returns the layout of rows of separate sequences; "auto" means bucketed, whose plain causal attention is
+    fastest.
 
     On an H100, 0.5B, texts of 128 to 384 and of 512 to 1536 tokens: 1.10 and 1.26 times the tokens a second of packed
-    rows of 4,096 at most, whose mask no flash kernel takes.
+    rows
+    of 4,096 at most, whose mask no flash kernel takes.
 
     Raises:
         ConfigError: packed rows for a model that would mix its documents.
     """
     if layout == "packed" and not can_pack(model):
-        what = f"packed rows need full attention in every layer, {model.config.model_type} has something else"
-        raise ConfigError([Problem("layout", what, "use 'bucketed': it has the same loss")])
+        message = f"packed rows need full attention in every layer, {model.config.model_type} has something else"
+        raise ConfigError([Problem("layout", message, "use 'bucketed': it has the same loss")])
     return "packed" if layout == "packed" else "bucketed"
 
 
 @contextmanager
-def calm(model: Any) -> Iterator[None]:
-    """Without dropout; afterwards as it was."""
-    was = model.training
+def eval_mode(model: Any) -> Iterator[None]:
+    """Runs the block without dropout and restores the mode afterwards."""
+    was_training = model.training
     model.eval()
     try:
         yield
     finally:
-        model.train(was)
+        model.train(was_training)
 
 
 @contextmanager
-def still(weights: Iterable[Tensor]) -> Iterator[None]:
-    """Inside, these weights, which are trained otherwise, have no gradients."""
-    held = list(weights)
-    for weight in held:
+def frozen(weights: Iterable[Tensor]) -> Iterator[None]:
+    """Stops gradients of these weights, which are otherwise trained, inside the block."""
+    weight_list = list(weights)
+    for weight in weight_list:
         weight.requires_grad_(False)
     try:
         yield
     finally:
-        for weight in held:
+        for weight in weight_list:
             weight.requires_grad_(True)
 
 
-def in_precision(model: Any, name: str) -> Any:
-    """The model, its trained weights in float32, or in bfloat16 for "bfloat16_weights"; those below an adapter stay."""
-    dtype = torch.bfloat16 if name == "bfloat16_weights" else torch.float32
+def cast_weights(model: Any, dtype_name: str) -> Any:
+    """Converts trained weights to float32, or to bfloat16 for "bfloat16_weights"; weights below an adapter stay."""
+    dtype = torch.bfloat16 if dtype_name == "bfloat16_weights" else torch.float32
     if all(weight.requires_grad for weight in model.parameters()):
         return model.to(dtype)
     for weight in model.parameters():
@@ -100,150 +101,165 @@ def in_precision(model: Any, name: str) -> Any:
 
 
 @contextmanager
-def fitting(shape: tuple[int, ...], hint: str) -> Iterator[None]:
-    """Inside, running out of memory is told as what it is, on any device.
+def report_memory_errors(shape: tuple[int, ...], hint: str) -> Iterator[None]:
+    """Raises DeviceMemory where the block runs out of memory, on any device.
 
     Args:
-        shape: of what is computed with, rows x tokens. hint: the knobs to turn.
+        shape: of the computation, rows x tokens.
+        hint: the settings to change.
     Raises:
         DeviceMemory: an allocation was refused.
     """
     try:
         yield
     except (RuntimeError, MemoryError) as error:  # torch.OutOfMemoryError is a RuntimeError; on a CPU it has no name
-        refused = isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error)
-        if not refused:
+        is_memory_error = isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(
+            error
+        )
+        if not is_memory_error:
             raise
-        what = "a batch does not fit the device's memory"
-        raise DeviceMemory(what, value=f"rows x tokens {shape}", hint=hint) from error
+        message = "a batch does not fit the device's memory"
+        raise DeviceMemory(message, value=f"rows x tokens {shape}", hint=hint) from error
 
 
-def outputs(
+def compute_outputs(
     model: Any,
     batch: Batch,
     *,
-    needs: Collection[Need] = _WORDS,
+    needs: Collection[Need] = _LOGPROBS,
     dtype: torch.dtype = torch.float32,
-    ranks: Ranks = ALONE,
+    ranks: Ranks = SINGLE_PROCESS,
     hidden: Tensor | None = None,
     temperature: float = 1.0,
 ) -> Outputs:
-    """What an objective needs to know of a batch, from a Hugging Face causal LM on the batch's device.
+    """Computes the outputs that an objective needs for a batch, with a Hugging Face causal LM on the batch's device.
 
     Args:
         needs: see `Outputs`. Values are those of `model.value_head`.
-        dtype: float32, or bfloat16 for an autocast forward.
+        dtype: float32, or bfloat16 for an autocast forward pass.
         ranks: under tensor parallelism each rank holds a slice of the vocabulary.
-        hidden: `[B, T, H]`, what an earlier pipeline stage gave; None: the batch's ids are fed.
+        hidden: `[B, T, H]`, output of an earlier pipeline stage; None: the batch's ids are fed.
         temperature: of the targets' log-probabilities and of the entropy.
     """
-    worded = bool({"logprobs", "teacher", "sampled", "entropy", "logits"} & set(needs))
-    head = _Head(batch, model.value_head if "values" in needs else None, worded=worded)
-    logits = _logits(model, batch, head, dtype=dtype, ranks=ranks, hidden=hidden)
-    drawn = _drawn(logits.detach(), batch, ranks) if "sampled" in needs else None
-    logprobs, entropy = _said(logits, batch, needs, ranks=ranks, temperature=temperature)
+    needs_logits = bool({"logprobs", "teacher", "sampled", "entropy", "logits"} & set(needs))
+    head = _TargetHead(batch, model.value_head if "values" in needs else None, needs_logits=needs_logits)
+    logits = _compute_logits(model, batch, head, dtype=dtype, ranks=ranks, hidden=hidden)
+    sampled_ids = _sample_tokens(logits.detach(), batch, ranks) if "sampled" in needs else None
+    logprobs, entropy = _target_outputs(logits, batch, needs, ranks=ranks, temperature=temperature)
     return Outputs(
         logprobs,
         head.values,
         target_logprobs(logits, batch.columns["teacher_ids"].long(), ranks) if "teacher" in needs else None,
-        target_logprobs(logits, drawn, ranks) if drawn is not None else None,
+        target_logprobs(logits, sampled_ids, ranks) if sampled_ids is not None else None,
         entropy,
         logits if "logits" in needs else None,
     )
 
 
-def _said(
+def _target_outputs(
     logits: Tensor, batch: Batch, needs: Collection[Need], *, ranks: Ranks, temperature: float
 ) -> tuple[Tensor | None, Tensor | None]:
-    """The targets' log-probabilities and the entropy `[N]` of the distribution that the targets were sampled from."""
+    """Returns the targets' log-probabilities and the entropy `[N]` of the distribution that the targets were sampled
+    from.
+    """
     if not {"logprobs", "entropy"} & set(needs):
         return None, None
     scaled = logits if temperature == 1.0 else logits.float() / temperature
     support = batch.columns.get("support")
     if support is not None:
-        return on_support(scaled, batch.targets, support.long())
+        return support_logprobs(scaled, batch.targets, support.long())
     return (
         target_logprobs(scaled, batch.targets, ranks) if "logprobs" in needs else None,
         vocab_entropy(scaled, ranks) if "entropy" in needs else None,
     )
 
 
-def on_support(logits: Tensor, targets: Tensor, support: Tensor) -> tuple[Tensor, Tensor]:
-    """Log-probabilities of `targets [N]` and entropy `[N]`, where only the tokens `support [N, K]` can be drawn.
+def support_logprobs(logits: Tensor, targets: Tensor, support: Tensor) -> tuple[Tensor, Tensor]:
+    """Computes log-probabilities `[N]` and entropy `[N]` where only the tokens `support [N, K]` can be sampled.
 
     Args:
-        logits: `[N, V]`, after the temperature. support: ids; -1 stands for none. A target outside has -inf.
+        logits: `[N, V]`, after the temperature.
+        targets: `[N]`; a target outside the support has -inf.
+        support: token ids; -1 stands for none.
     """
-    kept = logits.float().gather(-1, support.clamp(min=0)).masked_fill(support < 0, -torch.inf)
-    logp = kept.log_softmax(-1)
-    inside = (support == targets[:, None]).any(-1)
-    chosen = logits.float().gather(-1, targets[:, None]).squeeze(-1) - kept.logsumexp(-1)
+    support_logits = logits.float().gather(-1, support.clamp(min=0)).masked_fill(support < 0, -torch.inf)
+    logp = support_logits.log_softmax(-1)
+    is_in_support = (support == targets[:, None]).any(-1)
+    chosen_logprobs = logits.float().gather(-1, targets[:, None]).squeeze(-1) - support_logits.logsumexp(-1)
     entropy = -torch.where(support >= 0, logp.exp() * torch.where(support >= 0, logp, 0.0), 0.0).sum(-1)
-    return torch.where(inside, chosen, -torch.inf), entropy
+    return torch.where(is_in_support, chosen_logprobs, -torch.inf), entropy
 
 
 def target_logits(model: Any, batch: Batch, *, dtype: torch.dtype = torch.float32) -> Tensor:
-    """The logits where a batch's targets are predicted, `[N, V]`."""
-    return _logits(model, batch, _Head(batch, None, worded=True), dtype=dtype, ranks=ALONE, hidden=None)
+    """Computes the logits at the positions where a batch's targets are predicted, `[N, V]`."""
+    return _compute_logits(
+        model, batch, _TargetHead(batch, None, needs_logits=True), dtype=dtype, ranks=SINGLE_PROCESS, hidden=None
+    )
 
 
-def _logits(
-    model: Any, batch: Batch, head: _Head, *, dtype: torch.dtype, ranks: Ranks, hidden: Tensor | None
+def _compute_logits(
+    model: Any, batch: Batch, head: _TargetHead, *, dtype: torch.dtype, ranks: Ranks, hidden: Tensor | None
 ) -> Tensor:
-    low = torch.autocast(batch.ids.device.type, dtype) if dtype != torch.float32 else nullcontext()
-    with low, head.on(model.get_output_embeddings()):
-        inputs = fed(model, batch, hidden, explicit=ranks.mesh.tp * ranks.mesh.pp > 1)
-        found: Tensor = model(**inputs, use_cache=False).logits[0]
-    return found
+    autocast = torch.autocast(batch.ids.device.type, dtype) if dtype != torch.float32 else nullcontext()
+    with autocast, head.attached_to(model.get_output_embeddings()):
+        inputs = model_inputs(model, batch, hidden, explicit_positions=ranks.mesh.tp * ranks.mesh.pp > 1)
+        logits: Tensor = model(**inputs, use_cache=False).logits[0]
+    return logits
 
 
-def fed(model: Any, batch: Batch, hidden: Tensor | None = None, *, explicit: bool = False) -> dict[str, Tensor]:
-    """The model's arguments for a batch: its ids or hidden states, and for packed rows a mask and positions.
+def model_inputs(
+    model: Any, batch: Batch, hidden: Tensor | None = None, *, explicit_positions: bool = False
+) -> dict[str, Tensor]:
+    """Returns the model's arguments for a batch: its ids or hidden states, and for packed rows a mask and positions.
 
     Args:
-        explicit: give positions always: a stage, or a model that is parallel along its sequence, cannot count them.
+        explicit_positions: always pass positions: a pipeline stage, or a model that is parallel along its sequence,
+            cannot
+            count them.
     Raises:
-        ConfigError: rows with branches, for a model whose attention takes no mask of one's own.
+        ConfigError: rows with branches, for a model whose attention takes no custom mask.
     """
     inputs: dict[str, Tensor] = {"input_ids": batch.ids} if hidden is None else {"inputs_embeds": hidden}
     if batch.mask is not None and batch.positions is not None:
         if not can_pack(model):
             raise ConfigError("rows with branches need full attention in every layer", value=model.config.model_type)
-        return inputs | {"attention_mask": _attention(model, batch.mask), "position_ids": batch.positions}
+        return inputs | {"attention_mask": _attention_mask(model, batch.mask), "position_ids": batch.positions}
     if batch.docs is not None and batch.positions is not None:
-        return inputs | {"attention_mask": _mask(model, batch.docs), "position_ids": batch.positions}
-    if explicit:
+        return inputs | {"attention_mask": _document_mask(model, batch.docs), "position_ids": batch.positions}
+    if explicit_positions:
         length = batch.ids.shape[1]
         inputs["position_ids"] = torch.arange(length, device=batch.ids.device).expand(batch.ids.shape)
     return inputs
 
 
-def _drawn(logits: Tensor, batch: Batch, ranks: Ranks) -> Tensor:
-    """Words from the model's own distribution `[N]`: each sequence has a stream of its own, whoever computes it."""
+def _sample_tokens(logits: Tensor, batch: Batch, ranks: Ranks) -> Tensor:
+    """Samples tokens `[N]` from the model's own distribution; each sequence has its own stream, whatever rank
+    computes it.
+    """
     streams = [torch.Generator(logits.device) for _ in batch.samples]
     for sample, stream in zip(batch.samples, streams, strict=True):
         stream.manual_seed(sample_seed(torch.initial_seed(), "drawn", sample) % 2**63)
     counts = torch.bincount(batch.sequence, minlength=len(streams)).tolist() if batch.sequence is not None else []
-    drawn = [
+    sampled = [
         vocab_sample(part, ranks, stream) for part, stream in zip(torch.split(logits, counts), streams, strict=True)
     ]
-    return torch.cat([batch.targets[:0], *drawn])
+    return torch.cat([batch.targets[:0], *sampled])
 
 
-class _Head:
-    """Lets the head see the hidden states at the targets only: `[B, T, H]` becomes `[1, N, H]`.
+class _TargetHead:
+    """Shows the head the hidden states at the targets only: `[B, T, H]` becomes `[1, N, H]`.
 
-    The model's own forward runs, so what it does around its head (scaling, capping) is kept. Values are read from the
-    same states. Prompt tuning puts tokens before the first: places are counted from the end of what it added.
+    The model's own forward runs, so that scaling and capping around its head are kept. Values are read from the same
+    states. Prompt tuning inserts tokens before the first: positions are shifted by the tokens that it added.
     """
 
-    def __init__(self, batch: Batch, value_head: nn.Module | None, *, worded: bool) -> None:
-        self._batch, self._value_head, self._worded = batch, value_head, worded
+    def __init__(self, batch: Batch, value_head: nn.Module | None, *, needs_logits: bool) -> None:
+        self._batch, self._value_head, self._worded = batch, value_head, needs_logits
         self.values: Tensor | None = None
 
     @contextmanager
-    def on(self, head: nn.Module) -> Iterator[None]:
-        """Inside, it works on this output embedding."""
+    def attached_to(self, head: nn.Module) -> Iterator[None]:
+        """Attaches itself to this output embedding inside the block."""
         hook = head.register_forward_pre_hook(self._select, prepend=True)
         try:
             yield
@@ -252,22 +268,22 @@ class _Head:
 
     def _select(self, _: nn.Module, arguments: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         index, states = self._batch.index, arguments[0]
-        added = states.shape[1] - self._batch.ids.shape[1]
-        if added:
-            index = index + added * (index // self._batch.ids.shape[1] + 1)
-        chosen = states.flatten(0, -2).index_select(0, index)
+        num_added = states.shape[1] - self._batch.ids.shape[1]
+        if num_added:
+            index = index + num_added * (index // self._batch.ids.shape[1] + 1)
+        target_states = states.flatten(0, -2).index_select(0, index)
         if self._value_head is not None:
-            self.values = self._value_head(chosen.float()).float()
-        return (chosen[None] if self._worded else chosen[None, :0], *arguments[1:])
+            self.values = self._value_head(target_states.float()).float()
+        return (target_states[None] if self._worded else target_states[None, :0], *arguments[1:])
 
 
-def _mask(model: Any, docs: Tensor) -> Tensor:
-    """What keeps documents of a row apart `[B, 1, T, T]`."""
-    return _attention(model, block_mask(docs))
+def _document_mask(model: Any, docs: Tensor) -> Tensor:
+    """Returns the mask that keeps documents of a row apart, `[B, 1, T, T]`."""
+    return _attention_mask(model, block_mask(docs))
 
 
-def _attention(model: Any, mask: Tensor) -> Tensor:
-    """A mask as the model's attention takes it: bool for sdpa, added to the scores for eager."""
+def _attention_mask(model: Any, mask: Tensor) -> Tensor:
+    """Converts a mask for the model's attention: bool for sdpa, added to the scores for eager."""
     if model.config._attn_implementation == "sdpa":
         return mask
     return torch.zeros(mask.shape, device=mask.device).masked_fill_(~mask, torch.finfo(torch.float32).min)

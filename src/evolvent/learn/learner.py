@@ -1,7 +1,7 @@
-"""The Learner: a policy, an objective and an optimizer. `update` is its one hot method; `fit` goes through a data set.
+"""The Learner: a policy, an objective and an optimizer. `update` takes one step; `fit` trains on a data set.
 
 Length, schedule and end of a training are counted in learned tokens or updates, never in seconds: two runs are
-bit-equal, and a run that was interrupted equals one that was not.
+bit-equal, and an interrupted run equals an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -20,57 +20,68 @@ from torch import Tensor, nn
 from evolvent.errors import BatchMismatch, ConfigError, NonFinite, NothingToLearn
 from evolvent.learn.checkpoint import Checkpointer
 from evolvent.learn.config import TrainConfig
-from evolvent.learn.forward import chosen_layout, fitting, in_precision, still
-from evolvent.learn.loader import Dealing, Learnable, Stream
-from evolvent.learn.measured import Beyond, Measured, check_objective
+from evolvent.learn.forward import cast_weights, frozen, report_memory_errors, resolve_layout
+from evolvent.learn.loader import DataOrder, LearnableSequences, RankBatcher
+from evolvent.learn.measured import KLLimitReached, MetricSums, check_objective
 from evolvent.learn.objectives import Objective, Outputs, gauss_newton
-from evolvent.learn.optim.clip import clamp_, factor, scale_, total_norm
-from evolvent.learn.optim.fused import Fused
-from evolvent.learn.optim.make import OptimizerConfig, check_fused, make
+from evolvent.learn.optim.clip import clamp_, clip_factor, scale_, total_norm
+from evolvent.learn.optim.fused import FusedOptimizer
+from evolvent.learn.optim.make import OptimizerConfig, build_optimizer, check_fused
 from evolvent.learn.optim.sophia import SophiaG
 from evolvent.learn.packing import Batch
-from evolvent.learn.parallel.lay import check_layout, lay
+from evolvent.learn.parallel.lay import check_layout, distribute_model
 from evolvent.learn.parallel.mesh import Parallelism
-from evolvent.learn.parallel.ranks import ALONE, Ranks
-from evolvent.learn.prefix_sharing import sharing_of
-from evolvent.learn.progress import FitReport, Metrics, Progress, identity, restore, save, settled
-from evolvent.learn.token_sequences import Parts
-from evolvent.learn.trained import Trained, check_resumes
+from evolvent.learn.parallel.ranks import SINGLE_PROCESS, Ranks
+from evolvent.learn.prefix_sharing import resolve_sharing
+from evolvent.learn.progress import (
+    FitReport,
+    TrainingProgress,
+    UpdateMetrics,
+    finish_pending_save,
+    restore_progress,
+    save_progress,
+    training_identity,
+)
+from evolvent.learn.token_sequences import TokenSequence
+from evolvent.learn.trained import TrainState, check_resumes
 from evolvent.models.heads import fresh_head
 from evolvent.models.policy import Policy
 from evolvent.models.tuned import base_digest, kind_of
 from evolvent.trajectory import sample_seed
 
-__all__ = ["FitReport", "Learner", "Metrics", "TrainConfig"]
+__all__ = ["FitReport", "Learner", "TrainConfig", "UpdateMetrics"]
 
 _log = logging.getLogger(__name__)
-_LESS = "lower train.micro_tokens (same result), or train.batch_tokens; or --parallel.recompute true"
-_DECAYING = ("none", "lora", "dora")  # what others learn are vectors: scales, and states
-_PACKED_ROW = 4096  # tokens: a block mask is quadratic in its row
+_MEMORY_HINT = "lower train.max_tokens_per_forward (same result), or train.batch_tokens; or --parallel.recompute true"
+_DECAYED_ADAPTERS = ("none", "lora", "dora")  # what others learn are vectors: scales, and states
+_MAX_PACKED_ROW = 4096  # tokens: a block mask is quadratic in its row
 
 
-class _NotFinite(Exception):
-    """A loss, its one argument, that must not reach a fused backward."""
+class _NonFiniteLoss(Exception):
+    """A loss, its one argument, that must not reach a fused backward pass."""
 
 
 class Learner:
-    """Changes the weights of a policy's model, in place.
+    """Trains the weights of a policy's model, in place.
 
-    Over several ranks every rank makes the same Learner from the same policy, data and seed, and calls the same
+    Over several ranks every rank builds the same Learner from the same policy, data and seed, and calls the same
     methods. Afterwards the policy's model holds this rank's part alone, and the whole is in the checkpoint.
 
     Args:
         policy: its model is set to float32 and trained where it is.
-        objective: what is minimised.
-        config: how.
+        objective: the loss.
+        config: settings of the training.
         seed: of the data order and of dropout.
-        optimizer: by which rule; AdamW by default.
-        parallelism: how the model is laid over `ranks`.
+        optimizer: the optimizer; AdamW by default.
+        parallelism: distribution of the model over `ranks`.
     Attributes:
-        updates: taken so far. taken: the trajectories that the last one learned, over all ranks.
-        waited: seconds that making its batches took. device: of this rank.
+        updates: updates so far.
+        taken: the trajectories that the last update learned, over all ranks.
+        waited: seconds that building its batches took.
+        device: of this rank.
     Raises:
-        ConfigError: a layout that the model cannot have, an optimizer that does not go with it, nothing to train.
+        ConfigError: the model cannot have this layout, the optimizer does not support it, or nothing can be
+            trained.
     """
 
     def __init__(
@@ -82,7 +93,7 @@ class Learner:
         seed: int,
         optimizer: OptimizerConfig | None = None,
         parallelism: Parallelism | None = None,
-        ranks: Ranks = ALONE,
+        ranks: Ranks = SINGLE_PROCESS,
     ) -> None:
         self.policy, self.objective, self.config, self.seed = policy, objective, config, seed
         self.parallelism, self.optimizer_config = parallelism or Parallelism(), optimizer or OptimizerConfig()
@@ -92,184 +103,193 @@ class Learner:
             raise ConfigError("the ranks are of another layout", value=ranks.mesh, expected=self.parallelism.mesh)
         self._base = base_digest(policy.model) if adapter != "none" else None  # while the base is whole
         check_objective(objective, self.parallelism)
-        self.layout = chosen_layout(policy.model, config.layout)
-        self.sharing = sharing_of(policy.model, config.layout, self.parallelism)
-        if problems := check_fused(self.optimizer_config, self._forwards(), self.parallelism.pp):
+        self.layout = resolve_layout(policy.model, config.layout)
+        self.sharing = resolve_sharing(policy.model, config.layout, self.parallelism)
+        if problems := check_fused(self.optimizer_config, self._min_micro_batches(), self.parallelism.pp):
             raise ConfigError(problems)
-        model = in_precision(policy.model, config.dtype)
-        self.device = next(model.parameters()).device if ranks is ALONE else ranks.device
-        self.ranks = ranks if ranks is not ALONE else replace(ranks, device=self.device)
+        model = cast_weights(policy.model, config.dtype)
+        self.device = next(model.parameters()).device if ranks is SINGLE_PROCESS else ranks.device
+        self.ranks = ranks if ranks is not SINGLE_PROCESS else replace(ranks, device=self.device)
         if "values" in objective.needs:
-            model.value_head = self._value_head()
+            model.value_head = self._ensure_value_head()
         if not any(weight.requires_grad for weight in model.parameters()):
             raise ConfigError("the policy has no weights to train", value=f"{policy.parameters()} frozen ones")
         self._model: nn.Module = model.to(self.device)
-        low = torch.bfloat16 if config.dtype == "bfloat16" else torch.float32
-        self.laid = lay(model, self.parallelism, self.ranks, dtype=low, temperature=objective.temperature)
-        named = {name: weight for name, weight in self.laid.named_parameters() if weight.requires_grad}
-        self._weights = list(named.values())
-        self._uncounted = [weight for name, weight in named.items() if not self.laid.counted(name)]
-        self.optimizer = make(
+        autocast_dtype = torch.bfloat16 if config.dtype == "bfloat16" else torch.float32
+        self.laid = distribute_model(
+            model, self.parallelism, self.ranks, dtype=autocast_dtype, temperature=objective.temperature
+        )
+        named_weights = {name: weight for name, weight in self.laid.named_parameters() if weight.requires_grad}
+        self._weights = list(named_weights.values())
+        self._uncounted = [weight for name, weight in named_weights.items() if not self.laid.is_counted(name)]
+        self.optimizer = build_optimizer(
             self.optimizer_config,
-            named.items(),
+            named_weights.items(),
             lr=config.lr,
             betas=config.betas,
-            clip=config.clip,
-            weight_decay=config.weight_decay if adapter in _DECAYING else 0.0,
+            clip=config.max_grad_norm,
+            weight_decay=config.weight_decay if adapter in _DECAYED_ADAPTERS else 0.0,
         )
-        self.trained = Trained(named, self.optimizer, {name: self.laid.whole_name(name) for name in named})
+        self.trained = TrainState(
+            named_weights, self.optimizer, {name: self.laid.whole_name(name) for name in named_weights}
+        )
         self.updates, self.waited, self.share, self.taken = 0, 0.0, 0.0, cast(tuple[str, ...], ())
-        self._measured = Measured(objective, self.ranks)
+        self._measured = MetricSums(objective, self.ranks)
 
-    def _forwards(self) -> int:
-        """Least number of micro-batches of an update."""
-        return 2 if self.config.most < self.config.batch_tokens or self.parallelism.pp > 1 else 1
+    def _min_micro_batches(self) -> int:
+        """Returns the smallest number of micro-batches of an update."""
+        return 2 if self.config.max_forward_tokens < self.config.batch_tokens or self.parallelism.pp > 1 else 1
 
-    def _value_head(self) -> nn.Module:
+    def _ensure_value_head(self) -> nn.Module:
         if self.policy.value_head is None:
             head = fresh_head(self.policy.model.config.hidden_size, seed=sample_seed(self.seed, "value head") % 2**63)
             self.policy = replace(self.policy, value_head=head)
         return cast(nn.Module, self.policy.value_head)
 
     @contextmanager
-    def towards(self, objective: Objective) -> Iterator[None]:
-        """Inside, updates minimise an objective of values alone: the value head learns, all else stays."""
-        usual, measured = self.objective, self._measured
-        others = (weight for name, weight in self.trained.weights.items() if "value_head." not in name)
-        self.objective, self._measured = objective, Measured(objective, self.ranks)
+    def with_objective(self, objective: Objective) -> Iterator[None]:
+        """Trains with an objective of values alone inside the block: the value head learns, all other weights stay."""
+        previous_objective, previous_metrics = self.objective, self._measured
+        other_weights = (weight for name, weight in self.trained.weights.items() if "value_head." not in name)
+        self.objective, self._measured = objective, MetricSums(objective, self.ranks)
         try:
-            with still(others):
+            with frozen(other_weights):
                 yield
         finally:
-            self.objective, self._measured = usual, measured
+            self.objective, self._measured = previous_objective, previous_metrics
 
     # ------------------------------------------------------------------ one update
 
-    def update(self, batches: Sequence[Batch]) -> Metrics:
-        """One optimizer update over micro-batches; their split, over ranks too, does not change it (beyond rounding).
+    def update(self, batches: Sequence[Batch]) -> UpdateMetrics:
+        """Updates the weights once over micro-batches; their split, over ranks too, changes nothing beyond rounding.
 
         The gradient is that of (sum of losses) / (count of all batches). If it is not finite, the weights stay.
 
         Args:
             batches: this rank's; every data rank brings as many.
         Raises:
-            NothingToLearn: a count of 0. DeviceMemory: it does not fit the device.
+            NothingToLearn: the count is 0.
+            DeviceMemory: it does not fit the device.
         """
         if problems := check_fused(self.optimizer_config, len(batches), self.parallelism.pp):
             raise ConfigError(problems)
-        count = self._over_data(sum(self.objective.count(batch) for batch in batches))
+        count = self._sum_over_data_ranks(sum(self.objective.count(batch) for batch in batches))
         if count == 0:
             raise NothingToLearn("no target of this update has a learning weight", value=f"{len(batches)} batches")
-        lr = self.config.rate(self.updates, self.share)
+        lr = self.config.learning_rate(self.updates, self.share)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
-        with fitting(max((tuple(batch.ids.shape) for batch in batches), key=prod), _LESS):
+        with report_memory_errors(max((tuple(batch.ids.shape) for batch in batches), key=prod), _MEMORY_HINT):
             on_device = [batch.to(self.device) for batch in batches]
             if isinstance(self.optimizer, SophiaG) and self.updates % self.optimizer.hessian_every == 0:
-                self._curvature(on_device)
-            self._measured.reset(len(batches), self._over_data(sum(len(batch.targets) for batch in batches)))
-            loss, norm, stopped = self._taken(on_device, count)
+                self._estimate_curvature(on_device)
+            self._measured.reset(len(batches), self._sum_over_data_ranks(sum(len(batch.targets) for batch in batches)))
+            loss, norm, stopped = self._try_step(on_device, count)
         self.updates += 1
-        fed = self._over_data(sum(batch.real for batch in batches))
-        padded = self._over_data(sum(batch.padded for batch in batches))
+        fed = self._sum_over_data_ranks(sum(batch.real for batch in batches))
+        padded = self._sum_over_data_ranks(sum(batch.padded for batch in batches))
         skipped, stats = not (abs(loss) < float("inf") and norm < float("inf")), self._measured.means()
-        return Metrics(self.updates, loss, norm, lr, count, fed, padded, skipped, stopped, stats)
+        return UpdateMetrics(self.updates, loss, norm, lr, count, fed, padded, skipped, stopped, stats)
 
-    def _taken(self, batches: Sequence[Batch], count: int) -> tuple[float, float, bool]:
-        """One step: loss, gradient norm, and whether it was given up for being beyond the objective's limit."""
+    def _try_step(self, batches: Sequence[Batch], count: int) -> tuple[float, float, bool]:
+        """Takes one step; returns loss, gradient norm, and whether it was dropped for exceeding the objective's
+        limit.
+        """
         try:
-            return *(self._fused if self.optimizer_config.fuses else self._step)(batches, count), False
-        except Beyond:
+            return *(self._step_in_backward if self.optimizer_config.fuses else self._step_after_backward)(
+                batches, count
+            ), False
+        except KLLimitReached:
             self.optimizer.zero_grad(set_to_none=True)
         return 0.0, 0.0, True
 
-    def _step(self, batches: Sequence[Batch], count: int) -> tuple[float, float]:
-        """Gradients of all micro-batches, clipping, one step; returns loss and gradient norm."""
+    def _step_after_backward(self, batches: Sequence[Batch], count: int) -> tuple[float, float]:
+        """Takes one step from the gradients of all micro-batches, with clipping; returns loss and gradient norm."""
         self.optimizer.zero_grad(set_to_none=True)
         total = self._backward(batches, count)
         self.laid.reduce()
         norm = total_norm(self._weights, pp_group=self.ranks.group("pp"), skip=self._uncounted)
-        loss, size = torch.stack([self._whole(total), norm]).tolist()  # the one wait for the device
+        loss, size = torch.stack([self._total_loss(total), norm]).tolist()  # the one wait for the device
         if abs(loss) < float("inf") and size < float("inf"):
-            if self.config.clip is not None and self.optimizer_config.clipping == "norm":
-                scale_(self._weights, self.config.clip, norm)
-            elif self.config.clip is not None and self.optimizer_config.clipping == "value":
-                clamp_(self._weights, self.config.clip)
+            if self.config.max_grad_norm is not None and self.optimizer_config.clipping == "norm":
+                scale_(self._weights, self.config.max_grad_norm, norm)
+            elif self.config.max_grad_norm is not None and self.optimizer_config.clipping == "value":
+                clamp_(self._weights, self.config.max_grad_norm)
             self.optimizer.step()
         return loss, size
 
-    def _fused(self, batches: Sequence[Batch], count: int) -> tuple[float, float]:
-        """The step happens inside backward; a loss that is not finite on any rank ends it before."""
-        optimizer, size = cast(Fused, self.optimizer), 0.0
+    def _step_in_backward(self, batches: Sequence[Batch], count: int) -> tuple[float, float]:
+        """Takes the step inside backward; a non-finite loss on any rank ends it before."""
+        optimizer, grad_norm = cast(FusedOptimizer, self.optimizer), 0.0
         try:
-            if self.optimizer_config.clipping == "two_pass" and self.config.clip is not None:
-                with optimizer.measuring() as norm:
-                    self._backward(batches, count, guarded=True)
-                size = float(norm)
-                if not size < float("inf"):
-                    raise _NotFinite(float("nan"))
-                optimizer.arm(factor(self.config.clip, norm))
+            if self.optimizer_config.clipping == "two_pass" and self.config.max_grad_norm is not None:
+                with optimizer.measure_norm() as norm:
+                    self._backward(batches, count, check_loss=True)
+                grad_norm = float(norm)
+                if not grad_norm < float("inf"):
+                    raise _NonFiniteLoss(float("nan"))
+                optimizer.arm(clip_factor(self.config.max_grad_norm, norm))
             else:
                 optimizer.arm()
-            loss = float(self._whole(self._backward(batches, count, guarded=True)))
-        except _NotFinite as stop:
+            loss = float(self._total_loss(self._backward(batches, count, check_loss=True)))
+        except _NonFiniteLoss as stop:
             optimizer.zero_grad(set_to_none=True)
             loss = float(stop.args[0])
         else:
             optimizer.step()
         finally:
             optimizer.disarm()  # an update beyond the limit, too, leaves here
-        return loss, size
+        return loss, grad_norm
 
-    def _backward(self, batches: Sequence[Batch], count: int, *, guarded: bool = False) -> Tensor:
-        """Forward and backward of everything; returns this rank's part of the loss."""
-        times = self.ranks.mesh.dp / count  # sharded gradients are divided by the data ranks
+    def _backward(self, batches: Sequence[Batch], count: int, *, check_loss: bool = False) -> Tensor:
+        """Runs forward and backward of everything; returns this rank's part of the loss."""
+        scale = self.ranks.mesh.dp / count  # sharded gradients are divided by the data ranks
         # Here, so that the second of two passes drops out what the first did.
-        self._sow("update", self.updates, self.ranks.at("dp"))
+        self._seed_dropout("update", self.updates, self.ranks.rank_along("dp"))
 
-        def loss(outputs: Outputs, batch: Batch) -> Tensor:
-            self._measured.note(outputs, batch)
-            amount, counted = self.objective.loss(outputs, batch)
-            if counted != self.objective.count(batch):
-                what = f"objective {self.objective.name!r} counts a batch in two ways"
-                raise BatchMismatch(what, value=counted, expected=self.objective.count(batch))
-            if guarded:
-                self._guard(amount * times)
-            return amount * times
+        def scaled_loss(outputs: Outputs, batch: Batch) -> Tensor:
+            self._measured.add(outputs, batch)
+            loss_sum, count_in_loss = self.objective.loss(outputs, batch)
+            if count_in_loss != self.objective.count(batch):
+                message = f"objective {self.objective.name!r} counts a batch in two ways"
+                raise BatchMismatch(message, value=count_in_loss, expected=self.objective.count(batch))
+            if check_loss:
+                self._check_loss(loss_sum * scale)
+            return loss_sum * scale
 
-        return self.laid.backward(batches, loss, self.objective.needs)
+        return self.laid.backward(batches, scaled_loss, self.objective.needs)
 
-    def _guard(self, amount: Tensor) -> None:
-        """What a fused update has changed cannot be taken back: all ranks look at the loss before backward."""
-        whole = float(self._whole(amount))
-        if not abs(whole) < float("inf"):
-            raise _NotFinite(whole)
+    def _check_loss(self, amount: Tensor) -> None:
+        """Raises on all ranks if the loss is not finite, because a fused update cannot be undone."""
+        total_loss = float(self._total_loss(amount))
+        if not abs(total_loss) < float("inf"):
+            raise _NonFiniteLoss(total_loss)
 
-    def _curvature(self, batches: Sequence[Batch]) -> None:
-        """SophiaG's estimate: the gradient of the loss on labels drawn from the model's own distribution."""
-        tokens = self._over_data(sum(map(gauss_newton.count, batches)))
-        times = self.ranks.mesh.dp / tokens
+    def _estimate_curvature(self, batches: Sequence[Batch]) -> None:
+        """Computes SophiaG's estimate: the gradient of the loss on labels sampled from the model's own distribution."""
+        tokens = self._sum_over_data_ranks(sum(map(gauss_newton.count, batches)))
+        scale = self.ranks.mesh.dp / tokens
 
-        def loss(outputs: Outputs, batch: Batch) -> Tensor:
-            return gauss_newton.loss(outputs, batch)[0] * times
+        def sampled_loss(outputs: Outputs, batch: Batch) -> Tensor:
+            return gauss_newton.loss(outputs, batch)[0] * scale
 
-        self._sow("curvature", self.updates)  # the same on all ranks
+        self._seed_dropout("curvature", self.updates)  # the same on all ranks
         self.optimizer.zero_grad(set_to_none=True)
-        self.laid.backward(batches, loss, gauss_newton.needs)
+        self.laid.backward(batches, sampled_loss, gauss_newton.needs)
         self.laid.reduce()
         if float(total_norm(self._weights, pp_group=self.ranks.group("pp"), skip=self._uncounted)) < float("inf"):
             cast(SophiaG, self.optimizer).update_hessian(tokens)
 
-    def _sow(self, *parts: object) -> None:
+    def _seed_dropout(self, *parts: object) -> None:
         seed = sample_seed(self.seed, *parts) % 2**63
         # Without CUDA, torch.manual_seed notes where it was called from, which takes as long as a small layer.
         (torch.manual_seed if self.device.type == "cuda" else torch.default_generator.manual_seed)(seed)
 
-    def _whole(self, total: Tensor) -> Tensor:
-        """The loss of the whole update from this rank's part of it."""
+    def _total_loss(self, total: Tensor) -> Tensor:
+        """Returns the loss of the whole update from this rank's part of it."""
         return self.ranks.sum(total.detach().clone(), "dp", "pp") / self.ranks.mesh.dp
 
-    def _over_data(self, number: int) -> int:
+    def _sum_over_data_ranks(self, number: int) -> int:
         if self.ranks.devices is None:
             return number
         return int(self.ranks.sum(torch.tensor(number, device=self.device), "dp"))
@@ -278,132 +298,146 @@ class Learner:
 
     def fit(
         self,
-        parts: Sequence[Parts],
+        sequences: Sequence[TokenSequence],
         *,
         checkpoint: Checkpointer | None = None,
-        on_update: Callable[[Metrics], None] | None = None,
+        on_update: Callable[[UpdateMetrics], None] | None = None,
         should_stop: Callable[[], bool] | None = None,
     ) -> FitReport:
-        """Train on a data set, for as long as the config says. Call it once in a Learner's life.
+        """Trains on a data set for the configured length. Call it once per Learner.
 
         Args:
-            checkpoint: where to keep the state; if it holds one, training goes on from there, bit for bit (on CPU).
+            sequences: token sequences.
+            checkpoint: where to store the state; if it holds one, training resumes from it, bit for bit (on CPU).
             on_update: called after every update.
             should_stop: asked after every update; True saves a checkpoint and ends the training early.
         Raises:
-            NothingToLearn: no part has a learning weight. BatchMismatch, VocabularyMismatch: parts that the model
-                cannot read. NonFinite: `patience` updates in a row were not finite. ConfigError: the checkpoint is of
-                another training. CheckpointError: it is damaged. NoSpace: it cannot be written.
+            NothingToLearn: no token has a learning weight.
+            BatchMismatch, VocabularyMismatch: the model cannot read a sequence.
+            NonFinite: `max_nonfinite_steps` updates in a row were not finite.
+            ConfigError: the checkpoint is of another training.
+            CheckpointError: the checkpoint is damaged.
+            NoSpace: it cannot be written.
         """
-        learned = self._learnable(parts)
-        progress, dealing = Progress(self._stream(learned)), self._dealing(learned)
-        goal = self.config.tokens or self.config.epochs * learned.targets
-        with self._training(), settled(checkpoint, self.ranks):
-            keeper = None if checkpoint is None else self._resumed(checkpoint, progress, learned, goal=goal)
+        learnable = self._select_learnable(sequences)
+        progress, batcher = TrainingProgress(self._build_order(learnable)), self._build_batcher(learnable)
+        goal = self.config.tokens or self.config.epochs * learnable.targets
+        with self._training_mode(), finish_pending_save(checkpoint, self.ranks):
+            save_checkpoint = None if checkpoint is None else self._resume(checkpoint, progress, learnable, goal=goal)
             stopping = False
-            while not (stopping or self._done(progress, goal)):
+            while not (stopping or self._is_finished(progress, goal)):
                 rows = progress.stream.take()
-                began = time.perf_counter()
-                chosen = {index: learned[index] for row in rows for index in row}
-                batches = dealing.batches(chosen, rows)
-                self.waited = time.perf_counter() - began
-                self.taken = tuple(parts.trajectory for parts in chosen.values())
+                start_time = time.perf_counter()
+                selected = {index: learnable[index] for row in rows for index in row}
+                batches = batcher.build_batches(selected, rows)
+                self.waited = time.perf_counter() - start_time
+                self.taken = tuple(sequences.trajectory for sequences in selected.values())
                 metrics = self.update(batches)
-                progress.note(metrics, self.taken)
+                progress.record(metrics, self.taken)
                 if on_update is not None:
                     on_update(metrics)
                 self._check_finite(progress, metrics, checkpoint)
-                stopping = self._any(should_stop is not None and should_stop())
-                if keeper is not None:
-                    keeper(stopping or self._done(progress, goal))
+                stopping = self._any_rank(should_stop is not None and should_stop())
+                if save_checkpoint is not None:
+                    save_checkpoint(stopping or self._is_finished(progress, goal))
             self.optimizer.zero_grad(set_to_none=True)  # the policy goes on without its gradients
-            return progress.report(finished=self._done(progress, goal))
+            return progress.report(finished=self._is_finished(progress, goal))
 
-    def _resumed(
-        self, checkpoint: Checkpointer, progress: Progress, learned: Learnable, *, goal: int
+    def _resume(
+        self, checkpoint: Checkpointer, progress: TrainingProgress, learnable: LearnableSequences, *, goal: int
     ) -> Callable[[bool], None]:
-        """Go to where the checkpoint is; returns what keeps it up to date: called with True, it saves in any case."""
+        """Restores the newest checkpoint; returns a function that saves checkpoints: called with True, it saves in
+        any case.
+        """
         check_resumes(self.optimizer_config)
-        same = identity(
+        current_identity = training_identity(
             self.policy,
             self.objective,
-            learned.digest(),
+            learnable.digest(),
             config=self.config,
             optimizer=self.optimizer_config,
             seed=self.seed,
-            base=self._base,
+            base_digest=self._base,
         )
-        if restore(checkpoint, progress, self.trained, same=same):
+        if restore_progress(checkpoint, progress, self.trained, identity=current_identity):
             self.updates = progress.updates
-            rest = ": no work is left" if self._done(progress, goal) else ""
-            _log.info("resumed after update %d%s", self.updates, rest)
+            remaining_note = ": no work is left" if self._is_finished(progress, goal) else ""
+            _log.info("resumed after update %d%s", self.updates, remaining_note)
 
-        def keep(now: bool) -> None:
-            if now or self.updates % checkpoint.every == 0:
-                save(checkpoint, progress, self.trained, same=same, wait=now)
+        def save_if_due(force: bool) -> None:
+            if force or self.updates % checkpoint.every == 0:
+                save_progress(checkpoint, progress, self.trained, identity=current_identity, wait=force)
 
-        return keep
+        return save_if_due
 
-    def _learnable(self, parts: Sequence[Parts]) -> Learnable:
-        rows = self.policy.model.config.vocab_size
-        found = Learnable(parts, together=self.objective.together, words=rows, context=self.policy.context)
-        if "reference" in self.objective.needs and "reference" not in found[0].columns:
+    def _select_learnable(self, sequences: Sequence[TokenSequence]) -> LearnableSequences:
+        vocabulary = self.policy.model.config.vocab_size
+        learnable = LearnableSequences(
+            sequences, together=self.objective.together, vocabulary=vocabulary, context=self.policy.context
+        )
+        if "reference" in self.objective.needs and "reference" not in learnable[0].columns:
             raise ConfigError(
                 f"objective {self.objective.name!r} needs the column 'reference'",
-                value=sorted(found[0].columns),
+                value=sorted(learnable[0].columns),
                 hint="add it with learn.annotate before training",
             )
-        return found
+        return learnable
 
-    def _done(self, progress: Progress, goal: int) -> bool:
-        if self.config.updates is not None:
-            self.share = progress.updates / self.config.updates
+    def _is_finished(self, progress: TrainingProgress, target_tokens: int) -> bool:
+        if self.config.max_steps is not None:
+            self.share = progress.updates / self.config.max_steps
         elif self.config.tokens is None and self.objective.together > 1:  # an epoch is so many samples
             self.share = progress.stream.position / (self.config.epochs * progress.stream.samples)
         else:
-            self.share = progress.tokens / goal
+            self.share = progress.tokens / target_tokens
         return self.share >= 1.0
 
-    def _stream(self, learned: Learnable) -> Stream:
-        lengths, budget = learned.feeds, self.config.batch_tokens
-        row, together = min(budget, self.policy.context, _PACKED_ROW), self.objective.together
-        longest = max(sum(lengths[at : at + together]) for at in range(0, len(lengths), together))
-        capacity = max(row, longest) if self.layout == "packed" and not learned.trees else None
-        return Stream(lengths, budget=budget, capacity=capacity, together=together, seed=self.seed)
+    def _build_order(self, learnable: LearnableSequences) -> DataOrder:
+        lengths, budget = learnable.feeds, self.config.batch_tokens
+        row, together = min(budget, self.policy.context, _MAX_PACKED_ROW), self.objective.together
+        longest = max(sum(lengths[start : start + together]) for start in range(0, len(lengths), together))
+        capacity = max(row, longest) if self.layout == "packed" and not learnable.trees else None
+        return DataOrder(lengths, budget=budget, capacity=capacity, together=together, seed=self.seed)
 
-    def _dealing(self, learned: Learnable) -> Dealing:
-        packed, schedule = self.layout == "packed" and not learned.trees, self.parallelism.schedule
-        sharing, most = self.sharing if self.config.layout == "shared" else None, self.config.most
-        return Dealing(packed, self.objective.together, most, self.ranks.mesh, schedule, self.ranks.at("dp"), sharing)
+    def _build_batcher(self, learnable: LearnableSequences) -> RankBatcher:
+        packed, schedule = self.layout == "packed" and not learnable.trees, self.parallelism.schedule
+        sharing, max_tokens = self.sharing if self.config.layout == "shared" else None, self.config.max_forward_tokens
+        return RankBatcher(
+            packed, self.objective.together, max_tokens, self.ranks.mesh, schedule, self.ranks.rank_along("dp"), sharing
+        )
 
-    def _any(self, here: bool) -> bool:
-        """Whether something is so on any rank."""
-        told = torch.tensor(int(here), device=self.device)
-        return here if self.ranks.devices is None else bool(self.ranks.sum(told, "dp", "pp", "tp"))
+    def _any_rank(self, is_true_here: bool) -> bool:
+        """Returns whether a condition holds on any rank."""
+        flag = torch.tensor(int(is_true_here), device=self.device)
+        return is_true_here if self.ranks.devices is None else bool(self.ranks.sum(flag, "dp", "pp", "tp"))
 
-    def _check_finite(self, progress: Progress, metrics: Metrics, checkpoint: Checkpointer | None) -> None:
+    def _check_finite(
+        self, progress: TrainingProgress, metrics: UpdateMetrics, checkpoint: Checkpointer | None
+    ) -> None:
         if not metrics.skipped:
             return
         _log.warning("update %d skipped: loss %s, gradient norm %s", metrics.update, metrics.loss, metrics.grad_norm)
-        if progress.in_row >= self.config.patience:
+        if progress.in_row >= self.config.max_nonfinite_steps:
             if checkpoint is not None:
                 checkpoint.wait()
-            last = checkpoint.newest() if checkpoint is not None else None
+            newest = checkpoint.find_newest() if checkpoint is not None else None
             raise NonFinite(
                 f"{progress.in_row} updates in a row were not finite, the last of them number {metrics.update}",
                 value=f"loss {metrics.loss}, trajectories {', '.join(progress.skipped[-1][1][:8])}",
-                hint=f"lower train.lr; the last good checkpoint is {last.name if last else 'not there'}",
+                hint=f"lower train.lr; the last good checkpoint is {newest.name if newest else 'not there'}",
             )
 
     @contextmanager
-    def _training(self) -> Iterator[None]:
-        """Training mode and a random state of its own, both put back; and the weights that learn."""
+    def _training_mode(self) -> Iterator[None]:
+        """Sets training mode, a separate random state and the training weights inside the block; restores them
+        afterwards.
+        """
         devices = [self.device.index or 0] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices), self.trained.learning():
             torch.manual_seed(self.seed & (2**63 - 1))
-            was = self._model.training
+            was_training = self._model.training
             self._model.train()
             try:
                 yield
             finally:
-                self._model.train(was)
+                self._model.train(was_training)

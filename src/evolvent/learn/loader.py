@@ -1,4 +1,4 @@
-"""From a data set to the batches of one rank: the order of the data, dealt to data ranks and cut into forwards."""
+"""Batches of one rank from a data set: the order of the data, split over data ranks and into forward passes."""
 
 from __future__ import annotations
 
@@ -12,33 +12,34 @@ from typing import overload
 import numpy as np
 
 from evolvent.errors import BatchMismatch, ConfigError, NothingToLearn, Problem
-from evolvent.learn.packing import Batch, Row, bucket, collate_packed, collate_padded, pack
+from evolvent.learn.packing import Batch, Row, bucket_by_length, collate_packed, collate_padded, pack_rows
 from evolvent.learn.parallel.mesh import Mesh, Schedule
-from evolvent.learn.parallel.stages import micro_batches
-from evolvent.learn.prefix_sharing import Sharing
-from evolvent.learn.token_sequences import Parts, check_parts
+from evolvent.learn.parallel.stages import min_micro_batches
+from evolvent.learn.prefix_sharing import PrefixSharing
+from evolvent.learn.token_sequences import TokenSequence, check_sequences
 from evolvent.learn.trees import collate
 from evolvent.trajectory import sample_rng
 
-__all__ = ["Dealing", "Learnable", "Stream", "deal", "micro_rows"]
+__all__ = ["DataOrder", "LearnableSequences", "RankBatcher", "split_into_forwards", "split_over_ranks"]
 
 
-class Stream:
-    """The order of the data: a seeded permutation for every epoch, cut into updates.
+class DataOrder:
+    """The order of the data: a seeded permutation for every epoch, split into updates.
 
     It is the same for every number of ranks, and an epoch's updates depend on seed and epoch alone, so that any
-    position is reached without walking to it.
+    position is
+    reached directly.
 
     Args:
-        lengths: tokens to feed of every part.
-        budget: most tokens of an update, padding included. One longer sample is an update alone.
+        lengths: tokens to feed of every sequence.
+        budget: token limit of an update, padding included. A longer sample is an update alone.
         capacity: tokens of a packed row; None: padded rows of like length.
-        together: neighbouring parts that are one sample.
+        together: number of neighboring sequences that are one sample.
         seed: of the order.
     Attributes:
-        position: how many samples were taken since the beginning, over all epochs.
+        position: number of samples taken since the beginning, over all epochs.
     Raises:
-        ConfigError: a capacity that does not fit an update.
+        ConfigError: the capacity does not fit an update.
     """
 
     def __init__(
@@ -56,79 +57,84 @@ class Stream:
 
     @property
     def samples(self) -> int:
-        """How many there are."""
+        """Returns the number of samples."""
         return len(self._sizes)
 
-    def epoch(self, number: int) -> list[list[Row]]:
-        """The rows of all updates of an epoch, in order."""
-        rng, span = sample_rng(self._seed, "order", number), range(self._together)
+    def plan_epoch(self, number: int) -> list[list[Row]]:
+        """Returns the rows of all updates of an epoch, in order."""
+        rng, offsets = sample_rng(self._seed, "order", number), range(self._together)
         if self._capacity is None:
-            batches = bucket(self._sizes, self._budget // self._together, rng=rng)
-            return [[[sample * self._together + part] for sample in batch for part in span] for batch in batches]
+            batches = bucket_by_length(self._sizes, self._budget // self._together, rng=rng)
+            return [[[sample * self._together + offset] for sample in batch for offset in offsets] for batch in batches]
         order = rng.permutation(len(self._sizes)).tolist()
-        packed = pack([self._sizes[sample] for sample in order], self._capacity)
-        rows = [[order[place] * self._together + part for place in row for part in span] for row in packed]
-        rows = [rows[place] for place in rng.permutation(len(rows)).tolist()]
+        packed = pack_rows([self._sizes[sample] for sample in order], self._capacity)
+        rows = [
+            [order[row_index] * self._together + offset for row_index in row for offset in offsets] for row in packed
+        ]
+        rows = [rows[row_index] for row_index in rng.permutation(len(rows)).tolist()]
         per_update = self._budget // self._capacity
-        return [rows[at : at + per_update] for at in range(0, len(rows), per_update)]
+        return [rows[start : start + per_update] for start in range(0, len(rows), per_update)]
 
     def take(self) -> list[Row]:
-        """The rows of the next update; the position moves on.
+        """Takes the rows of the next update and advances the position.
 
         Raises:
-            BatchMismatch: a position inside an update.
+            BatchMismatch: the position is inside an update.
         """
-        epoch, within = divmod(self.position, len(self._sizes))
+        epoch, position_in_epoch = divmod(self.position, len(self._sizes))
         if self._plan is None or self._plan[0] != epoch:
-            updates = self.epoch(epoch)
+            updates = self.plan_epoch(epoch)
             ends = np.cumsum([sum(map(len, rows)) // self._together for rows in updates]).tolist()
             self._plan = (epoch, updates, [0, *ends])
         _, updates, starts = self._plan
-        number = bisect_left(starts, within)
-        if starts[number] != within:
-            raise BatchMismatch("a position inside an update", value=within, expected=starts[number - 1])
-        self.position += starts[number + 1] - within
+        number = bisect_left(starts, position_in_epoch)
+        if starts[number] != position_in_epoch:
+            raise BatchMismatch("a position inside an update", value=position_in_epoch, expected=starts[number - 1])
+        self.position += starts[number + 1] - position_in_epoch
         return updates[number]
 
 
-def deal(rows: Sequence[Row], shares: int, together: int = 1) -> list[list[Row]]:
-    """The rows of an update for each of so many data ranks: neighbours, as equal in number as can be."""
-    cuts = np.linspace(0, len(rows) // together, shares + 1).round().astype(int) * together
+def split_over_ranks(rows: Sequence[Row], num_ranks: int, together: int = 1) -> list[list[Row]]:
+    """Splits the rows of an update over data ranks: neighbors stay together, shares are nearly equal in number."""
+    cuts = np.linspace(0, len(rows) // together, num_ranks + 1).round().astype(int) * together
     return [list(rows[start:end]) for start, end in pairwise(cuts.tolist())]
 
 
-def micro_rows(
-    rows: Sequence[Row], lengths: Mapping[int, int] | Sequence[int], most: int, *, together: int = 1
+def split_into_forwards(
+    rows: Sequence[Row], lengths: Mapping[int, int] | Sequence[int], max_tokens: int, *, together: int = 1
 ) -> list[list[Row]]:
-    """Rows cut into forwards of at most `most` tokens, padding included; a longer row is one alone."""
+    """Splits rows into forward passes of at most `max_tokens`, padding included; a longer row is a pass alone."""
     if not rows:
         return []
     longest = max(1, *(sum(lengths[index] for index in row) for row in rows))
-    count = max(1, most // (longest * together)) * together
-    return [list(rows[at : at + count]) for at in range(0, len(rows), count)]
+    count = max(1, max_tokens // (longest * together)) * together
+    return [list(rows[start : start + count]) for start in range(0, len(rows), count)]
 
 
-class Learnable(Sequence[Parts]):
-    """The parts of a data set that have something to learn, whole samples only; read when they are asked for.
+class LearnableSequences(Sequence[TokenSequence]):
+    """The sequences of a data set that have a learned token, whole samples only; read when they are needed.
 
     Args:
         parts: a list, or a `TokenFile`, whose sizes are known without reading it.
-        together: neighbouring parts that are one sample; it is left out where one of them has no target.
-        words, context: what the model takes: token ids below, and most tokens.
+        together: number of neighboring sequences that are one sample; it is left out where one of them has no target.
+        vocabulary, context: limits of the model: token ids below, and number of tokens.
     Attributes:
-        feeds: tokens to feed of each. targets: learned targets of all. trees: whether a row has branches.
+        feeds: tokens to feed of each.
+        targets: number of learned targets of all.
+        trees: whether a row has branches.
     Raises:
-        NothingToLearn: nothing is left. BatchMismatch, VocabularyMismatch: parts that the model cannot read; those of
-            a file are looked at when they are read.
+        NothingToLearn: nothing is left.
+        BatchMismatch, VocabularyMismatch: the model cannot read a sequence; those of a file are checked when they are
+            read.
     """
 
-    def __init__(self, parts: Sequence[Parts], *, together: int, words: int, context: int) -> None:
+    def __init__(self, parts: Sequence[TokenSequence], *, together: int, vocabulary: int, context: int) -> None:
         if len(parts) % together:
             raise BatchMismatch("a sample is incomplete", value=len(parts), expected=f"a multiple of {together} parts")
         sizes, counts = getattr(parts, "feeds", None), getattr(parts, "targets_each", None)
         feeds = np.asarray([sequence.feed for sequence in parts] if sizes is None else sizes, np.int64)
-        whole = np.repeat((feeds.reshape(-1, together) > 0).all(1), together)
-        self._parts, self._places = parts, np.flatnonzero(whole)
+        is_complete = np.repeat((feeds.reshape(-1, together) > 0).all(1), together)
+        self._parts, self._places = parts, np.flatnonzero(is_complete)
         if not len(self._places):
             raise NothingToLearn(
                 "no sequence has a token with a learning weight",
@@ -136,9 +142,9 @@ class Learnable(Sequence[Parts]):
                 hint="check what was kept, and what flatten() refused",
             )
         self.trees = counts is None and any(sequence.parent is not None for sequence in parts)
-        self._check = {"vocabulary": words, "context": context}
+        self._check = {"vocabulary": vocabulary, "context": context}
         if counts is None:
-            check_parts([parts[place] for place in self._places.tolist()], **self._check)
+            check_sequences([parts[position] for position in self._places.tolist()], **self._check)
             counts = [np.count_nonzero(sequence.weight[1:]) for sequence in parts]
         self.feeds = feeds[self._places].tolist()
         self.targets = int(np.asarray(counts, np.int64)[self._places].sum())
@@ -147,24 +153,24 @@ class Learnable(Sequence[Parts]):
         return len(self._places)
 
     @overload
-    def __getitem__(self, index: int) -> Parts: ...
+    def __getitem__(self, index: int) -> TokenSequence: ...
 
     @overload
-    def __getitem__(self, index: slice) -> list[Parts]: ...
+    def __getitem__(self, index: slice) -> list[TokenSequence]: ...
 
-    def __getitem__(self, index: int | slice) -> Parts | list[Parts]:
+    def __getitem__(self, index: int | slice) -> TokenSequence | list[TokenSequence]:
         if isinstance(index, slice):
-            return [self[at] for at in range(*index.indices(len(self)))]
-        found = self._parts[int(self._places[index])]
+            return [self[position] for position in range(*index.indices(len(self)))]
+        sequence = self._parts[int(self._places[index])]
         if not isinstance(self._parts, list):
-            check_parts([found], **self._check)
-        return found
+            check_sequences([sequence], **self._check)
+        return sequence
 
     def digest(self) -> str:
-        """Of all that is learned."""
-        known = getattr(self._parts, "digest", None)
-        if isinstance(known, str):
-            return known
+        """Returns a digest of everything that is learned."""
+        stored_digest = getattr(self._parts, "digest", None)
+        if isinstance(stored_digest, str):
+            return stored_digest
         data = hashlib.sha256()
         for sequence in self:
             data.update(sequence.trajectory.encode())
@@ -176,54 +182,65 @@ class Learnable(Sequence[Parts]):
 
 
 @dataclass(frozen=True, slots=True)
-class Dealing:
-    """How the rows of an update become one rank's micro-batches.
+class RankBatcher:
+    """Builds one rank's micro-batches from the rows of an update.
 
     Args:
-        packed: several sequences in a row. together: rows that are never torn apart. most: tokens of a forward.
-        mesh, schedule: the layout. rank: this data rank. sharing: how a micro-batch's sequences share rows, if they do.
+        packed: several sequences in a row.
+        together: number of rows that stay together.
+        max_tokens: token limit of a forward pass.
+        mesh, schedule: the layout.
+        rank: this data rank.
+        sharing: how the sequences of a micro-batch share rows, if they do.
     """
 
     packed: bool
     together: int
-    most: int
+    max_tokens: int
     mesh: Mesh
     schedule: Schedule
     rank: int
-    sharing: Sharing | None = None
+    sharing: PrefixSharing | None = None
 
-    def batches(self, parts: Sequence[Parts] | Mapping[int, Parts], rows: Sequence[Row]) -> list[Batch]:
-        """This rank's micro-batches: as many as every other data rank's, with empty ones at the end.
+    def build_batches(
+        self, sequences: Sequence[TokenSequence] | Mapping[int, TokenSequence], rows: Sequence[Row]
+    ) -> list[Batch]:
+        """Builds this rank's micro-batches: as many as every other data rank's, with empty ones at the end.
 
         In a pipeline all have one shape; with tensor parallelism their length is a multiple of its ranks.
         """
         mesh, together = self.mesh, 1 if self.packed else self.together
-        chosen = {index: parts[index] for row in rows for index in row}
-        lengths = {index: chosen[index].feed for index in chosen}
+        selected = {index: sequences[index] for row in rows for index in row}
+        lengths = {index: selected[index].feed for index in selected}
 
         def width(micro: Sequence[Row]) -> int:
             return max((sum(lengths[index] for index in row) for row in micro), default=1)
 
-        shares = [micro_rows(share, lengths, self.most, together=together) for share in deal(rows, mesh.dp, together)]
-        mine, number = shares[self.rank], max(map(len, shares))
+        shares = [
+            split_into_forwards(share, lengths, self.max_tokens, together=together)
+            for share in split_over_ranks(rows, mesh.dp, together)
+        ]
+        own_rows, number = shares[self.rank], max(map(len, shares))
         height, length = 1, 1
         if mesh.pp > 1:
-            number = micro_batches(self.schedule, mesh.pp, number)
-            height, length = max(map(len, mine), default=1), max(map(width, mine), default=1)
-        if any(part.parent is not None for part in chosen.values()):
-            return self._trees(chosen, [*mine, *([[]] * (number - len(mine)))])
+            number = min_micro_batches(self.schedule, mesh.pp, number)
+            height, length = max(map(len, own_rows), default=1), max(map(width, own_rows), default=1)
+        if any(sequence.parent is not None for sequence in selected.values()):
+            return self._build_tree_batches(selected, [*own_rows, *([[]] * (number - len(own_rows)))])
         if self.sharing is not None:
-            orders = [[index for row in micro for index in row] for micro in mine]
-            found = [self.sharing.collated(chosen, order, most=self.most) for order in orders]
-            return [*found, *(collate_padded(chosen, []) for _ in range(number - len(mine)))]
+            orders = [[index for row in micro for index in row] for micro in own_rows]
+            shared_batches = [self.sharing.collate(selected, order, max_tokens=self.max_tokens) for order in orders]
+            return [*shared_batches, *(collate_padded(selected, []) for _ in range(number - len(own_rows)))]
         collate = collate_packed if self.packed else collate_padded
         return [
-            collate(chosen, micro, shape=(height, -(-max(length, width(micro)) // mesh.tp) * mesh.tp))
-            for micro in [*mine, *([[]] * (number - len(mine)))]
+            collate(selected, micro, shape=(height, -(-max(length, width(micro)) // mesh.tp) * mesh.tp))
+            for micro in [*own_rows, *([[]] * (number - len(own_rows)))]
         ]
 
-    def _trees(self, chosen: Mapping[int, Parts], micros: Sequence[Sequence[Row]]) -> list[Batch]:
-        """Micro-batches of rows with branches.
+    def _build_tree_batches(
+        self, selected: Mapping[int, TokenSequence], micros: Sequence[Sequence[Row]]
+    ) -> list[Batch]:
+        """Builds micro-batches of rows with branches.
 
         Raises:
             ConfigError: tensor or pipeline parallelism, which need rows of one shape.
@@ -239,6 +256,6 @@ class Dealing:
                 ]
             )
         return [
-            collate(chosen, [index for row in micro for index in row]) if micro else collate_padded(chosen, [])
+            collate(selected, [index for row in micro for index in row]) if micro else collate_padded(selected, [])
             for micro in micros
         ]

@@ -1,4 +1,4 @@
-"""What an objective measures of an update beside its loss, summed over micro-batches and ranks, and its limit."""
+"""Metrics that an objective measures beside its loss, summed over micro-batches and ranks, and its limit."""
 
 from __future__ import annotations
 
@@ -10,77 +10,78 @@ from evolvent.learn.packing import Batch
 from evolvent.learn.parallel.mesh import Parallelism
 from evolvent.learn.parallel.ranks import Ranks
 
-__all__ = ["Beyond", "Measured", "check_objective"]
+__all__ = ["KLLimitReached", "MetricSums", "check_objective"]
 
 
-class Beyond(Exception):
-    """A measured number is beyond the objective's limit: this update is not taken. It never leaves the Learner."""
+class KLLimitReached(Exception):
+    """A metric exceeds the objective's limit, so the update is dropped. It never leaves the Learner."""
 
 
-class Measured:
-    """The sums of one update.
+class MetricSums:
+    """The sums of an objective's metrics over one update.
 
     Args:
-        ranks: every data rank measures its own micro-batches; a limit is asked of all of them together.
+        ranks: every data rank measures its own micro-batches; a limit applies to all of them together.
     """
 
     def __init__(self, objective: Objective, ranks: Ranks) -> None:
         self._objective, self._ranks = objective, ranks
         self._left, self._whole = 0, 0
-        self._sums = torch.zeros(len(objective.measured), 2, dtype=torch.float64, device=ranks.device)
+        self._sums = torch.zeros(len(objective.metric_names), 2, dtype=torch.float64, device=ranks.device)
 
-    def reset(self, batches: int, whole: int) -> None:
-        """A new update of so many micro-batches begins, with so many targets over all data ranks."""
+    def reset(self, num_batches: int, num_targets: int) -> None:
+        """Starts a new update of so many micro-batches, with so many targets over all data ranks."""
         self._sums.zero_()
-        self._left, self._whole = batches, whole
+        self._left, self._whole = num_batches, num_targets
 
     @torch.no_grad()
-    def note(self, outputs: Outputs, batch: Batch) -> None:
-        """Add a micro-batch, before its backward.
+    def add(self, outputs: Outputs, batch: Batch) -> None:
+        """Adds a micro-batch, before its backward pass.
 
         Raises:
-            Beyond: what was measured in this update is more than the limit, or will be whatever is still to come: no
-                number with a limit is negative, so that it depends on the update and not on how it was cut.
+            KLLimitReached: the metric of this update exceeds the limit, or will whatever is still to come: no metric
+                with a
+                limit is negative, so that the result does not depend on the split into micro-batches.
         """
         self._left -= 1
         objective = self._objective
         if objective.stats is None:
             return
-        found, device = objective.stats(outputs, batch), self._ranks.device
+        stats, device = objective.stats(outputs, batch), self._ranks.device
         pairs = [
-            [torch.as_tensor(value, dtype=torch.float64, device=device) for value in found[name]]
-            for name in objective.measured
+            [torch.as_tensor(value, dtype=torch.float64, device=device) for value in stats[name]]
+            for name in objective.metric_names
         ]
         self._sums += torch.stack([torch.stack(pair) for pair in pairs])
-        if objective.stop is not None:
-            name, limit = objective.stop
-            total, count = self._ranks.sum(self._sums[objective.measured.index(name)].clone(), "dp").tolist()
+        if objective.limit is not None:
+            name, limit = objective.limit
+            total, count = self._ranks.sum(self._sums[objective.metric_names.index(name)].clone(), "dp").tolist()
             if total > limit * (max(count, self._whole) if self._left else count) and count:
-                raise Beyond
+                raise KLLimitReached
 
     def means(self) -> dict[str, float]:
-        """By name, over all ranks; what nothing was counted of is left out."""
-        if not self._objective.measured:
+        """Returns the means by name, over all ranks; metrics without a count are left out."""
+        if not self._objective.metric_names:
             return {}
         sums = self._ranks.sum(self._sums.clone(), "dp", "pp").tolist()
-        pairs = zip(self._objective.measured, sums, strict=True)
+        pairs = zip(self._objective.metric_names, sums, strict=True)
         return {name: total / count for name, (total, count) in pairs if count}
 
 
 def check_objective(objective: Objective, parallelism: Parallelism) -> None:
-    """Refuse an objective that a layout cannot have.
+    """Checks that a layout supports an objective.
 
     Raises:
-        ConfigError: everything wrong at once.
+        ConfigError: it does not; lists all problems.
     """
     problems = []
     if "logits" in objective.needs and parallelism.tp > 1:
-        what = f"objective {objective.name!r} reads whole distributions, and each rank has a slice of the words"
-        problems.append(Problem("parallel.tp", what, "use shard or replicate"))
-    if objective.stop is not None and parallelism.pp > 1:
-        what = f"objective {objective.name!r} may end an update in the middle, which a pipeline cannot"
-        problems.append(Problem("parallel.pp", what, "leave the limit out, or use shard"))
-    if objective.stop is not None and objective.stop[0] not in objective.measured:
-        problems.append(Problem("stop", f"{objective.stop[0]!r} is not among {objective.measured}", "measure it"))
+        message = f"objective {objective.name!r} reads whole distributions, and each rank has a slice of the words"
+        problems.append(Problem("parallel.tp", message, "use shard or replicate"))
+    if objective.limit is not None and parallelism.pp > 1:
+        message = f"objective {objective.name!r} may end an update in the middle, which a pipeline cannot"
+        problems.append(Problem("parallel.pp", message, "leave the limit out, or use shard"))
+    if objective.limit is not None and objective.limit[0] not in objective.metric_names:
+        problems.append(Problem("stop", f"{objective.limit[0]!r} is not among {objective.metric_names}", "measure it"))
     if problems:
         raise ConfigError(problems)

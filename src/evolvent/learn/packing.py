@@ -1,8 +1,8 @@
-"""From parts to batches: which sequences are fed together, and as what tensors.
+"""Batches from token sequences: which sequences are fed together, and as which tensors.
 
-Two layouts with the same loss. *Bucketed*: rows of like length, padded on the right; under causal attention no real
-token sees the padding, so no mask is needed. *Packed*: several documents in a row behind a block-diagonal causal mask,
-for devices where few long rows are fast.
+Two layouts with the same loss. *Bucketed*: rows of like length, padded on the right; under causal attention no
+real token sees the padding, so no mask is needed. *Packed*: several documents in a row behind a block-diagonal
+causal mask, for devices where few long rows are fast.
 """
 
 from __future__ import annotations
@@ -19,39 +19,40 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from evolvent.errors import BatchMismatch
-from evolvent.learn.token_sequences import Parts
+from evolvent.learn.token_sequences import TokenSequence
 
 __all__ = [
     "Batch",
     "Row",
     "block_mask",
-    "bucket",
+    "bucket_by_length",
     "collate_packed",
     "collate_padded",
     "common_columns",
-    "pack",
+    "pack_rows",
 ]
 
-Held = Sequence[Parts] | Mapping[int, Parts]
+SequenceSource = Sequence[TokenSequence] | Mapping[int, TokenSequence]
 Row = list[int]  # indices of the parts in a row: one where padded, several where packed
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """The tensors of one forward and backward.
+    """The tensors of one forward and backward pass.
 
     Args:
         ids: `[B, T]` int64.
         index: `[N]` int64, flat positions in `B * T` whose output predicts a target.
         targets: `[N]` int64, the tokens predicted there.
         weights: `[N]` float32, their learning weights; none is 0.
-        samples: which parts are in it.
-        real: how many of the `B * T` tokens are no padding.
+        samples: indices of the sequences in it.
+        real: number of the `B * T` tokens that are not padding.
         positions: `[B, T]` int64, positions within each document; None: 0 to T - 1 in every row.
         docs: `[B, T]` int64, the document of each token, -1 for padding; None: one document in every row.
-        sequence: `[N]` int64, which of `samples` each target belongs to.
-        columns: what else objectives read, one entry a target `[N, ...]`, under the names of `Parts.columns`.
-        mask: `[B, 1, T, T]` bool, which tokens each may see, where rows are trees; None: those before it.
+        sequence: `[N]` int64, index into `samples` of each target's sequence.
+        columns: further entries that objectives read, one per target `[N, ...]`, under the names of
+            `TokenSequence.columns`.
+        mask: `[B, 1, T, T]` bool, the tokens that each may see, where rows are trees; None: those before it.
     """
 
     ids: Tensor
@@ -68,16 +69,16 @@ class Batch:
 
     @property
     def count(self) -> int:
-        """How many targets with a learning weight it has."""
+        """Returns the number of targets with a learning weight."""
         return self.targets.shape[0]
 
     @property
     def padded(self) -> int:
-        """How many filler tokens it has."""
+        """Returns the number of padding tokens."""
         return self.ids.numel() - self.real
 
     def to(self, device: torch.device) -> Batch:
-        """The same batch on a device."""
+        """Returns the same batch on a device."""
         if self.ids.device == device:
             return self
         names = ("ids", "index", "targets", "weights", "positions", "docs", "sequence", "mask")
@@ -87,11 +88,12 @@ class Batch:
         return replace(self, **moved, columns=columns)
 
 
-def bucket(lengths: Sequence[int], budget: int, *, rng: Generator, width: int = 4) -> list[list[int]]:
-    """Batches of like length: indices grouped so that rows times the longest is at most `budget`.
+def bucket_by_length(lengths: Sequence[int], budget: int, *, rng: Generator, width: int = 4) -> list[list[int]]:
+    """Groups indices into batches of like length, so that rows times the longest is at most `budget` tokens.
 
     Lengths are rounded up to multiples of `width`; sequences of one rounded length are shuffled among each other, and
-    the batches are shuffled. Every index comes once. A sequence longer than the budget is a batch of its own.
+    the
+    batches are shuffled. Every index comes once. A sequence longer than the budget is a batch of its own.
     """
     sizes = np.asarray(lengths, np.int64)
     order = rng.permutation(len(sizes))
@@ -105,104 +107,106 @@ def bucket(lengths: Sequence[int], budget: int, *, rng: Generator, width: int = 
         else:
             batches.append([index])
             longest = size
-    return [batches[place] for place in rng.permutation(len(batches)).tolist()]
+    return [batches[batch_index] for batch_index in rng.permutation(len(batches)).tolist()]
 
 
-def pack(lengths: Sequence[int], capacity: int) -> list[list[int]]:
-    """Rows of at most `capacity` tokens: best-fit decreasing, ties by index. Every index comes once.
+def pack_rows(lengths: Sequence[int], capacity: int) -> list[list[int]]:
+    """Packs sequences into rows of at most `capacity` tokens: best-fit decreasing, ties by index. Every index comes
+    once.
 
     Raises:
-        BatchMismatch: a length beyond the capacity.
+        BatchMismatch: a length exceeds the capacity.
     """
     rows: list[list[int]] = []
-    room: list[tuple[int, int]] = []  # (tokens left, row), sorted
+    free_space: list[tuple[int, int]] = []  # (tokens left, row), sorted
     for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
         size = lengths[index]
         if size > capacity:
             raise BatchMismatch("a sequence longer than a packed row", value=size, expected=f"at most {capacity}")
-        place = bisect_left(room, (size, -1))
-        if place < len(room):
-            left, row = room.pop(place)
+        slot = bisect_left(free_space, (size, -1))
+        if slot < len(free_space):
+            free, row = free_space.pop(slot)
         else:
-            left, row = capacity, len(rows)
+            free, row = capacity, len(rows)
             rows.append([])
         rows[row].append(index)
-        insort(room, (left - size, row))
+        insort(free_space, (free - size, row))
     return rows
 
 
-def common_columns(parts: Held, chosen: Sequence[int]) -> Mapping[str, NDArray[Any]]:
-    """The columns that all chosen parts have, those of the first of them; of an empty batch, of any part.
+def common_columns(sequences: SequenceSource, selected: Sequence[int]) -> Mapping[str, NDArray[Any]]:
+    """Returns the columns that all selected sequences have, those of the first; of an empty batch, of any sequence.
 
     Raises:
-        BatchMismatch: one has other columns: entries beside the targets would belong to others.
+        BatchMismatch: a sequence has other columns, so that entries would not match the targets.
     """
-    some = next(iter(parts)) if isinstance(parts, Mapping) else 0
-    columns = parts[chosen[0] if len(chosen) else some].columns
-    for index in chosen:
-        if parts[index].columns.keys() != columns.keys():
+    first_key = next(iter(sequences)) if isinstance(sequences, Mapping) else 0
+    columns = sequences[selected[0] if len(selected) else first_key].columns
+    for index in selected:
+        if sequences[index].columns.keys() != columns.keys():
             raise BatchMismatch(
-                f"sequence {parts[index].trajectory!r} has other columns than those beside it",
-                value=sorted(parts[index].columns),
+                f"sequence {sequences[index].trajectory!r} has other columns than those beside it",
+                value=sorted(sequences[index].columns),
                 expected=sorted(columns),
             )
     return columns
 
 
-def _batch(parts: Held, rows: Sequence[Row], *, packed: bool, shape: tuple[int, int]) -> Batch:
-    feeds = [[parts[index].feed for index in row] for row in rows]
+def _build_batch(sequences: SequenceSource, rows: Sequence[Row], *, packed: bool, shape: tuple[int, int]) -> Batch:
+    feeds = [[sequences[index].feed for index in row] for row in rows]
     size = (max(len(rows), shape[0]), max([*map(sum, feeds), shape[1]]))
     ids, targets, weights = np.zeros(size, np.int64), np.zeros(size, np.int64), np.zeros(size, np.float32)
     positions, docs = np.zeros(size, np.int64), np.full(size, -1, np.int64)
-    chosen = [index for row in rows for index in row]
-    columns = {name: [column[:0]] for name, column in common_columns(parts, chosen).items()}
+    selected = [index for row in rows for index in row]
+    columns = {name: [column[:0]] for name, column in common_columns(sequences, selected).items()}
     document = 0
     for number, row in enumerate(rows):
         start = 0
         for index, feed in zip(row, feeds[number], strict=True):
-            sequence, place = parts[index], slice(start, start + feed)
-            ids[number, place] = sequence.ids[:feed]
-            targets[number, place] = sequence.ids[1 : feed + 1]
-            weights[number, place] = sequence.weight[1 : feed + 1]
-            positions[number, place] = np.arange(feed)
-            docs[number, place] = document
+            sequence, row_slice = sequences[index], slice(start, start + feed)
+            ids[number, row_slice] = sequence.ids[:feed]
+            targets[number, row_slice] = sequence.ids[1 : feed + 1]
+            weights[number, row_slice] = sequence.weight[1 : feed + 1]
+            positions[number, row_slice] = np.arange(feed)
+            docs[number, row_slice] = document
             for name, pieces in columns.items():
                 pieces.append(sequence.columns[name][1 : feed + 1][sequence.weight[1 : feed + 1] != 0])
             start, document = start + feed, document + 1
-    learned = np.flatnonzero(weights)
+    target_positions = np.flatnonzero(weights)
     return Batch(
         torch.from_numpy(ids),
-        torch.from_numpy(learned),
-        torch.from_numpy(targets.ravel()[learned]),
-        torch.from_numpy(weights.ravel()[learned]),
-        tuple(chosen),
+        torch.from_numpy(target_positions),
+        torch.from_numpy(targets.ravel()[target_positions]),
+        torch.from_numpy(weights.ravel()[target_positions]),
+        tuple(selected),
         sum(map(sum, feeds)),
         torch.from_numpy(positions) if packed else None,
         torch.from_numpy(docs) if packed else None,
-        torch.from_numpy(docs.ravel()[learned]),
+        torch.from_numpy(docs.ravel()[target_positions]),
         {name: torch.from_numpy(np.concatenate(pieces)) for name, pieces in columns.items()},
     )
 
 
-def collate_padded(parts: Held, rows: Sequence[Row], *, shape: tuple[int, int] = (0, 1)) -> Batch:
-    """One sequence in every row, padded on the right to the longest.
+def collate_padded(sequences: SequenceSource, rows: Sequence[Row], *, shape: tuple[int, int] = (0, 1)) -> Batch:
+    """Builds a batch with one sequence in every row, padded on the right to the longest.
 
-    Only what is needed is fed: a sequence ends before its last weighted target.
+    Only the necessary tokens are fed: a sequence ends before its last weighted target.
 
     Args:
-        rows: `[[i], [j], ...]`, indices into `parts`; none: a batch that teaches nothing.
-        shape: least rows and tokens; what is more is padding.
+        rows: `[[i], [j], ...]`, indices into `sequences`; none: a batch without targets.
+        shape: minimum numbers of rows and tokens; padding fills the difference.
     """
-    return _batch(parts, rows, packed=False, shape=shape)
+    return _build_batch(sequences, rows, packed=False, shape=shape)
 
 
-def collate_packed(parts: Held, rows: Sequence[Row], *, shape: tuple[int, int] = (0, 1)) -> Batch:
-    """Several sequences in every row; positions start again with each, and `docs` tells them apart."""
-    return _batch(parts, rows, packed=True, shape=shape)
+def collate_packed(sequences: SequenceSource, rows: Sequence[Row], *, shape: tuple[int, int] = (0, 1)) -> Batch:
+    """Builds a batch with several sequences in every row; positions restart with each, and `docs` separates them."""
+    return _build_batch(sequences, rows, packed=True, shape=shape)
 
 
 def block_mask(docs: Tensor) -> Tensor:
-    """Block-diagonal causal attention mask `[B, 1, T, T]` bool from `docs [B, T]`: True where attention is allowed.
+    """Returns the block-diagonal causal attention mask `[B, 1, T, T]` bool from `docs [B, T]`: True where attention
+    is allowed.
 
     Padding (-1) attends to padding before it, so that no row of the softmax is empty.
     """

@@ -1,8 +1,9 @@
-"""Rows whose sequences share their beginnings: the samples of a prompt are one tree, whose prompt is fed once.
+"""Rows whose sequences share their prefixes: the samples of a prompt are one tree, whose prompt is fed once.
 
-What a sequence says is what it says alone: every token sees its own past, at its own position. Feeding less is worth
-something as long as rows stay short, since a token's attention runs over its whole row; which sequences share a row is
-therefore chosen for the least work. (The same idea for groups of samples: Prefix Grouper, arXiv 2506.05433.)
+The outputs of a sequence do not change: every token sees its own past, at its own position. Feeding less saves
+work as long as rows stay short, since a token's attention runs over its whole row; the sequences that share a
+row are therefore chosen for the least work. (The same idea for groups of samples: Prefix Grouper, arXiv
+2506.05433.)
 """
 
 from __future__ import annotations
@@ -24,238 +25,283 @@ from torch import Tensor
 from evolvent.errors import ConfigError, Problem
 from evolvent.learn.config import TrainConfig
 from evolvent.learn.cost import Cost
-from evolvent.learn.forward import Layout, calm, can_pack, fitting, outputs
-from evolvent.learn.objectives import given
-from evolvent.learn.packing import Batch, Held, bucket, collate_padded, common_columns
+from evolvent.learn.forward import Layout, can_pack, compute_outputs, eval_mode, report_memory_errors
+from evolvent.learn.objectives import require_output
+from evolvent.learn.packing import Batch, SequenceSource, bucket_by_length, collate_padded, common_columns
 from evolvent.learn.parallel.mesh import Parallelism
-from evolvent.learn.token_sequences import Parts
+from evolvent.learn.token_sequences import TokenSequence
 from evolvent.learn.trees import collate
 
 log = logging.getLogger(__name__)
-_TRIED = 24  # tokens of the sequences that a model is tried on
+_TRIAL_TOKENS = 24  # tokens of the sequences that a model is tried on
 _TOLERANCE = {torch.float32: 1e-4, torch.float16: 3e-2, torch.bfloat16: 2e-1}
 
-__all__ = ["Sharing", "Tree", "batches", "collate_shared", "in_practice", "shared", "sharing_of"]
+__all__ = [
+    "PrefixSharing",
+    "PrefixTree",
+    "build_batches",
+    "collate_shared",
+    "count_shared_prefix",
+    "resolve_rl_layout",
+    "resolve_sharing",
+]
 
 
 @dataclass(frozen=True, slots=True)
-class Tree:
+class PrefixTree:
     """Sequences that share a row.
 
     Args:
-        sequences: neighbours in the order of their tokens. again: how many tokens each begins with that the one before
-            has too; 0 for the first. width: tokens of the row. targets: of all of them.
+        sequences: neighbors in the order of their tokens.
+        shared_prefix: number of tokens that each shares with the sequence before it; 0 for the first.
+        width: tokens of the row.
+        targets: number of targets of all of them.
     """
 
     sequences: tuple[int, ...]
-    again: tuple[int, ...]
+    shared_prefix: tuple[int, ...]
     width: int
     targets: int
 
     @property
     def size(self) -> int:
-        """What a forward has to hold of it: tokens, or more logits than these."""
+        """Returns the size of a forward pass over it: its tokens, or its targets if there are more."""
         return max(self.width, self.targets)
 
 
 @dataclass(frozen=True, slots=True)
-class Sharing:
-    """How sequences come to share rows.
+class PrefixSharing:
+    """Decides which sequences share rows.
 
     Args:
-        even: tokens of a row for which attention costs a token as much as everything else does.
+        break_even_width: tokens of a row at which attention costs a token as much as everything else.
     """
 
-    even: float
+    break_even_width: float
 
     @classmethod
-    def of(cls, model: Any) -> Sharing:
-        """For a Hugging Face causal LM, by counted operations of its layers."""
-        cost = Cost.of(model)
+    def from_model(cls, model: Any) -> PrefixSharing:
+        """Builds it for a Hugging Face causal LM, from counted operations of its layers."""
+        cost = Cost.from_model(model)
         return cls(max(cost.body, 1.0) / max(2.0 * cost.attention, 1.0))  # the masked half is computed here
 
-    def rows(self, parts: Held, chosen: Sequence[int], *, most: int) -> list[Tree]:
-        """Which of these sequences share a row, for the least work; every one comes once.
+    def plan_rows(self, sequences: SequenceSource, selected: Sequence[int], *, max_tokens: int) -> list[PrefixTree]:
+        """Plans which of these sequences share a row, for the least work; every sequence comes once.
 
         Args:
-            most: tokens, and targets, of a row that several share.
+            max_tokens: limit of tokens, and of targets, of a row that several share.
         """
-        fed = {index: parts[index].ids[: parts[index].feed] for index in chosen}
-        order = sorted(chosen, key=lambda index: (fed[index].astype(">i4").tobytes(), index))
-        again = [0, *(shared(fed[left], fed[right]) for left, right in pairwise(order))]
-        sizes = [len(fed[index]) for index in order]
-        learned = np.cumsum([0, *(np.count_nonzero(parts[index].weight[1:]) for index in order)]).tolist()
-        best, begins = [0.0], [(0, 0)]  # least work of the first n, and the last row of that: its first, its tokens
+        fed_ids = {index: sequences[index].ids[: sequences[index].feed] for index in selected}
+        order = sorted(selected, key=lambda index: (fed_ids[index].astype(">i4").tobytes(), index))
+        shared_with_previous = [
+            0,
+            *(count_shared_prefix(fed_ids[left], fed_ids[right]) for left, right in pairwise(order)),
+        ]
+        sizes = [len(fed_ids[index]) for index in order]
+        learned = np.cumsum([0, *(np.count_nonzero(sequences[index].weight[1:]) for index in order)]).tolist()
+        least_work, row_starts = (
+            [0.0],
+            [(0, 0)],
+        )  # least work of the first n, and the last row of that: its first, its tokens
         for end in range(1, len(order) + 1):
             first, width = end - 1, sizes[end - 1]
-            least, row = best[first] + self.work(width, 1), (first, width)
-            while again[first]:
-                left, longer = sizes[first - 1], width + sizes[first - 1] - again[first]
-                fits = max(longer, learned[end] - learned[first - 1]) <= most
-                if not fits or self.work(width) + self.work(left) <= self.work(longer):
+            minimum, row = least_work[first] + self.row_work(width, 1), (first, width)
+            while shared_with_previous[first]:
+                left, merged_width = sizes[first - 1], width + sizes[first - 1] - shared_with_previous[first]
+                fits = max(merged_width, learned[end] - learned[first - 1]) <= max_tokens
+                if not fits or self.row_work(width) + self.row_work(left) <= self.row_work(merged_width):
                     break  # whatever stands further to the left, a cut here is no more work
-                first, width = first - 1, longer
-                work = best[first] + self.work(width)
-                least, row = (work, (first, width)) if work < least else (least, row)
-            best.append(least)
-            begins.append(row)
-        trees, end = list[Tree](), len(order)
+                first, width = first - 1, merged_width
+                work = least_work[first] + self.row_work(width)
+                minimum, row = (work, (first, width)) if work < minimum else (minimum, row)
+            least_work.append(minimum)
+            row_starts.append(row)
+        trees, end = list[PrefixTree](), len(order)
         while end:
-            first, width = begins[end]
-            shares = (0, *again[first + 1 : end])
-            trees.append(Tree(tuple(order[first:end]), shares, width, learned[end] - learned[first]))
+            first, width = row_starts[end]
+            shared_prefix = (0, *shared_with_previous[first + 1 : end])
+            trees.append(PrefixTree(tuple(order[first:end]), shared_prefix, width, learned[end] - learned[first]))
             end = first
         return trees[::-1]
 
-    def work(self, width: int, sequences: int = 2) -> float:
-        """Of a row, in tokens without attention. Of a plain row the masked half of attention costs nothing."""
-        return width * (1.0 + width / (self.even if sequences > 1 else 2.0 * self.even))
+    def row_work(self, width: int, sequences: int = 2) -> float:
+        """Computes the work of a row, in tokens without attention; in a plain row the masked half of attention is
+        free.
+        """
+        return width * (1.0 + width / (self.break_even_width if sequences > 1 else 2.0 * self.break_even_width))
 
-    def collated(self, parts: Held, chosen: Sequence[int], *, most: int) -> Batch:
-        """One batch of these sequences, whose targets stand in their order; plain rows where those are no more."""
-        trees = self.rows(parts, chosen, most=most)
-        plain = len(chosen) * max((parts[index].feed for index in chosen), default=1)
-        if len(trees) * max((tree.width for tree in trees), default=1) >= plain:
-            return collate_padded(parts, [[index] for index in chosen])
-        return collate_shared(parts, trees, order=chosen)
+    def collate(self, sequences: SequenceSource, selected: Sequence[int], *, max_tokens: int) -> Batch:
+        """Builds one batch of these sequences, with targets in their order; uses plain rows where those are not
+        larger.
+        """
+        trees = self.plan_rows(sequences, selected, max_tokens=max_tokens)
+        plain_tokens = len(selected) * max((sequences[index].feed for index in selected), default=1)
+        if len(trees) * max((tree.width for tree in trees), default=1) >= plain_tokens:
+            return collate_padded(sequences, [[index] for index in selected])
+        return collate_shared(sequences, trees, order=selected)
 
 
-def sharing_of(model: Any, layout: Layout, parallelism: Parallelism) -> Sharing | None:
-    """How sequences share rows in a layout; None where each has its own.
+def resolve_sharing(model: Any, layout: Layout, parallelism: Parallelism) -> PrefixSharing | None:
+    """Returns how sequences share rows in a layout; None where each has its own.
 
     Raises:
-        ConfigError: "shared" for a model that would mix its sequences, or laid over ranks that need rows of one shape.
+        ConfigError: "shared" for a model that would mix its sequences, or that is distributed over ranks that need
+            rows of
+            one shape.
     """
     if layout != "shared":
         return None
     if parallelism.tp * parallelism.pp > 1:
-        what = "are learned with data parallelism alone"
-    elif not (can_pack(model) and _keeps_apart(model)):
-        what = f"need full attention and positions as they are given, {model.config.model_type} has something else"
+        message = "are learned with data parallelism alone"
+    elif not (can_pack(model) and _separates_sequences(model)):
+        message = f"need full attention and positions as they are given, {model.config.model_type} has something else"
     else:
-        return Sharing.of(model)
-    raise ConfigError([Problem("layout", f"shared rows {what}", "use 'bucketed': it has the same loss")])
+        return PrefixSharing.from_model(model)
+    raise ConfigError([Problem("layout", f"shared rows {message}", "use 'bucketed': it has the same loss")])
 
 
-def in_practice(train: TrainConfig, model: Any) -> TrainConfig:
-    """What "auto" means where a policy practises: rows are shared on a CPU, if the model can (it is tried).
+def resolve_rl_layout(train: TrainConfig, model: Any) -> TrainConfig:
+    """Resolves "auto" for RL training: rows are shared on a CPU, if a trial shows that the model supports it.
 
-    On a device the mask that keeps sequences apart takes the fastest attention away, and a forward of as many tokens
-    has more targets: there it is asked for.
+    On other devices the mask that separates sequences rules out the fastest attention, and a forward pass of as many
+    tokens
+    has more targets: there sharing must be requested.
     """
-    here = next(model.parameters()).device.type == "cpu"
-    if train.layout != "auto" or not (here and can_pack(model) and _keeps_apart(model)):
+    is_on_cpu = next(model.parameters()).device.type == "cpu"
+    if train.layout != "auto" or not (is_on_cpu and can_pack(model) and _separates_sequences(model)):
         return train
     return train.model_copy(update={"layout": "shared"})
 
 
-def _keeps_apart(model: Any) -> bool:
-    """Whether a model says of sequences in one row what it says of each alone: tried on two short ones."""
+def _separates_sequences(model: Any) -> bool:
+    """Returns whether a model gives sequences in one row the same outputs as alone, tried on two short ones."""
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     if "position_ids" not in signature(base.forward).parameters:
         return False  # where a token stands is then counted in the row
-    words = int(model.get_input_embeddings().weight.shape[0])
-    size = min(_TRIED, int(getattr(model.config, "max_position_embeddings", None) or _TRIED))
-    drawn = np.random.default_rng(0).integers(0, words, (2, size)).astype(np.int32)
-    drawn[1, : size // 3] = drawn[0, : size // 3]
-    drawn[1, size // 3] = (drawn[0, size // 3] + 1) % words
-    no, weight = np.zeros(size, np.bool_), np.append(0, np.ones(size - 1)).astype(np.float32)
-    parts = [
-        Parts("tried", ids, no, no, no.astype(np.float32), no.astype(np.int32), no.astype(np.int32), weight)
-        for ids in drawn
+    vocabulary = int(model.get_input_embeddings().weight.shape[0])
+    size = min(_TRIAL_TOKENS, int(getattr(model.config, "max_position_embeddings", None) or _TRIAL_TOKENS))
+    trial_ids = np.random.default_rng(0).integers(0, vocabulary, (2, size)).astype(np.int32)
+    trial_ids[1, : size // 3] = trial_ids[0, : size // 3]
+    trial_ids[1, size // 3] = (trial_ids[0, size // 3] + 1) % vocabulary
+    no_flags, weight = np.zeros(size, np.bool_), np.append(0, np.ones(size - 1)).astype(np.float32)
+    sequences = [
+        TokenSequence(
+            "tried",
+            ids,
+            no_flags,
+            no_flags,
+            no_flags.astype(np.float32),
+            no_flags.astype(np.int32),
+            no_flags.astype(np.int32),
+            weight,
+        )
+        for ids in trial_ids
     ]
     device, dtype = next(model.parameters()).device, next(model.parameters()).dtype
-    with torch.no_grad(), calm(model):
+    with torch.no_grad(), eval_mode(model):
         try:
-            with fitting((2, size), "practise with a smaller model"):
-                apart, tree = (
-                    given(outputs(model, batch.to(device)).logprobs, "logprobs")
+            with report_memory_errors((2, size), "practise with a smaller model"):
+                separate_logprobs, shared_logprobs = (
+                    require_output(compute_outputs(model, batch.to(device)).logprobs, "logprobs")
                     for batch in (
-                        collate_padded(parts, [[0], [1]]),
-                        Sharing(inf).collated(parts, [0, 1], most=2 * size),
+                        collate_padded(sequences, [[0], [1]]),
+                        PrefixSharing(inf).collate(sequences, [0, 1], max_tokens=2 * size),
                     )
                 )
         except (ValueError, TypeError, IndexError, RuntimeError) as problem:  # it takes no mask of four dimensions, say
             log.info("rows of a %s model are not shared: %s", model.config.model_type, problem)
             return False
-    found = bool((apart - tree).abs().max() <= _TOLERANCE.get(dtype, 1e-4))
-    if not found:
+    is_equal = bool((separate_logprobs - shared_logprobs).abs().max() <= _TOLERANCE.get(dtype, 1e-4))
+    if not is_equal:
         log.info("rows of a %s model are not shared: it mixes sequences of a row", model.config.model_type)
-    return found
+    return is_equal
 
 
-def batches(
-    parts: Held, chosen: Sequence[int], *, most: int, rng: Generator, sharing: Sharing | None = None
+def build_batches(
+    sequences: SequenceSource,
+    selected: Sequence[int],
+    *,
+    max_tokens: int,
+    rng: Generator,
+    sharing: PrefixSharing | None = None,
 ) -> list[Batch]:
-    """Batches of at most `most` tokens, padding included, of rows of like width; see `packing.bucket`.
+    """Builds batches of at most `max_tokens`, padding included, from rows of like width; see
+    `packing.bucket_by_length`.
 
     Sequences that have branches of their own stay apart, and so do all where sharing would take more batches, or no
-    fewer tokens.
+    fewer
+    tokens.
     """
-    plain = bucket([parts[index].feed for index in chosen], most, rng=rng)
-    if sharing is not None and all(parts[index].parent is None for index in chosen):
-        trees = sharing.rows(parts, chosen, most=most)
-        cuts = bucket([tree.size for tree in trees], most, rng=rng)
-        held = sum(len(group) * max(trees[place].width for place in group) for group in cuts)
-        if len(cuts) <= len(plain) and held < sum(
-            len(group) * max(parts[chosen[place]].feed for place in group) for group in plain
+    plain_groups = bucket_by_length([sequences[index].feed for index in selected], max_tokens, rng=rng)
+    if sharing is not None and all(sequences[index].parent is None for index in selected):
+        trees = sharing.plan_rows(sequences, selected, max_tokens=max_tokens)
+        tree_groups = bucket_by_length([tree.size for tree in trees], max_tokens, rng=rng)
+        tree_tokens = sum(len(group) * max(trees[position].width for position in group) for group in tree_groups)
+        if len(tree_groups) <= len(plain_groups) and tree_tokens < sum(
+            len(group) * max(sequences[selected[position]].feed for position in group) for group in plain_groups
         ):
-            return [collate_shared(parts, [trees[place] for place in group]) for group in cuts]
-    return [collate(parts, [chosen[place] for place in group]) for group in plain]
+            return [collate_shared(sequences, [trees[position] for position in group]) for group in tree_groups]
+    return [collate(sequences, [selected[position] for position in group]) for group in plain_groups]
 
 
-def collate_shared(parts: Held, trees: Sequence[Tree], *, order: Sequence[int] | None = None) -> Batch:
-    """One tree a row, padded on the right; plain rows where nothing is shared.
+def collate_shared(
+    sequences: SequenceSource, trees: Sequence[PrefixTree], *, order: Sequence[int] | None = None
+) -> Batch:
+    """Builds a batch with one tree per row, padded on the right; plain rows where nothing is shared.
 
-    A sequence ends before its last weighted target, and shares with the one before it in its row what both begin with.
+    A sequence ends before its last weighted target, and shares its common prefix with the sequence before it in its
+    row.
 
     Args:
-        order: of the sequences, in which their targets stand; None: that of the rows.
+        order: of the sequences, in which their targets come; None: that of the rows.
     """
-    chosen = [index for tree in trees for index in tree.sequences] if order is None else list(order)
+    selected = [index for tree in trees for index in tree.sequences] if order is None else list(order)
     if all(len(tree.sequences) == 1 for tree in trees):
-        return collate_padded(parts, [[index] for index in chosen])
+        return collate_padded(sequences, [[index] for index in selected])
     size = (len(trees), max(tree.width for tree in trees))
     ids, positions = np.zeros(size, np.int64), np.zeros(size, np.int64)
     mask = np.zeros((size[0], 1, size[1], size[1]), np.bool_)
     mask[:] = np.eye(size[1], dtype=np.bool_)  # padding sees itself: no row of the softmax is empty
-    places = {index: 1 + np.flatnonzero(parts[index].weight[1:]) for index in chosen}  # of the targets
+    target_positions = {index: 1 + np.flatnonzero(sequences[index].weight[1:]) for index in selected}  # of the targets
     index = dict[int, NDArray[np.int64]]()
     for row, tree in enumerate(trees):
-        path, end = np.zeros(0, np.int64), 0
-        for number, same in zip(tree.sequences, tree.again, strict=True):
-            count = parts[number].feed
-            new = slice(end, end + count - same)
-            ids[row, new], positions[row, new] = parts[number].ids[same:count], np.arange(same, count)
-            mask[row, 0, new, path[:same]] = True
-            mask[row, 0, new, new] = np.tri(count - same, dtype=np.bool_)
-            path, end = np.concatenate([path[:same], np.arange(end, new.stop)]), new.stop
-            index[number] = row * size[1] + path[places[number] - 1]
+        row_positions, end = np.zeros(0, np.int64), 0
+        for number, shared_length in zip(tree.sequences, tree.shared_prefix, strict=True):
+            count = sequences[number].feed
+            new = slice(end, end + count - shared_length)
+            ids[row, new], positions[row, new] = (
+                sequences[number].ids[shared_length:count],
+                np.arange(shared_length, count),
+            )
+            mask[row, 0, new, row_positions[:shared_length]] = True
+            mask[row, 0, new, new] = np.tri(count - shared_length, dtype=np.bool_)
+            row_positions, end = np.concatenate([row_positions[:shared_length], np.arange(end, new.stop)]), new.stop
+            index[number] = row * size[1] + row_positions[target_positions[number] - 1]
 
-    def joined(values: Iterable[NDArray[Any]]) -> Tensor:
+    def join(values: Iterable[NDArray[Any]]) -> Tensor:
         return torch.from_numpy(np.concatenate(list(values)))
 
     return Batch(
         torch.from_numpy(ids),
-        joined(index[number] for number in chosen),
-        joined(parts[number].ids[places[number]] for number in chosen).long(),
-        joined(parts[number].weight[places[number]] for number in chosen),
-        tuple(chosen),
+        join(index[number] for number in selected),
+        join(sequences[number].ids[target_positions[number]] for number in selected).long(),
+        join(sequences[number].weight[target_positions[number]] for number in selected),
+        tuple(selected),
         sum(tree.width for tree in trees),
         torch.from_numpy(positions),
         None,
-        torch.from_numpy(np.repeat(np.arange(len(chosen)), [len(places[number]) for number in chosen])),
+        torch.from_numpy(np.repeat(np.arange(len(selected)), [len(target_positions[number]) for number in selected])),
         {
-            name: joined(parts[number].columns[name][places[number]] for number in chosen)
-            for name in common_columns(parts, chosen)
+            name: join(sequences[number].columns[name][target_positions[number]] for number in selected)
+            for name in common_columns(sequences, selected)
         },
         torch.from_numpy(mask),
     )
 
 
-def shared(left: NDArray[np.int32], right: NDArray[np.int32]) -> int:
-    """How many tokens both begin with."""
-    least = min(len(left), len(right))
-    unlike = left[:least] != right[:least]
-    first = int(unlike.argmax()) if least else 0
-    return first if least and unlike[first] else least
+def count_shared_prefix(left: NDArray[np.int32], right: NDArray[np.int32]) -> int:
+    """Counts the tokens that both sequences begin with."""
+    min_length = min(len(left), len(right))
+    differs = left[:min_length] != right[:min_length]
+    first = int(differs.argmax()) if min_length else 0
+    return first if min_length and differs[first] else min_length

@@ -1,12 +1,12 @@
-"""Rows of other people's data sets as parts: raw text, conversations, and pairs of a better and a worse reply.
+"""Rows of common data sets as token sequences: raw text, conversations, and pairs of a better and a worse reply.
 
     {"text": ...}
     {"messages": [{"role", "content"}, ...]}   or   {"prompt": ..., "completion": ...}
     {"prompt": ..., "chosen": ..., "rejected": ...}   or   {"chosen": [messages], "rejected": [messages]}
 
-A prompt or reply is text or a list of messages. Conversations are tokenised by the policy's dialect, turn by turn as an
-agent would read them; what lies between two replies is one observation. A row that is not of its form is refused by its
-place and reason, and counted; the others go on.
+A prompt or reply is text or a list of messages. Conversations are tokenized by the policy's dialect, turn by
+turn as an agent would read them; everything between two replies is one observation. A row of another form is
+refused by its location and reason, and counted; the others go on.
 """
 
 from __future__ import annotations
@@ -20,50 +20,50 @@ from pydantic import Field, model_validator
 
 from evolvent.config import Config
 from evolvent.errors import BatchMismatch, ConfigError, EvolventError, SampleInvalid, VocabularyMismatch
-from evolvent.learn.token_sequences import Parts, Render, flatten
-from evolvent.learn.windows import Intake, TooLong, blocks, fitted, text_parts
+from evolvent.learn.token_sequences import Render, TokenSequence, flatten
+from evolvent.learn.windows import Intake, Overlong, build_blocks, fit_to_context, text_sequence
 from evolvent.messages import Message
 from evolvent.models.dialects import Dialect
 from evolvent.models.policy import Policy
 from evolvent.trajectory import Task, Trajectory
 
-__all__ = ["Reading", "Row", "conversation", "document_encoder", "read_rows", "read_trajectories"]
+__all__ = ["ReadingConfig", "Row", "conversation_sequence", "document_encoder", "read_rows", "read_trajectories"]
 
 Row = tuple[str, Any]  # where it stands ("train.jsonl:7"), and what it is
-_BAD = (SampleInvalid, VocabularyMismatch, BatchMismatch)
-_ROLES_BEFORE = ("system", "developer")
+_ROW_ERRORS = (SampleInvalid, VocabularyMismatch, BatchMismatch)
+_INSTRUCTION_ROLES = ("system", "developer")
 
 
-class Reading(Config):
-    """How rows become sequences."""
+class ReadingConfig(Config):
+    """Settings of turning rows into token sequences."""
 
     kind: Literal["text", "messages", "pairs"] = Field(
         default="messages", description="raw text, conversations, or pairs of a better and a worse reply"
     )
     context: int | None = Field(default=None, ge=2, description="longest sequence in tokens; none: the policy's")
-    too_long: TooLong = Field(
+    overlong: Overlong = Field(
         default="refuse", description="longer ones are refused, truncated at their end, or split into windows"
     )
     overlap: int = Field(default=0, ge=0, description="tokens of the window before that a window begins with")
     join: bool = Field(default=False, description="text: join documents and cut them into blocks of the context")
 
     @model_validator(mode="after")
-    def _fits(self) -> Reading:
-        if self.kind == "pairs" and self.too_long == "split":
+    def _check_combination(self) -> ReadingConfig:
+        if self.kind == "pairs" and self.overlong == "split":
             raise ValueError("a pair cannot be split: refuse or truncate it")
         if self.join and self.kind != "text":
             raise ValueError("only documents of raw text are joined")
-        if self.overlap and not (self.join or self.too_long == "split"):
+        if self.overlap and not (self.join or self.overlong == "split"):
             raise ValueError("an overlap is of windows: too_long must be split, or join true")
         if self.context is not None and self.overlap >= self.context:
             raise ValueError("the overlap must be shorter than the context")
         return self
 
-    def tokens(self, policy: Policy) -> int:
-        """The longest sequence for a policy.
+    def max_tokens(self, policy: Policy) -> int:
+        """Returns the length limit of a sequence for a policy.
 
         Raises:
-            ConfigError: longer than what the policy takes, or not longer than the overlap.
+            ConfigError: it exceeds the policy's context, or is not longer than the overlap.
         """
         context = self.context or policy.context
         if not self.overlap < context <= policy.context:
@@ -76,66 +76,71 @@ class Reading(Config):
 
 
 def read_rows(
-    rows: Iterable[Row], policy: Policy, reading: Reading, *, intake: Intake | None = None
-) -> Iterator[Parts]:
-    """The sequences of rows, one after the other, in constant memory; of a pair the chosen one, then the rejected one.
+    rows: Iterable[Row], policy: Policy, config: ReadingConfig, *, intake: Intake | None = None
+) -> Iterator[TokenSequence]:
+    """Reads rows as token sequences, one after the other, in constant memory; of a pair first the chosen, then the
+    rejected.
 
     Args:
-        rows: (where, row), as the readers of `learn.sources` give them.
+        rows: (location, row), as the readers of `learn.sources` yield them.
+        config: settings.
         intake: counts, while the result is consumed.
     Raises:
-        ConfigError: a reading that does not fit the policy.
+        ConfigError: the settings do not fit the policy.
     """
-    context, tally = reading.tokens(policy), Intake() if intake is None else intake
-    if reading.kind == "text":
+    context, counts = config.max_tokens(policy), Intake() if intake is None else intake
+    if config.kind == "text":
         encode = document_encoder(policy.tokenizer)
-        if reading.join:
-            yield from _counted(_joined(rows, encode, context, reading=reading, tally=tally), tally)
+        if config.join:
+            yield from _count_sequences(_join_documents(rows, encode, context, config=config, counts=counts), counts)
             return
 
-        def make(where: str, row: Any) -> list[Parts]:
-            parts = text_parts(where, encode(_text(row)))
-            return fitted(parts, context, too_long=reading.too_long, overlap=reading.overlap, intake=tally)
+        def build(location: str, row: Any) -> list[TokenSequence]:
+            sequence = text_sequence(location, encode(_get_text(row)))
+            return fit_to_context(sequence, context, overlong=config.overlong, overlap=config.overlap, intake=counts)
 
-    elif reading.kind == "messages":
+    elif config.kind == "messages":
 
-        def make(where: str, row: Any) -> list[Parts]:
-            parts = conversation(where, _messages(row), policy.dialect)
-            return fitted(parts, context, too_long=reading.too_long, overlap=reading.overlap, intake=tally)
+        def build(location: str, row: Any) -> list[TokenSequence]:
+            sequence = conversation_sequence(location, _get_messages(row), policy.dialect)
+            return fit_to_context(sequence, context, overlong=config.overlong, overlap=config.overlap, intake=counts)
 
     else:
 
-        def make(where: str, row: Any) -> list[Parts]:
-            return _pair(where, row, policy.dialect, context=context, too_long=reading.too_long, tally=tally)
+        def build(location: str, row: Any) -> list[TokenSequence]:
+            return _pair_sequences(
+                location, row, policy.dialect, context=context, overlong=config.overlong, counts=counts
+            )
 
-    yield from _counted(_each(rows, make, tally), tally)
+    yield from _count_sequences(_build_each(rows, build, counts), counts)
 
 
 def read_trajectories(
     trajectories: Iterable[Trajectory],
     policy: Policy,
-    reading: Reading,
+    config: ReadingConfig,
     *,
     instructions: Callable[[Task], str],
     weight: Callable[[Trajectory], float] | None = None,
     render: Render | None = None,
-    then: Callable[[Trajectory, Parts], Parts] | None = None,
+    transform: Callable[[Trajectory, TokenSequence], TokenSequence] | None = None,
     intake: Intake | None = None,
-) -> Iterator[Parts]:
-    """The sequences of trajectories, flattened one at a time (see `learn.parts.flatten`), in constant memory.
+) -> Iterator[TokenSequence]:
+    """Reads trajectories as token sequences, flattened one at a time (see `learn.token_sequences.flatten`).
 
     Args:
-        trajectories: a store's, say. reading: its context and what becomes of longer sequences; kind and join are not
-            read.
-        then: what is made of each sequence before it is fitted: `with_returns` or `outcome_readout` of
-            `learn.preferences`, say. An episode for which it raises SampleInvalid is refused and counted.
+        trajectories: of a store, for instance.
+        config: its context and its handling of longer sequences; kind and join are ignored.
+        transform: applied to each sequence before it is fitted to the context, such as `add_returns` or
+            `append_outcome_readout` of `learn.preferences`. An episode for which it raises SampleInvalid is refused
+            and counted.
     Raises:
-        ConfigError: a reading that does not fit the policy.
+        ConfigError: the settings do not fit the policy.
     """
-    context, tally = reading.tokens(policy), Intake() if intake is None else intake
+    context, counts = config.max_tokens(policy), Intake() if intake is None else intake
 
-    def make(where: str, trajectory: Any) -> list[Parts]:
-        flat = flatten(
+    def build(location: str, trajectory: Any) -> list[TokenSequence]:
+        flattened = flatten(
             [trajectory],
             policy.dialect,
             instructions=instructions,
@@ -143,32 +148,38 @@ def read_trajectories(
             render=render,
             context=np.iinfo(np.int64).max,
         )
-        if not any(parts.feed for parts in flat.parts):
+        if not any(sequence.feed for sequence in flattened.sequences):
             raise SampleInvalid("an episode with nothing to learn", value=f"{len(trajectory.steps)} steps")
-        sequences = [parts if then is None else then(trajectory, parts) for parts in flat.parts if parts.feed]
-        made = [
-            fitted(parts, context, too_long=reading.too_long, overlap=reading.overlap, intake=tally)
-            for parts in sequences
+        sequences = [
+            sequence if transform is None else transform(trajectory, sequence)
+            for sequence in flattened.sequences
+            if sequence.feed
         ]
-        return [parts for pieces in made for parts in pieces]
+        pieces_by_sequence = [
+            fit_to_context(sequence, context, overlong=config.overlong, overlap=config.overlap, intake=counts)
+            for sequence in sequences
+        ]
+        return [sequence for pieces in pieces_by_sequence for sequence in pieces]
 
-    yield from _counted(_each(((t.id, t) for t in trajectories), make, tally), tally)
+    yield from _count_sequences(_build_each(((t.id, t) for t in trajectories), build, counts), counts)
 
 
-def _each(rows: Iterable[Row], make: Callable[[str, Any], list[Parts]], tally: Intake) -> Iterator[Parts]:
-    for where, row in rows:
-        tally.rows += 1
+def _build_each(
+    rows: Iterable[Row], build: Callable[[str, Any], list[TokenSequence]], counts: Intake
+) -> Iterator[TokenSequence]:
+    for location, row in rows:
+        counts.rows += 1
         try:
-            made = make(where, row)
-        except _BAD as error:
-            tally.refuse(where, error)
+            sequences = build(location, row)
+        except _ROW_ERRORS as error:
+            counts.refuse(location, error)
             continue
-        yield from made
+        yield from sequences
 
 
-def _counted(parts: Iterable[Parts], tally: Intake) -> Iterator[Parts]:
-    for sequence in parts:
-        tally.parts += 1
+def _count_sequences(sequences: Iterable[TokenSequence], counts: Intake) -> Iterator[TokenSequence]:
+    for sequence in sequences:
+        counts.parts += 1
         yield sequence
 
 
@@ -176,13 +187,15 @@ def _counted(parts: Iterable[Parts], tally: Intake) -> Iterator[Parts]:
 
 
 def document_encoder(tokenizer: Any) -> Callable[[str], list[int]]:
-    """Text to tokens: the tokenizer's begin token where it has the habit, the text, the end-of-text token.
+    """Returns a function from text to tokens: the tokenizer's begin token where it uses one, the text, the
+    end-of-text token.
 
-    Control tokens spelled out in the text stay letters.
+    Control tokens that are spelled out in the text stay text.
 
     Raises:
-        ConfigError: a tokenizer without end-of-text token. The function: VocabularyMismatch, a word that it does not
-            know; SampleInvalid, empty text.
+        ConfigError: the tokenizer has no end-of-text token.
+
+    The function raises VocabularyMismatch for an unknown token, and SampleInvalid for empty text.
     """
     end, begin = tokenizer.eos_token_id, tokenizer.bos_token_id
     if end is None:
@@ -191,27 +204,27 @@ def document_encoder(tokenizer: Any) -> Callable[[str], list[int]]:
             value=type(tokenizer).__name__,
             hint="set its eos_token",
         )
-    head = [int(begin)] if begin is not None and tokenizer.encode("")[:1] == [begin] else []
-    strange = tokenizer.unk_token_id
+    prefix = [int(begin)] if begin is not None and tokenizer.encode("")[:1] == [begin] else []
+    unknown_id = tokenizer.unk_token_id
 
     def encode(text: str) -> list[int]:
         _check_text(text)
         ids = list(tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True))
         if not ids or not text.strip():
             raise SampleInvalid("a document without text", value=repr(text[:40]))
-        if strange is not None and strange in ids:
+        if unknown_id is not None and unknown_id in ids:
             raise VocabularyMismatch(
                 "a word that the policy's vocabulary does not have",
                 value=text[:80],
                 hint="use a model with an open vocabulary",
             )
-        return [*head, *ids, int(end)]
+        return [*prefix, *ids, int(end)]
 
     return encode
 
 
 def _check_text(text: str) -> None:
-    """Refuse half surrogates: JSON can hold them, UTF-8 and tokenizers cannot."""
+    """Refuses half surrogates: JSON can hold them, UTF-8 and tokenizers cannot."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -220,102 +233,114 @@ def _check_text(text: str) -> None:
         ) from error
 
 
-def _text(row: Any) -> str:
+def _get_text(row: Any) -> str:
     text = row.get("text") if isinstance(row, Mapping) else None
     if not isinstance(text, str):
-        raise _wrong(row, '{"text": "..."}')
+        raise _form_error(row, '{"text": "..."}')
     return text
 
 
-def _joined(
-    rows: Iterable[Row], encode: Callable[[str], list[int]], context: int, *, reading: Reading, tally: Intake
-) -> Iterator[Parts]:
-    def documents() -> Iterator[list[int]]:
-        for where, row in rows:
-            tally.rows += 1
+def _join_documents(
+    rows: Iterable[Row], encode: Callable[[str], list[int]], context: int, *, config: ReadingConfig, counts: Intake
+) -> Iterator[TokenSequence]:
+    def encode_documents() -> Iterator[list[int]]:
+        for location, row in rows:
+            counts.rows += 1
             try:
-                yield encode(_text(row))
-            except _BAD as error:
-                tally.refuse(where, error)
+                yield encode(_get_text(row))
+            except _ROW_ERRORS as error:
+                counts.refuse(location, error)
 
-    return blocks(documents(), context, overlap=reading.overlap)
+    return build_blocks(encode_documents(), context, overlap=config.overlap)
 
 
 # ------------------------------------------------------------------ conversations
 
 
-def conversation(name: str, messages: Sequence[Message], dialect: Dialect, *, learned_from: int = 0) -> Parts:
-    """A conversation as tokens: the replies of the assistant are learned, with weight 1.
+def conversation_sequence(
+    name: str, messages: Sequence[Message], dialect: Dialect, *, first_learned: int = 0
+) -> TokenSequence:
+    """Tokenizes a conversation: the replies of the assistant are learned, with weight 1.
 
     System messages at the beginning are the instructions; other messages between two replies are one observation, and
-    those after the last one are left out. A reply's own `"weight"` counts; an empty reply has none.
+    those
+    after the last reply are left out. A reply's own `"weight"` counts; an empty reply has none.
 
     Args:
-        learned_from: replies among so many first messages are context.
+        first_learned: replies among this number of first messages are context.
     Raises:
-        SampleInvalid: no reply to learn, two replies with nothing between them, or calls of tools, for which dialects
-            have no text. VocabularyMismatch: a word that the dialect does not know.
+        SampleInvalid: there is no reply to learn, two replies have nothing between them, or a reply calls tools, for
+            which
+            dialects have no text.
+        VocabularyMismatch: the dialect does not know a word.
     """
-    first = next((at for at, message in enumerate(messages) if message.role not in _ROLES_BEFORE), len(messages))
+    first = next(
+        (index for index, message in enumerate(messages) if message.role not in _INSTRUCTION_ROLES), len(messages)
+    )
     instructions = "\n\n".join(message.text for message in messages[:first])
     ids: list[int] = []
     pieces: list[tuple[int, int, float]] = []  # (tokens read, tokens written, weight) of each reply
-    said: list[str] = []
+    observation_texts: list[str] = []
     for message in messages:
         _check_text(message.text)
     for number, message in enumerate(messages[first:], first):
         if message.role != "assistant":
-            said.append(message.text)
+            observation_texts.append(message.text)
             continue
         if message.calls:
             raise SampleInvalid("a reply that calls tools", value=message.calls[0].name, expected="text")
-        if pieces and not said:
+        if pieces and not observation_texts:
             raise SampleInvalid(f"message {number} is a reply right after a reply", value=message.text[:80])
-        seen = "\n\n".join(said)
-        read = dialect.turn(seen, stopped=True) if pieces else dialect.open(instructions, seen)
-        written = dialect.action(message.text)
-        ids += [*read, *written]
-        pieces.append((len(read), len(written), _weight(message) if number >= learned_from else 0.0))
-        said = []
+        observation = "\n\n".join(observation_texts)
+        prompt_ids = dialect.turn(observation, stopped=True) if pieces else dialect.open(instructions, observation)
+        reply_ids = dialect.action(message.text)
+        ids += [*prompt_ids, *reply_ids]
+        pieces.append((len(prompt_ids), len(reply_ids), _reply_weight(message) if number >= first_learned else 0.0))
+        observation_texts = []
     if not any(weight for _, _, weight in pieces):
         raise SampleInvalid("a conversation without a reply to learn", value=f"{len(messages)} messages")
-    return _spoken(name, ids, pieces)
+    return _build_sequence(name, ids, pieces)
 
 
-def _spoken(name: str, ids: Sequence[int], pieces: Sequence[tuple[int, int, float]]) -> Parts:
-    sizes = [size for read, new, _ in pieces for size in (read, new)]
+def _build_sequence(name: str, ids: Sequence[int], pieces: Sequence[tuple[int, int, float]]) -> TokenSequence:
+    sizes = [size for num_read, num_written, _ in pieces for size in (num_read, num_written)]
     written = np.repeat(np.tile([False, True], len(pieces)), sizes)
-    step = np.repeat(np.arange(len(pieces), dtype=np.int32), [read + new for read, new, _ in pieces])
-    weight = np.repeat(np.asarray([w for _, _, w in pieces], np.float32), [read + new for read, new, _ in pieces])
+    step = np.repeat(
+        np.arange(len(pieces), dtype=np.int32), [num_read + num_written for num_read, num_written, _ in pieces]
+    )
+    weight = np.repeat(
+        np.asarray([reply_weight for _, _, reply_weight in pieces], np.float32),
+        [num_read + num_written for num_read, num_written, _ in pieces],
+    )
     weight = weight * written
     weight[:1] = 0.0
-    none = np.zeros(len(ids), np.bool_)
-    return Parts(
+    no_flags = np.zeros(len(ids), np.bool_)
+    return TokenSequence(
         name,
         np.asarray(ids, np.int32),
         written,
-        none,
-        none.astype(np.float32),
+        no_flags,
+        no_flags.astype(np.float32),
         step,
         np.where(written, step, np.int32(-1)),
         weight,
     )
 
 
-def _weight(message: Message) -> float:
+def _reply_weight(message: Message) -> float:
     weight = message.extra.get("weight", 1)
     if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not math.isfinite(weight):
         raise SampleInvalid("a weight of a reply that is no number", value=weight, expected="a finite number")
     return float(weight) if message.text.strip() else 0.0
 
 
-def _wrong(row: Any, expected: str) -> EvolventError:
+def _form_error(row: Any, expected: str) -> EvolventError:
     keys = sorted(map(str, row)) if isinstance(row, Mapping) else type(row).__name__
     return SampleInvalid("a row of another form", value=keys, expected=expected)
 
 
-def _said(value: Any, role: str) -> list[Message]:
-    """A prompt or reply: text, or messages."""
+def _parse_messages(value: Any, role: str) -> list[Message]:
+    """Parses a prompt or reply: text, or messages."""
     if isinstance(value, str):
         return [Message(role, value)]
     if not isinstance(value, list) or not value:
@@ -323,41 +348,48 @@ def _said(value: Any, role: str) -> list[Message]:
     return [Message.of_openai(message) for message in value]
 
 
-def _messages(row: Any) -> list[Message]:
+def _get_messages(row: Any) -> list[Message]:
     if isinstance(row, Mapping) and isinstance(row.get("messages"), list):
         return [Message.of_openai(message) for message in row["messages"]]
     if isinstance(row, Mapping) and "prompt" in row and "completion" in row:
-        return [*_said(row["prompt"], "user"), *_said(row["completion"], "assistant")]
-    raise _wrong(row, '{"messages": [...]} or {"prompt", "completion"}')
+        return [*_parse_messages(row["prompt"], "user"), *_parse_messages(row["completion"], "assistant")]
+    raise _form_error(row, '{"messages": [...]} or {"prompt", "completion"}')
 
 
 # ------------------------------------------------------------------ pairs
 
 
-def _sides(row: Any) -> tuple[list[Message], list[Message], list[Message]]:
-    """(prompt, chosen, rejected); where no prompt is given it is what both sides begin with."""
+def _split_pair(row: Any) -> tuple[list[Message], list[Message], list[Message]]:
+    """Splits a row into (prompt, chosen, rejected); without a prompt it is the common beginning of both sides."""
     if not isinstance(row, Mapping) or "chosen" not in row or "rejected" not in row:
-        raise _wrong(row, '{"prompt", "chosen", "rejected"}')
-    chosen, rejected = (_said(row[side], "assistant") for side in ("chosen", "rejected"))
+        raise _form_error(row, '{"prompt", "chosen", "rejected"}')
+    chosen_messages, rejected_messages = (_parse_messages(row[side], "assistant") for side in ("chosen", "rejected"))
     if row.get("prompt") is not None:
-        return _said(row["prompt"], "user"), chosen, rejected
+        return _parse_messages(row["prompt"], "user"), chosen_messages, rejected_messages
     if isinstance(row["chosen"], str) or isinstance(row["rejected"], str):
         raise SampleInvalid("a pair of texts without a prompt", value=sorted(map(str, row)), expected='"prompt" too')
-    same = 0
-    while same < min(len(chosen), len(rejected)) and chosen[same] == rejected[same]:
-        same += 1
-    return chosen[:same], chosen[same:], rejected[same:]
+    num_shared = 0
+    while (
+        num_shared < min(len(chosen_messages), len(rejected_messages))
+        and chosen_messages[num_shared] == rejected_messages[num_shared]
+    ):
+        num_shared += 1
+    return chosen_messages[:num_shared], chosen_messages[num_shared:], rejected_messages[num_shared:]
 
 
-def _pair(where: str, row: Any, dialect: Dialect, *, context: int, too_long: TooLong, tally: Intake) -> list[Parts]:
-    prompt, *sides = _sides(row)
+def _pair_sequences(
+    location: str, row: Any, dialect: Dialect, *, context: int, overlong: Overlong, counts: Intake
+) -> list[TokenSequence]:
+    prompt, *sides = _split_pair(row)
     if sides[0] == sides[1]:
         raise SampleInvalid("a pair whose sides are equal", value=sides[0][0].text[:80] if sides[0] else "no reply")
-    made = [
-        conversation(f"{where}/{name}", [*prompt, *side], dialect, learned_from=len(prompt))
+    side_sequences = [
+        conversation_sequence(f"{location}/{name}", [*prompt, *side], dialect, first_learned=len(prompt))
         for name, side in zip(("chosen", "rejected"), sides, strict=True)
     ]
-    long = any(len(parts) > context for parts in made)
-    fits = [parts for side in made for parts in fitted(side, context, too_long=too_long)]
-    tally.truncated += long
-    return fits
+    is_long = any(len(sequence) > context for sequence in side_sequences)
+    fitted_sequences = [
+        sequence for side in side_sequences for sequence in fit_to_context(side, context, overlong=overlong)
+    ]
+    counts.truncated += is_long
+    return fitted_sequences

@@ -1,4 +1,4 @@
-"""Where rows come from: JSON lines, and data sets of Hugging Face. One row after the other, in constant memory."""
+"""Sources of rows: JSON lines, and Hugging Face data sets. One row after the other, in constant memory."""
 
 from __future__ import annotations
 
@@ -8,22 +8,25 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from evolvent.errors import ConfigError, MissingExtra, Problem, SampleInvalid, boundary, unknown
+from evolvent.errors import ConfigError, MissingExtra, Problem, SampleInvalid, boundary, unknown_name_problem
 from evolvent.files import disk_errors
-from evolvent.learn.rows import Reading, Row
+from evolvent.identity import version_1_values
+from evolvent.learn.rows import ReadingConfig, Row
 from evolvent.learn.windows import Intake
 from evolvent.models.policy import Policy
 from evolvent.trajectory import canonical_json
 
-__all__ = ["dataset_rows", "file_digest", "json_lines", "open_dataset", "source_digest", "vocabulary_digest"]
+__all__ = ["file_digest", "open_dataset", "read_dataset_rows", "read_json_lines", "source_digest", "vocabulary_digest"]
 
 
-def json_lines(path: Path, *, intake: Intake | None = None, columns: Mapping[str, str] | None = None) -> Iterator[Row]:
-    """The rows of a file of JSON lines, named `FILE:LINE` with lines from 1. Blank lines are passed over.
+def read_json_lines(
+    path: Path, *, intake: Intake | None = None, columns: Mapping[str, str] | None = None
+) -> Iterator[Row]:
+    """Reads the rows of a file of JSON lines, named `FILE:LINE` with lines from 1. Blank lines are skipped.
 
     Args:
-        intake: counts lines that are no JSON.
-        columns: what is called how in this file: {"prompt": "question", "completion": "answer"}.
+        intake: counts lines that are not JSON.
+        columns: the file's names of columns: {"prompt": "question", "completion": "answer"}.
     Raises:
         StoreUnavailable: the file cannot be read.
     """
@@ -31,46 +34,50 @@ def json_lines(path: Path, *, intake: Intake | None = None, columns: Mapping[str
         for number, line in enumerate(file, 1):
             if not line.strip():
                 continue
-            where = f"{path.name}:{number}"
+            location = f"{path.name}:{number}"
             try:
                 row = json.loads(line)
             except (ValueError, RecursionError) as error:
                 if intake is not None:
                     intake.rows += 1
-                    intake.refuse(where, SampleInvalid("not JSON", value=str(error)))
+                    intake.refuse(location, SampleInvalid("not JSON", value=str(error)))
                 continue
-            yield where, _renamed(row, columns)
+            yield location, _rename_columns(row, columns)
 
 
-def dataset_rows(
+def read_dataset_rows(
     rows: Iterable[Mapping[str, Any]], *, name: str = "row", columns: Mapping[str, str] | None = None
 ) -> Iterator[Row]:
-    """The rows of a data set (map-style or iterable), named `NAME:INDEX` with indices from 0.
+    """Reads the rows of a data set (map-style or iterable), named `NAME:INDEX` with indices from 0.
 
     Args:
-        columns: as in `json_lines`.
+        columns: as in `read_json_lines`.
     Raises:
         SampleInvalid: the data set cannot be read any further.
     """
     with boundary(SampleInvalid, f"data set {name!r} cannot be read"):
         for number, row in enumerate(rows):
-            yield f"{name}:{number}", _renamed(row, columns)
+            yield f"{name}:{number}", _rename_columns(row, columns)
 
 
-def _renamed(row: Any, columns: Mapping[str, str] | None) -> Any:
+def _rename_columns(row: Any, columns: Mapping[str, str] | None) -> Any:
     if not columns or not isinstance(row, Mapping):
         return row
-    return {**row, **{ours: row[theirs] for ours, theirs in columns.items() if theirs in row}}
+    return {
+        **row,
+        **{standard_name: row[file_name] for standard_name, file_name in columns.items() if file_name in row},
+    }
 
 
 def open_dataset(path: Path | str, *, split: str = "train") -> Any:
-    """A data set from a local folder: one that `save_to_disk` wrote, or files of JSON, Parquet, CSV or text.
+    """Opens a data set from a local folder: one that `save_to_disk` wrote, or files of JSON, Parquet, CSV or text.
 
     Files are streamed. Nothing is downloaded and no code of the folder is run.
 
     Raises:
-        MissingExtra: `datasets` is not installed. ConfigError: no such folder or split. SampleInvalid: it cannot be
-            read.
+        MissingExtra: `datasets` is not installed.
+        ConfigError: the folder or split does not exist.
+        SampleInvalid: it cannot be read.
     """
     folder = Path(path)
     if not folder.is_dir():
@@ -79,48 +86,54 @@ def open_dataset(path: Path | str, *, split: str = "train") -> Any:
         import datasets
     except ImportError as error:
         raise MissingExtra("data", "a data set of Hugging Face") from error
-    saved = (folder / "dataset_dict.json").exists() or (folder / "state.json").exists()
+    is_saved_dataset = (folder / "dataset_dict.json").exists() or (folder / "state.json").exists()
     with boundary(SampleInvalid, f"{folder} cannot be read as a data set"):
-        found = datasets.load_from_disk(str(folder)) if saved else datasets.load_dataset(str(folder), streaming=True)
-    if isinstance(found, Mapping):
-        if split not in found:
-            raise ConfigError([unknown("split", split, map(str, found), where=str(folder))])
-        return found[split]
-    return found
+        dataset = (
+            datasets.load_from_disk(str(folder))
+            if is_saved_dataset
+            else datasets.load_dataset(str(folder), streaming=True)
+        )
+    if isinstance(dataset, Mapping):
+        if split not in dataset:
+            raise ConfigError([unknown_name_problem("split", split, map(str, dataset), location=str(folder))])
+        return dataset[split]
+    return dataset
 
 
 # ------------------------------------------------------------------ digests
 
 
 def file_digest(*paths: Path) -> str:
-    """SHA-256 of the files' contents, in this order; a folder counts as its files by name.
+    """Computes the SHA-256 of the files' contents, in this order; a folder counts as its files by name.
 
     Raises:
-        StoreUnavailable: one cannot be read.
+        StoreUnavailable: a file cannot be read.
     """
-    whole = hashlib.sha256()
+    total_digest = hashlib.sha256()
     for path in paths:
-        inner = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
-        for file in inner:
+        files = sorted(member for member in path.rglob("*") if member.is_file()) if path.is_dir() else [path]
+        for file in files:
             with disk_errors(file), file.open("rb") as opened:
-                own = hashlib.file_digest(opened, "sha256").hexdigest()
-            whole.update(f"{file.name} {own}\n".encode())
-    return whole.hexdigest()
+                content_digest = hashlib.file_digest(opened, "sha256").hexdigest()
+            total_digest.update(f"{file.name} {content_digest}\n".encode())
+    return total_digest.hexdigest()
 
 
 def vocabulary_digest(tokenizer: Any) -> str:
-    """SHA-256 of a tokenizer's words and their ids: policies of one digest read each other's tokens."""
+    """Computes the SHA-256 of a tokenizer's tokens and ids: policies with the same digest read each other's tokens."""
     return hashlib.sha256(canonical_json(tokenizer.get_vocab()).encode()).hexdigest()
 
 
-def source_digest(data: str, policy: Policy, reading: Reading) -> str:
-    """What tokens depend on: the data's digest, how the policy writes text as tokens, and the reading.
+def source_digest(data: str, policy: Policy, config: ReadingConfig) -> str:
+    """Computes the digest that tokens depend on: the data's digest, the policy's tokenization of text, and the
+    settings.
 
     Args:
-        data: of the source: `file_digest(path)`, a data set's `_fingerprint`, or a store's `file_digest(store.path)`.
+        data: digest of the source: `file_digest(path)`, a data set's `_fingerprint`, or a store's
+            `file_digest(store.path)`.
     """
     backend = getattr(policy.tokenizer, "backend_tokenizer", None)
-    form = [policy.dialect.name, getattr(policy.tokenizer, "chat_template", None), reading.tokens(policy)]
+    form = [policy.dialect.name, getattr(policy.tokenizer, "chat_template", None), config.max_tokens(policy)]
     rules = backend.to_str() if backend is not None else vocabulary_digest(policy.tokenizer)
-    settings = reading.model_dump(mode="json", exclude={"context"})
+    settings = version_1_values(config, exclude={"context"})
     return hashlib.sha256(canonical_json([data, form, rules, settings]).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""A demonstration of two token lists: what is read, and what is to be written after it."""
+"""A demonstration from two token lists: a prompt, and the target that follows it."""
 
 from __future__ import annotations
 
@@ -7,19 +7,23 @@ from collections.abc import Sequence
 import numpy as np
 
 from evolvent.errors import NothingToLearn
-from evolvent.learn.token_sequences import Parts
+from evolvent.learn.token_sequences import TokenSequence
 
-__all__ = ["taught"]
+__all__ = ["build_demonstration"]
 
 
-def taught(name: str, prompt: Sequence[int], target: Sequence[int], *, weight: float = 1.0) -> Parts:
-    """The sequence prompt + target, `[P + T]`, of which the target is learned, as one span of one step.
+def build_demonstration(
+    name: str, prompt: Sequence[int], target: Sequence[int], *, weight: float = 1.0
+) -> TokenSequence:
+    """Builds the sequence prompt + target, `[P + T]`, of which the target is learned, as one span of one step.
 
     Args:
         name: of the trajectory.
-        weight: of every target token; a target at position 0 has nothing before it and weighs 0.
+        prompt: token ids.
+        target: token ids.
+        weight: of every target token; a target at position 0 has nothing before it and has weight 0.
     Raises:
-        NothingToLearn: an empty target.
+        NothingToLearn: the target is empty.
     """
     if not target:
         raise NothingToLearn(f"the demonstration {name!r} writes nothing", value=0, expected="at least one token")
@@ -27,7 +31,7 @@ def taught(name: str, prompt: Sequence[int], target: Sequence[int], *, weight: f
     written = np.arange(total) >= len(prompt)
     weights = np.where(written, np.float32(weight), np.float32(0.0))
     weights[0] = 0.0
-    return Parts(
+    return TokenSequence(
         name,
         np.asarray([*prompt, *target], np.int32),
         written,

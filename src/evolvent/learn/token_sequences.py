@@ -1,8 +1,8 @@
-"""Parts: trajectories as token sequences, each token with what learning needs to know about it.
+"""Trajectories as token sequences, each token with the arrays that training needs.
 
-`flatten` turns trajectories into `Parts`, one for every path of generations from a root to a leaf. Tokens of
-generations are taken as they are. Only a record without generations (an expert's, an imported conversation) is
-tokenised, by the policy's dialect.
+`flatten` turns trajectories into `TokenSequence` objects, one for every path of generations from a root to a
+leaf. Tokens of generations are used as they are. Only a record without generations (an expert's, an imported
+conversation) is tokenized, by the policy's dialect.
 """
 
 from __future__ import annotations
@@ -20,34 +20,37 @@ from evolvent.errors import BatchMismatch, Problem, VocabularyMismatch
 from evolvent.models.dialects import Dialect
 from evolvent.trajectory import Generation, Step, Task, Trajectory, canonical_json
 
-__all__ = ["Flattened", "Parts", "check_parts", "flatten"]
+__all__ = ["FlattenResult", "TokenSequence", "check_sequences", "flatten"]
 
 Instructions = Callable[[Task], str]
 Render = Callable[[Task, Step], str]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Parts:
+class TokenSequence:
     """One token sequence from a root to a leaf of a trajectory.
 
     Args:
         trajectory: its id.
         ids: `[T]` int32, all tokens.
-        written: `[T]` bool, tokens of actions, whether a policy sampled them or a demonstrator wrote them.
+        written: `[T]` bool, tokens of actions, sampled by a policy or written by a demonstrator.
         sampled: `[T]` bool, tokens that a policy sampled.
-        logprobs: `[T]` float32, their log-probabilities under the behaviour policy; 0 where not sampled.
+        logprobs: `[T]` float32, their log-probabilities under the behavior policy; 0 where not sampled.
         step: `[T]` int32, the environment step that each token belongs to.
         span: `[T]` int32, the running number of the span of reasoning that it belongs to; -1 where not written.
-        weight: `[T]` float32, how much each token is learned as a target. The first token has nothing before it to be
+        weight: `[T]` float32, the learning weight of each token as a target. The first token has no token before it
+            to be
             predicted from: its weight is 0.
         group: trajectories that share it are compared with each other.
         reward, unit: the episode's raw score and its score in 0..1; None = not scored.
-        columns: what else an objective reads, one entry a token `[T, ...]`, by name ("reference", "returns", ...).
-        parent: `[T]` int32, the place of the token before each, -1 for the first; None: the one to its left. See
+        columns: further entries that an objective reads, one per token `[T, ...]`, by name ("reference", "returns",
+            ...).
+        parent: `[T]` int32, the position of the token before each, -1 for the first; None: the one to its left. See
             `learn/trees.py`.
-        feed: how many tokens a model must read to be scored on every weighted target, 0 where there is none; computed.
+        feed: number of tokens that a model must read to be scored on every weighted target, 0 where there is none;
+            computed.
     Raises:
-        BatchMismatch: if the arrays differ in length, or a weight is not finite.
+        BatchMismatch: the arrays differ in length, or a weight is not finite.
     """
 
     trajectory: str
@@ -85,21 +88,21 @@ class Parts:
 
     @property
     def digest(self) -> str:
-        """24 hex digits: tells sequences apart by what a model learns from them."""
-        found = hashlib.sha256(canonical_json([self.trajectory, self.group, self.reward, self.unit]).encode())
+        """Returns 24 hex digits that distinguish sequences by the content that a model learns from them."""
+        content = hashlib.sha256(canonical_json([self.trajectory, self.group, self.reward, self.unit]).encode())
         arrays = {entry.name: getattr(self, entry.name) for entry in fields(self)[1:8]} | dict(self.columns)
         for name, values in sorted((arrays | {"parent": self.parent}).items()):
             if values is not None:
-                found.update(canonical_json([name, str(values.dtype), list(values.shape)]).encode())
-                found.update(np.ascontiguousarray(values).tobytes())
-        return found.hexdigest()[:24]
+                content.update(canonical_json([name, str(values.dtype), list(values.shape)]).encode())
+                content.update(np.ascontiguousarray(values).tobytes())
+        return content.hexdigest()[:24]
 
 
 @dataclass(frozen=True, slots=True)
-class Flattened:
-    """What `flatten` made, and the trajectories that it refused, each with its reason."""
+class FlattenResult:
+    """The result of `flatten`: sequences, and the trajectories that it refused, each with its reason."""
 
-    parts: list[Parts]
+    sequences: list[TokenSequence]
     refused: list[Problem]
 
 
@@ -112,37 +115,39 @@ def flatten(
     context: int,
     render: Render | None = None,
     stops: bool = False,
-) -> Flattened:
-    """Turn trajectories into token sequences with learning weights.
+) -> FlattenResult:
+    """Flattens trajectories into token sequences with learning weights.
 
-    A token's weight is the trajectory's times 1 on written tokens of generations that acted, and 0 elsewhere: on what
-    was read, on steps marked `info["loss"] is False`, and on empty actions. Where generations fork, every leaf gives
-    one sequence, and the shared prefix has its weight in the first only.
+    A token's weight is the trajectory's weight on written tokens of generations that acted, and 0 elsewhere: on
+    prompt tokens, on steps marked `info["loss"] is False`, and on empty actions. Where generations fork, every leaf
+    gives one sequence, and the shared prefix has its weight in the first only.
 
     Args:
-        dialect: tokenises records without generations; its stop tokens tell empty actions.
-        instructions: what the agent was told before its first observation, for a task.
-        weight: the learning weight of a whole trajectory; None: 1.
+        dialect: tokenizes records without generations; its stop tokens identify empty actions.
+        instructions: returns the text before the first observation, for a task.
+        weight: returns the learning weight of a whole trajectory; None: 1.
         context: longer sequences are refused and listed.
-        render: the text that an agent would write for a step of a record without generations; None: its action.
-        stops: an action that is a stop token alone is learned too: what was sampled is what a reward is for.
+        render: returns the text that an agent would write for a step of a record without generations; None: its
+            action.
+        stops: an action that is only a stop token is learned too, because a reward is for all that was sampled.
     Raises:
-        BatchMismatch: arrays that do not fit each other, a weight that is not finite, an action that is no text; names
-            the trajectory. VocabularyMismatch: a word that the dialect does not know; names the task.
+        BatchMismatch: arrays do not fit each other, a weight is not finite, or an action is not text; the message
+            names the trajectory.
+        VocabularyMismatch: the dialect does not know a word; the message names the task.
     """
-    parts: list[Parts] = []
+    sequences: list[TokenSequence] = []
     refused: list[Problem] = []
     for trajectory in trajectories:
         scale = 1.0 if weight is None else float(weight(trajectory))
         if not math.isfinite(scale):
             raise BatchMismatch(f"the learning weight of trajectory {trajectory.id!r} is not finite", value=scale)
         if any(step.generations for step in trajectory.steps):
-            made = _from_generations(trajectory, frozenset() if stops else dialect.stop_ids, scale)
+            new_sequences = _flatten_generations(trajectory, frozenset() if stops else dialect.stop_ids, scale)
         elif trajectory.steps:
-            made = [_from_text(trajectory, dialect, instructions(trajectory.task), scale, render)]
+            new_sequences = [_tokenize_record(trajectory, dialect, instructions(trajectory.task), scale, render)]
         else:
-            made = []
-        for sequence in made:
+            new_sequences = []
+        for sequence in new_sequences:
             if len(sequence) > context:
                 refused.append(
                     Problem(
@@ -152,18 +157,18 @@ def flatten(
                     )
                 )
             else:
-                parts.append(sequence)
-    return Flattened(parts, refused)
+                sequences.append(sequence)
+    return FlattenResult(sequences, refused)
 
 
-def check_parts(parts: Sequence[Parts], *, vocabulary: int, context: int) -> None:
-    """Refuse parts that a model cannot read, before the first step.
+def check_sequences(sequences: Sequence[TokenSequence], *, vocabulary: int, context: int) -> None:
+    """Checks that a model can read sequences, before the first step.
 
     Raises:
-        VocabularyMismatch: a token id outside `0..vocabulary - 1`. BatchMismatch: more tokens to feed than the context.
-            Both name the trajectory.
+        VocabularyMismatch: a token id is outside `0..vocabulary - 1`.
+        BatchMismatch: there are more tokens to feed than the context. Both name the trajectory.
     """
-    for sequence in parts:
+    for sequence in sequences:
         if sequence.feed > context:
             raise BatchMismatch(
                 f"trajectory {sequence.trajectory!r} is longer than the model's context",
@@ -171,73 +176,86 @@ def check_parts(parts: Sequence[Parts], *, vocabulary: int, context: int) -> Non
                 expected=f"at most {context} tokens",
             )
         if len(sequence) and not 0 <= int(sequence.ids.min()) <= int(sequence.ids.max()) < vocabulary:
-            wrong = sequence.ids[(sequence.ids < 0) | (sequence.ids >= vocabulary)]
+            invalid_ids = sequence.ids[(sequence.ids < 0) | (sequence.ids >= vocabulary)]
             raise VocabularyMismatch(
                 f"trajectory {sequence.trajectory!r} has a token id that the model does not know",
-                value=int(wrong[0]),
+                value=int(invalid_ids[0]),
                 expected=f"0 to {vocabulary - 1}",
                 hint="flatten it with the dialect of the policy that learns",
             )
 
 
-def _from_generations(trajectory: Trajectory, stop_ids: frozenset[int], scale: float) -> list[Parts]:
-    """One sequence for every generation that no other extends."""
-    placed = [(number, step, g) for number, step in enumerate(trajectory.steps) for g in step.generations]
-    for index, (_, _, generation) in enumerate(placed):
+def _flatten_generations(trajectory: Trajectory, stop_ids: frozenset[int], scale: float) -> list[TokenSequence]:
+    """Builds one sequence for every generation that no other extends."""
+    generations = [
+        (number, step, step_generation)
+        for number, step in enumerate(trajectory.steps)
+        for step_generation in step.generations
+    ]
+    for index, (_, _, generation) in enumerate(generations):
         if generation.extends is not None and not 0 <= generation.extends < index:
             raise BatchMismatch(
                 f"a generation of trajectory {trajectory.id!r} extends one that is not before it",
                 value=generation.extends,
                 expected=f"0 to {index - 1}",
             )
-    extended = {generation.extends for _, _, generation in placed}
+    extended = {generation.extends for _, _, generation in generations}
     learned: set[int] = set()
     sequences = []
-    for leaf in range(len(placed)):
+    for leaf in range(len(generations)):
         if leaf in extended:
             continue
-        chain: list[int] = []
-        at: int | None = leaf
-        while at is not None:
-            chain.append(at)
-            at = placed[at][2].extends
-        chain.reverse()
+        path: list[int] = []
+        position: int | None = leaf
+        while position is not None:
+            path.append(position)
+            position = generations[position][2].extends
+        path.reverse()
         sequences.append(
-            _joined(
+            _join_path(
                 trajectory,
-                [placed[i] for i in chain],
-                [0.0 if i in learned or not _teaches(placed[i][1], placed[i][2], stop_ids) else scale for i in chain],
+                [generations[node] for node in path],
+                [
+                    0.0
+                    if node in learned or not _is_learned(generations[node][1], generations[node][2], stop_ids)
+                    else scale
+                    for node in path
+                ],
             )
         )
-        learned.update(chain)
+        learned.update(path)
     return sequences
 
 
-def _teaches(step: Step, generation: Generation, stop_ids: frozenset[int]) -> bool:
-    """Whether a generation's tokens are learned: it acted, it is not marked as context, and it wrote something."""
+def _is_learned(step: Step, generation: Generation, stop_ids: frozenset[int]) -> bool:
+    """Returns whether a generation's tokens are learned: it acted, it is not marked as context, and it wrote
+    something.
+    """
     if not generation.acted or step.info.get("loss") is False:
         return False
     return any(int(index) not in stop_ids for index in generation.ids[generation.sampled])
 
 
-def _joined(trajectory: Trajectory, chain: Sequence[tuple[int, Step, Generation]], scales: Sequence[float]) -> Parts:
-    generations = [generation for _, _, generation in chain]
+def _join_path(
+    trajectory: Trajectory, path: Sequence[tuple[int, Step, Generation]], scales: Sequence[float]
+) -> TokenSequence:
+    generations = [generation for _, _, generation in path]
     sampled = np.concatenate([generation.sampled for generation in generations]).astype(np.bool_)
     sizes = [len(generation.ids) for generation in generations]
-    spans, before = [], 0
+    spans, first_span = [], 0
     for generation, size in zip(generations, sizes, strict=True):
         local = np.searchsorted(np.asarray(generation.spans, np.int64), np.arange(size), side="right")
-        spans.append(np.where(generation.sampled, local + before, -1))
-        before += len(generation.spans) + 1
+        spans.append(np.where(generation.sampled, local + first_span, -1))
+        first_span += len(generation.spans) + 1
     weight = np.repeat(np.asarray(scales, np.float32), sizes) * sampled
     weight[:1] = 0.0
-    return Parts(
+    return TokenSequence(
         trajectory.id,
         np.concatenate([generation.ids for generation in generations]).astype(np.int32),
         sampled,
         sampled,
         np.concatenate([generation.logprobs for generation in generations]).astype(np.float32),
-        np.repeat(np.asarray([number for number, _, _ in chain], np.int32), sizes),
+        np.repeat(np.asarray([number for number, _, _ in path], np.int32), sizes),
         np.concatenate(spans).astype(np.int32),
         weight,
         trajectory.group,
@@ -246,10 +264,10 @@ def _joined(trajectory: Trajectory, chain: Sequence[tuple[int, Step, Generation]
     )
 
 
-def _from_text(
+def _tokenize_record(
     trajectory: Trajectory, dialect: Dialect, instructions: str, scale: float, render: Render | None
-) -> Parts:
-    """The tokens of a record that no model wrote."""
+) -> TokenSequence:
+    """Tokenizes a record that no model generated."""
     ids: list[int] = []
     pieces: list[tuple[int, int, float]] = []  # (tokens read, tokens written, weight) of each step
     task = trajectory.task
@@ -262,14 +280,14 @@ def _from_text(
                     value=type(text).__name__,
                     expected="text observations and actions",
                 )
-            seen = (
+            prompt_ids = (
                 dialect.turn(step.observation, stopped=True) if number else dialect.open(instructions, step.observation)
             )
-            action = dialect.action(text)
-            ids += seen
-            ids += action
+            action_ids = dialect.action(text)
+            ids += prompt_ids
+            ids += action_ids
             learned = bool(text.strip()) and step.info.get("loss") is not False
-            pieces.append((len(seen), len(action), scale if learned else 0.0))
+            pieces.append((len(prompt_ids), len(action_ids), scale if learned else 0.0))
     except VocabularyMismatch as error:
         raise VocabularyMismatch(
             f"trajectory {trajectory.id!r} of task {task.id!r} in world {task.world!r}: {error.what}",
@@ -277,13 +295,18 @@ def _from_text(
             expected=error.expected,
             hint=error.hint,
         ) from error
-    sizes = [size for read, new, _ in pieces for size in (read, new)]
+    sizes = [size for num_read, num_written, _ in pieces for size in (num_read, num_written)]
     written = np.repeat(np.tile([False, True], len(pieces)), sizes)
-    step_of = np.repeat(np.arange(len(pieces), dtype=np.int32), [read + new for read, new, _ in pieces])
-    weight = np.repeat(np.asarray([w for _, _, w in pieces], np.float32), [read + new for read, new, _ in pieces])
+    step_of = np.repeat(
+        np.arange(len(pieces), dtype=np.int32), [num_read + num_written for num_read, num_written, _ in pieces]
+    )
+    weight = np.repeat(
+        np.asarray([step_weight for _, _, step_weight in pieces], np.float32),
+        [num_read + num_written for num_read, num_written, _ in pieces],
+    )
     weight = weight * written
     weight[:1] = 0.0
-    return Parts(
+    return TokenSequence(
         trajectory.id,
         np.asarray(ids, np.int32),
         written,

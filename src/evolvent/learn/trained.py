@@ -1,4 +1,4 @@
-"""What a training changes: weights and the state of their optimizer, as a checkpoint holds them."""
+"""The trained state: weights and the state of their optimizer, as a checkpoint holds them."""
 
 from __future__ import annotations
 
@@ -13,126 +13,148 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from evolvent.errors import ConfigError, Problem, boundary
-from evolvent.learn.optim.make import OptimizerConfig, is_own, make
-from evolvent.models.pieces import local_of
+from evolvent.learn.optim.make import OptimizerConfig, build_optimizer, is_builtin
+from evolvent.models.pieces import local_tensor
 
-__all__ = ["LEARNING", "Numbers", "Trained", "check_resumes"]
+__all__ = ["LEARNING", "OptimizerNumbers", "TrainState", "check_resumes"]
 
 LEARNING = "learning"  # group of a checkpoint: the weights that learn, where they are not those to play
-Numbers = dict[str, dict[str, bool | int | float | None]]
-_UPDATES, _STOP = 12, 5  # of the rehearsal: some optimizers do something else every fifth or sixth update
+OptimizerNumbers = dict[str, dict[str, bool | int | float | None]]
+_REHEARSAL_UPDATES, _REHEARSAL_STOP = (
+    12,
+    5,
+)  # of the rehearsal: some optimizers do something else every fifth or sixth update
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
-    """What a training changes on this rank: its weights by their names here, and their optimizer.
+class TrainState:
+    """The state that a training changes on this rank: its weights by their names here, and their optimizer.
 
-    Frozen weights are not among them: a checkpoint does not hold those.
+    Frozen weights are not part of it: a checkpoint does not hold them.
 
     Attributes:
-        wholes: a weight's name in the whole model, where that is another: pipeline stages have two copies of a tied
-            weight, which is one there.
+        whole_names: a weight's name in the whole model, where it differs: pipeline stages have two copies of a tied
+            weight,
+            which is one there.
     """
 
     weights: Mapping[str, Tensor]
     optimizer: Optimizer
-    wholes: Mapping[str, str] = field(default_factory=dict)
+    whole_names: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def averages(self) -> bool:
-        """Whether the weights that learn are others than those that are good: schedule-free optimizers (arXiv
-        2405.15682) take gradients at one point and average another, and have `train()` and `eval()` to go between."""
+        """Returns whether the training weights differ from the weights that play.
+
+        Schedule-free optimizers (arXiv 2405.15682) take gradients at one point and average another, and have
+        `train()` and
+        `eval()` to switch between them.
+        """
         return all(callable(getattr(self.optimizer, name, None)) for name in ("train", "eval"))
 
     @contextmanager
     def learning(self) -> Iterator[None]:
-        """Inside, the weights are those that updates change; outside, those to play, measure and keep."""
-        self._turn("train")
+        """Turns the weights into the training weights inside the block; outside are the weights that play, are
+        evaluated and saved.
+        """
+        self._switch("train")
         try:
             yield
         finally:
-            self._turn("eval")
+            self._switch("eval")
 
-    def settle(self) -> None:
-        """Outside of `learning`: weights that still are those that learn become those to play; others stay."""
-        self._turn("eval")
+    def use_averaged(self) -> None:
+        """Converts training weights to averaged weights outside of `learning`; averaged weights stay."""
+        self._switch("eval")
 
     @contextmanager
     def averaged(self) -> Iterator[Mapping[str, Mapping[str, Tensor]]]:
-        """While it learns: inside, the weights are those to play; afterwards all is as before, bit for bit.
+        """Turns the weights into the averaged weights inside the block, during training; afterwards all is as
+        before, bit for bit.
 
-        Yields a group for a checkpoint, by its name: the weights that learn, from which a training goes on. Nothing
-        where these are the same.
+        Yields a group for a checkpoint, by its name: the training weights, from which a training resumes. Yields
+        nothing where
+        both are the same.
         """
         if not self.averages:
             yield {}
             return
-        kept = {name: weight.detach().clone() for name, weight in self.weights.items()}
-        self._turn("eval")
+        training_weights = {name: weight.detach().clone() for name, weight in self.weights.items()}
+        self._switch("eval")
         try:
-            yield {LEARNING: {name: kept[first] for name, first in self._firsts().items()}}
+            yield {LEARNING: {name: training_weights[local_name] for name, local_name in self._local_names().items()}}
         finally:
-            self._turn("train")
+            self._switch("train")
             with torch.no_grad():
                 for name, weight in self.weights.items():
-                    weight.copy_(kept[name])
+                    weight.copy_(training_weights[name])
 
     @torch.no_grad()
-    def _turn(self, mode: str) -> None:
+    def _switch(self, mode: str) -> None:
         if self.averages:
             with boundary(ConfigError, f"{type(self.optimizer).__name__} could not turn its weights to {mode!r}"):
                 getattr(self.optimizer, mode)()
 
-    def _firsts(self) -> dict[str, str]:
-        """By its name in the whole model, the name here of each weight; of two copies the first."""
-        found: dict[str, str] = {}
+    def _local_names(self) -> dict[str, str]:
+        """Returns each weight's name here by its name in the whole model; of two copies the first."""
+        local_names: dict[str, str] = {}
         for name in self.weights:
-            found.setdefault(self.wholes.get(name, name), name)
-        return found
+            local_names.setdefault(self.whole_names.get(name, name), name)
+        return local_names
 
-    def named(self) -> dict[str, Tensor]:
-        """The weights by their names in the whole model; of two copies the first."""
-        return {name: self.weights[first] for name, first in self._firsts().items()}
+    def named_weights(self) -> dict[str, Tensor]:
+        """Returns the weights by their names in the whole model; of two copies the first."""
+        return {name: self.weights[local_name] for name, local_name in self._local_names().items()}
 
     def moments(self) -> dict[str, Tensor]:
-        """The tensors of the optimizer's state, as `moment/weight`. A weight that never had a gradient has none."""
+        """Returns the tensors of the optimizer's state, as `moment/weight`. A weight that never had a gradient has
+        none.
+        """
         state = self.optimizer.state
         return {
             f"{key}/{name}": value
-            for name, weight in self.named().items()
+            for name, weight in self.named_weights().items()
             if weight in state
             for key, value in state[weight].items()
             if isinstance(value, Tensor)
         }
 
-    def numbers(self) -> Numbers:
-        """What the optimizer counts and estimates for all weights together (updates, Prodigy's d, ...), as JSON values.
+    def optimizer_numbers(self) -> OptimizerNumbers:
+        """Returns the numbers that the optimizer keeps for all weights together (updates, Prodigy's d, ...), as JSON
+        values.
 
-        By "matrices" and "vectors", the two kinds of groups that every layout has (`optim.make`).
+        They are grouped by "matrices" and "vectors", the two kinds of groups that every layout has (`optim.make`).
         """
-        found: Numbers = {}
+        numbers: OptimizerNumbers = {}
         for group in self.optimizer.param_groups:
-            single = {key: x.item() if isinstance(x, Tensor) and x.numel() == 1 else x for key, x in group.items()}
-            plain = {key: x for key, x in single.items() if isinstance(x, bool | int | float | None)}
-            found.setdefault(_kind(group["params"]), plain)
-        return found
+            single = {
+                key: entry.item() if isinstance(entry, Tensor) and entry.numel() == 1 else entry
+                for key, entry in group.items()
+            }
+            plain = {key: entry for key, entry in single.items() if isinstance(entry, bool | int | float | None)}
+            numbers.setdefault(_group_kind(group["params"]), plain)
+        return numbers
 
-    def renumber(self, numbers: Numbers) -> None:
-        """Go on from these numbers; to be called when the state has begun."""
+    def restore_numbers(self, numbers: OptimizerNumbers) -> None:
+        """Restores these numbers; call it when the optimizer's state exists."""
         for group in self.optimizer.param_groups:
-            for key, value in numbers.get(_kind(group["params"]), {}).items():
+            for key, value in numbers.get(_group_kind(group["params"]), {}).items():
                 if isinstance(group.get(key), Tensor):
                     group[key].fill_(value)
                 else:
                     group[key] = value
 
-    def begin(self, names: Container[str]) -> None:
-        """Let the optimizer make the state of these weights, so that there is something to fill: one after another
-        takes a step of length 0 with a gradient of 0. The optimizer counts these steps: its numbers are to follow."""
+    def create_state(self, names: Container[str]) -> None:
+        """Creates the optimizer's state of these weights, so that there is something to fill.
+
+        One weight after another takes a step of length 0 with a gradient of 0. The optimizer counts these steps, so
+        restore its
+        numbers afterwards.
+        """
         rates = [group["lr"] for group in self.optimizer.param_groups]
         for group in self.optimizer.param_groups:
             group["lr"] = 0.0
-        for weight in (weight for name, weight in self.weights.items() if self.wholes.get(name, name) in names):
+        for weight in (weight for name, weight in self.weights.items() if self.whole_names.get(name, name) in names):
             weight.grad = torch.zeros_like(weight)
             self.optimizer.step()
             weight.grad = None
@@ -140,79 +162,85 @@ class Trained:
             group["lr"] = rate
 
     @torch.no_grad()
-    def agree(self) -> None:
-        """Where both copies of a tied weight are on this rank: what the first was filled with goes into the second."""
-        named, state = self.named(), self.optimizer.state
+    def sync_tied_weights(self) -> None:
+        """Copies the first of two copies of a tied weight into the second, where both are on this rank."""
+        named_weights, state = self.named_weights(), self.optimizer.state
         for name, copy in self.weights.items():
-            first = named[self.wholes.get(name, name)]
-            if copy is not first:
+            original = named_weights[self.whole_names.get(name, name)]
+            if copy is not original:
                 pairs = [
-                    (copy, first),
+                    (copy, original),
                     *(
                         (state[copy][key], value)
-                        for key, value in state.get(first, {}).items()
+                        for key, value in state.get(original, {}).items()
                         if isinstance(value, Tensor)
                     ),
                 ]
                 for target, source in pairs:
-                    local_of(target).copy_(local_of(source))
+                    local_tensor(target).copy_(local_tensor(source))
 
 
-def _kind(weights: list[Tensor]) -> str:
+def _group_kind(weights: list[Tensor]) -> str:
     return "matrices" if weights[0].dim() > 1 else "vectors"
 
 
 def check_resumes(config: OptimizerConfig) -> None:
-    """Refuse an optimizer that does not go on from a checkpoint as if it had not been stopped.
+    """Checks that an optimizer resumes from a checkpoint as if it had not been stopped.
 
-    A checkpoint holds the tensors that an optimizer keeps for each weight, and the numbers of its groups. Some of
-    `pytorch_optimizer` keep more: lists, projections, attributes. Those of torch and ours are known to come back;
-    others rehearse a few updates on two small weights, once straight on and once stopped.
+    A checkpoint holds the tensors that an optimizer keeps for each weight, and the numbers of its groups. Some
+    optimizers of `pytorch_optimizer` keep more: lists, projections, attributes. Those of torch and ours are known
+    to be restored; others run a few updates on two small weights, once uninterrupted and once resumed.
 
     Raises:
-        ConfigError: it ends elsewhere.
+        ConfigError: the two results differ.
     """
-    if is_own(config.name):
+    if is_builtin(config.name):
         return
     with boundary(ConfigError, f"optimizer {config.name!r} failed where it was stopped and resumed"):
-        straight, stopped = (_rehearsed(config, stop=stop) for stop in (None, _STOP))
-    if stopped is None or straight is None or repr(straight) != repr(stopped):
-        what = f"{config.name} keeps more than a checkpoint holds: a resumed training would not be the same"
-        raise ConfigError([Problem("optimizer.name", what, "use adamw, adan, lion, adafactor or another that resumes")])
+        uninterrupted, resumed = (_run_rehearsal(config, stop=stop) for stop in (None, _REHEARSAL_STOP))
+    if resumed is None or uninterrupted is None or repr(uninterrupted) != repr(resumed):
+        message = f"{config.name} keeps more than a checkpoint holds: a resumed training would not be the same"
+        raise ConfigError(
+            [Problem("optimizer.name", message, "use adamw, adan, lion, adafactor or another that resumes")]
+        )
 
 
-def _rehearsed(config: OptimizerConfig, *, stop: int | None) -> tuple[dict[str, list[Any]], Numbers] | None:
-    """Where weights, moments and numbers end; None where state was not made again."""
-    trained = _fresh(config)
+def _run_rehearsal(
+    config: OptimizerConfig, *, stop: int | None
+) -> tuple[dict[str, list[Any]], OptimizerNumbers] | None:
+    """Returns the final weights, moments and numbers; None where the state was not created again."""
+    train_state = _build_rehearsal(config)
     with torch.random.fork_rng(devices=[]):
-        for update in range(_UPDATES):
+        for update in range(_REHEARSAL_UPDATES):
             torch.manual_seed(update)
-            if update == _STOP:  # a checkpoint is no change, whether or not it is gone back to
-                numbers = json.loads(json.dumps(trained.numbers()))
-                with trained.averaged() as more:
-                    kept = [
-                        {name: x.detach().clone() for name, x in part.items()}
-                        for part in (more.get(LEARNING, trained.named()), trained.moments())
+            if update == _REHEARSAL_STOP:  # a checkpoint is no change, whether or not it is gone back to
+                numbers = json.loads(json.dumps(train_state.optimizer_numbers()))
+                with train_state.averaged() as extra_groups:
+                    saved_state = [
+                        {name: tensor.detach().clone() for name, tensor in tensors.items()}
+                        for tensors in (extra_groups.get(LEARNING, train_state.named_weights()), train_state.moments())
                     ]
             if update == stop:
-                trained = _fresh(config)
-                trained.begin(trained.weights)
-                made = (trained.named(), trained.moments())
-                if made[1].keys() != kept[1].keys():
+                train_state = _build_rehearsal(config)
+                train_state.create_state(train_state.weights)
+                new_state = (train_state.named_weights(), train_state.moments())
+                if new_state[1].keys() != saved_state[1].keys():
                     return None
-                for part, old in zip(made, kept, strict=True):
-                    for name, x in part.items():
-                        x.detach().copy_(old[name])
-                trained.renumber(numbers)
-            for weight in trained.weights.values():
+                for tensors, saved_tensors in zip(new_state, saved_state, strict=True):
+                    for name, tensor in tensors.items():
+                        tensor.detach().copy_(saved_tensors[name])
+                train_state.restore_numbers(numbers)
+            for weight in train_state.weights.values():
                 weight.grad = torch.sin(7 * weight.detach() + update)
-            trained.optimizer.step()
-    with trained.averaged():
-        found = {**trained.named(), **trained.moments()}
-        return {name: x.detach().flatten().tolist() for name, x in found.items()}, trained.numbers()
+            train_state.optimizer.step()
+    with train_state.averaged():
+        final_state = {**train_state.named_weights(), **train_state.moments()}
+        return {
+            name: tensor.detach().flatten().tolist() for name, tensor in final_state.items()
+        }, train_state.optimizer_numbers()
 
 
-def _fresh(config: OptimizerConfig) -> Trained:
+def _build_rehearsal(config: OptimizerConfig) -> TrainState:
     weights = {"matrix": torch.linspace(-1, 1, 24).reshape(6, 4), "vector": torch.linspace(-0.5, 1, 6)}
     weights = {name: weight.requires_grad_() for name, weight in weights.items()}
-    return Trained(weights, make(config, weights.items(), lr=0.01, betas=(0.9, 0.98), weight_decay=0.1))
+    return TrainState(weights, build_optimizer(config, weights.items(), lr=0.01, betas=(0.9, 0.98), weight_decay=0.1))

@@ -11,86 +11,89 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from evolvent.marl.credit import TeamCredit, ValueNorm
-from evolvent.marl.policy import rollout_actions, rollout_seen
+from evolvent.marl.credit import TeamAdvantages, ValueNormalizer
+from evolvent.marl.policy import rollout_actions, rollout_tensors
 from evolvent.marl.rollout import ArrayRollout
-from evolvent.models.team_actions import Seen
+from evolvent.models.team_actions import TeamInputs
 from evolvent.rl.advantages import whiten
 from evolvent.trajectory import sample_rng
 
-__all__ = ["TeamBuffer", "minibatches", "team_buffer"]
+__all__ = ["TeamBuffer", "build_team_buffer", "iterate_minibatches"]
 
 
 class TeamBuffer(NamedTuple):
-    """Decisions, one a row; those of lost episodes are not among them.
+    """Decisions, one per row; those of lost episodes are left out.
 
     Attributes:
-        seen, actions: `[N, ...]`. old: `[N, n]` log-probabilities when sampled. advantage: `[N, n]` normalised over all
-            that is learned. returns, values: `[N, n]` on the critic's scale; values before the update.
-        acted, valued: `[N, n]` float32, 1 where the policy's (the value's) loss looks at an agent.
-        factor: `[N, 1]`, what the advantages are multiplied by (HAPPO's product of ratios; 1).
+        observations, actions: `[N, ...]`.
+        old_logprobs: `[N, n]` log-probabilities when sampled.
+        advantage: `[N, n]` normalized over everything that is learned.
+        returns, values: `[N, n]` on the critic's scale; values before the update.
+        policy_mask, value_mask: `[N, n]` float32, 1 where the policy's (the value's) loss includes an agent.
+        factor: `[N, 1]`, factor of the advantages (HAPPO's product of ratios; 1).
     """
 
-    seen: Seen
+    observations: TeamInputs
     actions: Tensor
-    old: Tensor
+    old_logprobs: Tensor
     advantage: Tensor
     returns: Tensor
     values: Tensor
-    acted: Tensor
-    valued: Tensor
+    policy_mask: Tensor
+    value_mask: Tensor
     factor: Tensor
 
-    def rows(self, index: Tensor | slice) -> TeamBuffer:
-        """Some of the decisions; of a slice no copy is made."""
-        return TeamBuffer(self.seen.rows(index), *(x[index] for x in self[1:]))
+    def select_rows(self, index: Tensor | slice) -> TeamBuffer:
+        """Returns some of the decisions; a slice makes no copy."""
+        return TeamBuffer(self.observations.rows(index), *(field[index] for field in self[1:]))
 
 
-def team_buffer(
+def build_team_buffer(
     rollout: ArrayRollout,
-    credit: TeamCredit,
+    advantages: TeamAdvantages,
     *,
-    norm: ValueNorm,
+    norm: ValueNormalizer,
     mask_policy: bool = True,
     mask_values: bool = True,
     device: torch.device | None = None,
 ) -> TeamBuffer:
-    """What an update learns from.
+    """Builds the buffer that an update learns from.
 
     Args:
-        norm: of the returns. mask_policy, mask_values: whether a loss leaves out agents that are not alive.
+        norm: of the returns.
+        mask_policy, mask_values: whether a loss leaves out agents that are not alive.
     """
     agents = rollout.spec.agents
 
     def tensor(array: NDArray[Any]) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array, np.float32).reshape(-1, agents)).to(device)
 
-    kept = np.broadcast_to(~rollout.lost[..., None], rollout.alive.shape)
-    acted, valued = (credit.learned if mask else kept for mask in (mask_policy, mask_values))
-    whole = TeamBuffer(
-        rollout_seen(rollout, device),
+    is_kept = np.broadcast_to(~rollout.lost[..., None], rollout.alive.shape)
+    policy_mask, value_mask = (advantages.learned if mask else is_kept for mask in (mask_policy, mask_values))
+    buffer = TeamBuffer(
+        rollout_tensors(rollout, device),
         rollout_actions(rollout, device),
         tensor(rollout.logp),
-        tensor(whiten(credit.advantage, mask=acted, epsilon=1e-10)),
-        tensor(norm.normalize(credit.returns)),
+        tensor(whiten(advantages.advantage, mask=policy_mask, epsilon=1e-10)),
+        tensor(norm.normalize(advantages.returns)),
         tensor(rollout.value),
-        tensor(acted),
-        tensor(valued),
+        tensor(policy_mask),
+        tensor(value_mask),
         tensor(np.ones(rollout.alive.shape))[:, :1],
     )
     if not rollout.lost.any():
-        return whole
-    return whole.rows(torch.from_numpy(np.flatnonzero(~rollout.lost.reshape(-1))).to(device))
+        return buffer
+    return buffer.select_rows(torch.from_numpy(np.flatnonzero(~rollout.lost.reshape(-1))).to(device))
 
 
-def minibatches(buffer: TeamBuffer, number: int, *key: object) -> Iterator[TeamBuffer]:
-    """A pass: all decisions in an order that `key` draws, cut into `number` minibatches of (nearly) equal size.
+def iterate_minibatches(buffer: TeamBuffer, count: int, *key: object) -> Iterator[TeamBuffer]:
+    """Yields one pass: all decisions in an order drawn from `key`, in `count` minibatches of (nearly) equal size.
 
-    A decision is never cut: its agents stay together. Fewer decisions than minibatches: one each.
+    A decision is never split: its agents stay together. With fewer decisions than minibatches, each is a minibatch.
     """
-    decisions = len(buffer.old)
+    decisions = len(buffer.old_logprobs)
     order = sample_rng("team-update", *key).permutation(decisions)
-    mixed = buffer.rows(torch.from_numpy(order).to(buffer.old.device))
-    cuts = np.linspace(0, decisions, min(number, decisions) + 1).astype(int).tolist()
+    shuffled = buffer.select_rows(torch.from_numpy(order).to(buffer.old_logprobs.device))
+    cuts = np.linspace(0, decisions, min(count, decisions) + 1).astype(int).tolist()
     for begin, end in pairwise(cuts):
-        yield mixed.rows(slice(begin, end))
+        yield shuffled.select_rows(slice(begin, end))

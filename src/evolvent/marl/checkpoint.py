@@ -1,4 +1,4 @@
-"""The state of a team's training in one file: taken up again it goes on to the same result."""
+"""The state of a team's training in one file: a resumed training has the same result."""
 
 from __future__ import annotations
 
@@ -21,13 +21,15 @@ __all__ = ["TeamState", "read_state", "write_state"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TeamState:
-    """What a training has come to, beside its learner.
+    """The state of a training, except its learner.
 
     Args:
-        decisions: taken so far, of all rows. running: `[E]`, what running episodes have earned.
-        first: the number of an episode after all that were begun so far.
-        batch: the environment's snapshot; None where it cannot be kept: its episodes then begin anew, from `first` on.
-        history: what was measured, one row an update.
+        decisions: number so far, of all rows.
+        running: `[E]`, return so far of the running episodes.
+        first: a number greater than that of every episode so far.
+        batch: the environment's snapshot; None where it cannot be saved: its episodes then start again, from
+            `first` on.
+        history: metrics, one row per update.
     """
 
     decisions: int
@@ -38,7 +40,7 @@ class TeamState:
 
 
 def write_state(path: Path, learner: TeamLearner, state: TeamState, *, settings: Mapping[str, Any]) -> None:
-    """Write all of it as one safetensors file, whole or not at all.
+    """Writes the whole state as one safetensors file, completely or not at all.
 
     Args:
         settings: JSON values that the training depends on; `read_state` refuses others.
@@ -61,11 +63,12 @@ def write_state(path: Path, learner: TeamLearner, state: TeamState, *, settings:
 
 
 def read_state(path: Path, learner: TeamLearner, *, settings: Mapping[str, Any]) -> TeamState | None:
-    """Put a learner back to where a training was; None where no file is.
+    """Reads the state of a training into a learner; returns None where there is no file.
 
     Raises:
-        CorruptRecord: a file that cannot be read. ConfigError: of a training with other settings, naming them.
-        ShapeMismatch: of another network.
+        CorruptRecord: the file cannot be read.
+        ConfigError: it is of a training with other settings; the message names them.
+        ShapeMismatch: it is of another network.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -77,13 +80,15 @@ def read_state(path: Path, learner: TeamLearner, *, settings: Mapping[str, Any])
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - no mapping
     except (SafetensorError, OSError, ValueError, KeyError) as error:
         raise CorruptRecord(f"{path} is no state of a team's training: {error}", offset=0) from error
-    given, kept = json.loads(json.dumps(dict(settings))), row["settings"]
-    other = sorted(name for name in {*given, *kept} if given.get(name) != kept.get(name))
-    if other:
+    current_settings, saved_settings = json.loads(json.dumps(dict(settings))), row["settings"]
+    differing = sorted(
+        name for name in {*current_settings, *saved_settings} if current_settings.get(name) != saved_settings.get(name)
+    )
+    if differing:
         raise ConfigError(
             f"{path} is the state of a training with other settings",
-            value={name: kept.get(name) for name in other},
-            expected={name: given.get(name) for name in other},
+            value={name: saved_settings.get(name) for name in differing},
+            expected={name: current_settings.get(name) for name in differing},
             hint="give another folder",
         )
     learner.restore(

@@ -1,7 +1,8 @@
-"""How a team learns from a rollout: PPO over agents (MAT, MAPPO), and HAPPO's one agent after the other.
+"""Updates of a team from a rollout: PPO over agents (MAT, MAPPO), and HAPPO's sequential updates of agents.
 
-One loop for all: credit, then passes over the decisions in minibatches. A decision is never cut: all its agents are in
-one minibatch, as the transformer needs them. Clip, values and sums are `learn.policy_losses`'s.
+One loop serves all: advantages, then passes over the decisions in minibatches. A decision is never split: all
+its agents are in one minibatch, as the transformer needs them. Clipping, values and sums come from
+`rl.policy_losses`.
 """
 
 from __future__ import annotations
@@ -17,20 +18,20 @@ from torch import Tensor
 
 from evolvent.config import Config
 from evolvent.errors import NonFinite, ShapeMismatch
-from evolvent.marl.buffer import TeamBuffer, minibatches, team_buffer
-from evolvent.marl.credit import ValueNorm, team_credit
+from evolvent.marl.buffer import TeamBuffer, build_team_buffer, iterate_minibatches
+from evolvent.marl.credit import ValueNormalizer, estimate_team_advantages
 from evolvent.marl.policy import TeamPolicy
 from evolvent.marl.rollout import ArrayRollout
 from evolvent.models.team_actions import TeamModel
 from evolvent.models.team_actors import TeamActors
-from evolvent.rl.policy_losses import clipped, total, value_terms
+from evolvent.rl.policy_losses import clipped_surrogate, value_losses, weighted_sum
 from evolvent.trajectory import sample_rng
 
-__all__ = ["TeamLearner", "TeamUpdates", "policy_term", "value_term"]
+__all__ = ["TeamLearner", "TeamUpdateConfig", "team_policy_loss", "team_value_loss"]
 
 
-class TeamUpdates(Config):
-    """How a team is updated. The defaults are MAT's for HalfCheetah 6x1 (arXiv 2205.14953, appendix)."""
+class TeamUpdateConfig(Config):
+    """Settings of a team's updates. The defaults are MAT's for HalfCheetah 6x1 (arXiv 2205.14953, appendix)."""
 
     lr: float = Field(default=5e-5, gt=0, description="learning rate of Adam")
     epochs: int = Field(default=10, ge=1, description="passes over a rollout")
@@ -52,50 +53,79 @@ class TeamUpdates(Config):
     mask_values: bool = Field(default=True, description="whether they are left out of the value loss")
 
 
-def policy_term(logp: Tensor, old: Tensor, advantage: Tensor, *, weights: Tensor, clip: float) -> tuple[Tensor, Tensor]:
-    """PPO's clip with a ratio for each agent, (sum, count) over where `weights [B, n]` is not 0.
+def team_policy_loss(
+    logp: Tensor, old_logprobs: Tensor, advantage: Tensor, *, weights: Tensor, clip_range: float
+) -> tuple[Tensor, Tensor]:
+    """Computes PPO's clipped surrogate with a ratio for each agent, as (sum, count) over nonzero weights.
 
     Args:
-        logp, old, advantage: `[B, n]`; advantages may be compounded (HAPPO).
+        logp: `[B, n]`, log-probabilities under the policy.
+        old_logprobs: `[B, n]`, before the update.
+        advantage: `[B, n]`; may be compounded (HAPPO).
+        weights: `[B, n]`.
+        clip_range: of the ratio, both ways.
+
+    >>> import torch
+    >>> logp, old = torch.tensor([[0.5, 1.0, 2.0]]).log(), torch.zeros(1, 3)
+    >>> team_policy_loss(logp, old, torch.ones(1, 3), weights=torch.ones(1, 3), clip_range=0.2)
+    (tensor(-2.7000), tensor(3.))
     """
-    gap = torch.where(weights != 0, logp - old, 0.0)
-    terms = clipped(gap.flatten(), advantage.flatten(), low=clip, high=clip)
-    return total(terms, weights.flatten()), weights.sum()
+    log_ratio = torch.where(weights != 0, logp - old_logprobs, 0.0)
+    terms = clipped_surrogate(log_ratio.flatten(), advantage.flatten(), low=clip_range, high=clip_range)
+    return weighted_sum(terms, weights.flatten()), weights.sum()
 
 
-def value_term(
-    values: Tensor, returns: Tensor, old: Tensor, *, weights: Tensor, settings: TeamUpdates
+def team_value_loss(
+    values: Tensor, returns: Tensor, old_values: Tensor, *, weights: Tensor, settings: TeamUpdateConfig
 ) -> tuple[Tensor, Tensor]:
-    """Huber's loss, the greater of it and that of clipped values, (sum, count) over where `weights [B, n]` is not 0."""
-    terms = value_terms(
+    """Computes Huber's loss of values or of clipped values, whichever is greater, as (sum, count) over nonzero
+    weights.
+
+    Args:
+        values, returns: `[B, n]`.
+        old_values: `[B, n]`, before the update.
+        weights: `[B, n]`.
+        settings: clip range and Huber's bound.
+
+    >>> import torch
+    >>> team_value_loss(
+    ...     torch.tensor([[0.0, 1.0, 3.0]]),
+    ...     torch.ones(1, 3),
+    ...     torch.tensor([[0.0, 1.0, 3.0]]),
+    ...     weights=torch.ones(1, 3),
+    ...     settings=TeamUpdateConfig(),
+    ... )
+    (tensor(2.5000), tensor(3.))
+    """
+    terms = value_losses(
         values.flatten(),
         returns.flatten(),
-        old.flatten(),
+        old_values.flatten(),
         huber=settings.huber,
-        clip=settings.clip if settings.clip_values else None,
+        clip_range=settings.clip if settings.clip_values else None,
     )
-    return total(terms, weights.flatten()), weights.sum()
+    return weighted_sum(terms, weights.flatten()), weights.sum()
 
 
 class _FlatAdam:
-    """Adam over weights that lie in one array, with one norm and one step for all of them.
+    """Adam over weights that are stored in one array, with one norm and one step for all of them.
 
-    The numbers are those of Adam tensor by tensor; a small network's updates are mostly overhead for each tensor.
+    The results are those of Adam tensor by tensor; a small network's updates are mostly overhead for each tensor.
     """
 
-    def __init__(self, weights: Sequence[Tensor], lr: float, *, largest: float) -> None:
+    def __init__(self, weights: Sequence[Tensor], lr: float, *, max_norm: float) -> None:
         self.flat = torch.nn.Parameter(torch.cat([weight.detach().flatten() for weight in weights]))
-        self.grads, self.largest, begin = torch.zeros_like(self.flat), largest, 0
+        self.grads, self.largest, start = torch.zeros_like(self.flat), max_norm, 0
         for weight in weights:
-            end = begin + weight.numel()
-            weight.data = self.flat.data[begin:end].view_as(weight)
-            weight.grad = self.grads[begin:end].view_as(weight)
-            begin = end
+            end = start + weight.numel()
+            weight.data = self.flat.data[start:end].view_as(weight)
+            weight.grad = self.grads[start:end].view_as(weight)
+            start = end
         self.flat.grad = self.grads
         self.adam = torch.optim.Adam([self.flat], lr, eps=1e-5, fused=True)
 
     def step(self, loss: Tensor) -> float:
-        """One step down; returns the norm of the gradient before it was cut to `largest`."""
+        """Takes one step; returns the norm of the gradient before it was clipped."""
         if not torch.isfinite(loss):
             raise NonFinite("a team's loss is not finite", value=loss.item(), hint="lower the learning rate")
         self.grads.zero_()
@@ -110,91 +140,103 @@ class _FlatAdam:
 
 
 class TeamLearner:
-    """A network, its optimizers and the normalisation of its values. `update` is a function of the state and a rollout.
+    """A network, its optimizers and the normalization of its values. `update` is a function of the state and a
+    rollout.
 
     Args:
-        policy: what learns; its weights change in place. settings: how. seed: of the order of minibatches and agents.
+        policy: is trained; its weights change in place.
+        settings: of the updates.
+        seed: of the order of minibatches and agents.
     """
 
-    def __init__(self, policy: TeamPolicy, settings: TeamUpdates, *, seed: int) -> None:
+    def __init__(self, policy: TeamPolicy, settings: TeamUpdateConfig, *, seed: int) -> None:
         self.policy, self.settings, self.seed = policy, settings, seed
-        self.norm, self.updates = ValueNorm(), 0
+        self.norm, self.updates = ValueNormalizer(), 0
         model = policy.model
         if model.shape.prefix_values != (settings.credit == "part"):
-            given = f"credit={settings.credit}, prefix_values={model.shape.prefix_values}"
-            raise ShapeMismatch("credit by parts needs values of prefixes, and only that does", value=given)
+            conflict = f"credit={settings.credit}, prefix_values={model.shape.prefix_values}"
+            raise ShapeMismatch("credit by parts needs values of prefixes, and only that does", value=conflict)
         if isinstance(model, TeamActors) and model.shape.kind == "happo":
             actors = [model.actor_parameters(i) for i in range(len(model.actors))]
             groups: list[Sequence[Tensor]] = [*actors, list(model.critic.parameters())]
         else:
             groups = [list(model.parameters())]
-        self.optimizers = [_FlatAdam(group, settings.lr, largest=settings.grad_norm) for group in groups]
+        self.optimizers = [_FlatAdam(group, settings.lr, max_norm=settings.grad_norm) for group in groups]
 
     @property
     def model(self) -> TeamModel:
-        """The network."""
+        """Returns the network."""
         return self.policy.model
 
     def update(self, rollout: ArrayRollout) -> dict[str, float]:
-        """Learn from one rollout; returns means of what was measured.
+        """Updates the network from one rollout; returns means of its metrics.
 
         Raises:
-            NonFinite: a loss or its gradient that is not finite; no step was taken with it.
+            NonFinite: a loss or its gradient is not finite; no step was taken with it.
             NothingToLearn: all episodes were lost.
         """
         settings = self.settings
         policy = TeamPolicy(self.model, rollout.spec)
-        last = policy.values(rollout.last)
-        final = policy.values(rollout.final) if rollout.final is not None else np.zeros((0, rollout.spec.agents))
-        norm = self.norm if settings.value_norm else ValueNorm()
-        credit = team_credit(
+        last_values = policy.values(rollout.last)
+        final_values = policy.values(rollout.final) if rollout.final is not None else np.zeros((0, rollout.spec.agents))
+        norm = self.norm if settings.value_norm else ValueNormalizer()
+        advantages = estimate_team_advantages(
             rollout,
-            last=last,
-            final=final,
+            last_values=last_values,
+            final_values=final_values,
             gamma=settings.gamma,
-            lam=settings.lam,
-            lam_part=settings.lam_part,
+            gae_lambda=settings.lam,
+            part_lambda=settings.lam_part,
             level=settings.credit,
             norm=norm,
         )
         if settings.value_norm:
-            self.norm = norm = norm.updated(credit.returns[credit.learned])
-        buffer = team_buffer(
+            self.norm = norm = norm.update(advantages.returns[advantages.learned])
+        buffer = build_team_buffer(
             rollout,
-            credit,
+            advantages,
             norm=norm,
             mask_policy=settings.mask_policy,
             mask_values=settings.mask_values,
             device=next(self.model.parameters()).device,
         )
         self.model.train()
-        steps = self._one_after_the_other(buffer) if self.model.shape.kind == "happo" else self._together(buffer)
+        steps = self._update_sequentially(buffer) if self.model.shape.kind == "happo" else self._update_jointly(buffer)
         self.model.eval()
         self.updates += 1
         names = {name: None for step in steps for name in step}
         return {name: float(np.mean([step[name] for step in steps if name in step])) for name in names} | {
-            "advantage_std": float(credit.advantage[credit.learned].std()),
-            "return": float(credit.returns[credit.learned].mean()),
+            "advantage_std": float(advantages.advantage[advantages.learned].std()),
+            "return": float(advantages.returns[advantages.learned].mean()),
         }
 
     def _value_loss(self, values: Tensor, batch: TeamBuffer) -> Tensor:
-        value, count = value_term(values, batch.returns, batch.values, weights=batch.valued, settings=self.settings)
+        value, count = team_value_loss(
+            values, batch.returns, batch.values, weights=batch.value_mask, settings=self.settings
+        )
         return value / count.clamp(min=1.0)
 
     # ------------------------------------------------------------------ MAT, MAT-Dec, MAPPO
 
-    def _together(self, buffer: TeamBuffer) -> list[dict[str, float]]:
-        found, settings = [], self.settings
+    def _update_jointly(self, buffer: TeamBuffer) -> list[dict[str, float]]:
+        rows, settings = [], self.settings
         for epoch in range(settings.epochs):
-            for batch in minibatches(buffer, settings.minibatches, self.seed, self.updates, epoch):
-                judged = self.model.evaluate(batch.seen, batch.actions)
-                policy, count = policy_term(
-                    judged.logp, batch.old, batch.advantage, weights=batch.acted, clip=settings.clip
+            for batch in iterate_minibatches(buffer, settings.minibatches, self.seed, self.updates, epoch):
+                outputs = self.model.evaluate(batch.observations, batch.actions)
+                policy, count = team_policy_loss(
+                    outputs.logp,
+                    batch.old_logprobs,
+                    batch.advantage,
+                    weights=batch.policy_mask,
+                    clip_range=settings.clip,
                 )
-                policy, entropy = (x / count.clamp(min=1.0) for x in (policy, total(judged.entropy, batch.acted)))
-                value = self._value_loss(judged.values, batch)
+                policy, entropy = (
+                    term_sum / count.clamp(min=1.0)
+                    for term_sum in (policy, weighted_sum(outputs.entropy, batch.policy_mask))
+                )
+                value = self._value_loss(outputs.values, batch)
                 norm = self.optimizers[0].step(policy - settings.entropy * entropy + settings.value_weight * value)
-                found.append(
+                rows.append(
                     {
                         "policy_loss": policy.item(),
                         "value_loss": value.item(),
@@ -202,63 +244,73 @@ class TeamLearner:
                         "grad_norm": norm,
                     }
                 )
-        return found
+        return rows
 
     # ------------------------------------------------------------------ HAPPO
 
-    def _one_after_the_other(self, buffer: TeamBuffer) -> list[dict[str, float]]:
-        """Agents in a drawn order; each maximises its clipped ratio times the advantage times the product of the ratios
-        of those before it, new to old (arXiv 2109.11251, algorithm 4, M). Then the critic."""
-        model, settings, found = self.model, self.settings, []
+    def _update_sequentially(self, buffer: TeamBuffer) -> list[dict[str, float]]:
+        """Updates agents in a random order, then the critic.
+
+        Each agent maximizes its clipped ratio times the advantage times the product of the ratios, new to old, of the
+        agents before it (arXiv 2109.11251, algorithm 4, M).
+        """
+        model, settings, rows = self.model, self.settings, []
         if not isinstance(model, TeamActors):
             raise ShapeMismatch("only separate actors are updated one after the other", value=model.shape.kind)
-        for agent in map(int, sample_rng("team-order", self.seed, self.updates).permutation(buffer.old.shape[1])):
-            at = slice(agent, agent + 1)
+        for agent in map(
+            int, sample_rng("team-order", self.seed, self.updates).permutation(buffer.old_logprobs.shape[1])
+        ):
+            agent_slice = slice(agent, agent + 1)
             for epoch in range(settings.epochs):
-                for batch in minibatches(buffer, settings.minibatches, self.seed, self.updates, epoch, agent):
-                    logp, spread = model.judge(batch.seen, batch.actions, [agent])
-                    policy, count = policy_term(
+                for batch in iterate_minibatches(buffer, settings.minibatches, self.seed, self.updates, epoch, agent):
+                    logp, entropies = model.evaluate_agents(batch.observations, batch.actions, [agent])
+                    policy, count = team_policy_loss(
                         logp,
-                        batch.old[:, at],
-                        batch.factor * batch.advantage[:, at],
-                        weights=batch.acted[:, at],
-                        clip=settings.clip,
+                        batch.old_logprobs[:, agent_slice],
+                        batch.factor * batch.advantage[:, agent_slice],
+                        weights=batch.policy_mask[:, agent_slice],
+                        clip_range=settings.clip,
                     )
-                    policy, entropy = (x / count.clamp(min=1.0) for x in (policy, total(spread, batch.acted[:, at])))
-                    norm = self.optimizers[model.actor_of(agent)].step(policy - settings.entropy * entropy)
-                    found.append({"policy_loss": policy.item(), "entropy": entropy.item(), "grad_norm": norm})
-            buffer = buffer._replace(factor=buffer.factor * self._ratio(model, buffer, agent))
+                    policy, entropy = (
+                        term_sum / count.clamp(min=1.0)
+                        for term_sum in (policy, weighted_sum(entropies, batch.policy_mask[:, agent_slice]))
+                    )
+                    norm = self.optimizers[model.actor_index(agent)].step(policy - settings.entropy * entropy)
+                    rows.append({"policy_loss": policy.item(), "entropy": entropy.item(), "grad_norm": norm})
+            buffer = buffer._replace(factor=buffer.factor * self._compute_ratio(model, buffer, agent))
         for epoch in range(settings.epochs):
-            for batch in minibatches(buffer, settings.minibatches, self.seed, self.updates, epoch, "critic"):
-                value = self._value_loss(model.values(batch.seen), batch)
+            for batch in iterate_minibatches(buffer, settings.minibatches, self.seed, self.updates, epoch, "critic"):
+                value = self._value_loss(model.values(batch.observations), batch)
                 self.optimizers[-1].step(settings.value_weight * value)
-                found.append({"value_loss": value.item()})
-        return found
+                rows.append({"value_loss": value.item()})
+        return rows
 
     @torch.no_grad()
-    def _ratio(self, model: TeamActors, buffer: TeamBuffer, agent: int) -> Tensor:
-        """`[N, 1]`, how much likelier an agent's actions have become; 1 where it was dead, whatever a loss looks at."""
-        at = slice(agent, agent + 1)
-        logp, _ = model.judge(buffer.seen, buffer.actions, [agent])
-        gap, alive = logp - buffer.old[:, at], buffer.seen.alive
-        return (gap if alive is None else torch.where(alive[:, at], gap, 0.0)).exp()
+    def _compute_ratio(self, model: TeamActors, buffer: TeamBuffer, agent: int) -> Tensor:
+        """Computes `[N, 1]`, the ratio of new to old probability of an agent's actions; 1 where it was dead,
+        whatever the masks.
+        """
+        agent_slice = slice(agent, agent + 1)
+        logp, _ = model.evaluate_agents(buffer.observations, buffer.actions, [agent])
+        log_ratio, alive = logp - buffer.old_logprobs[:, agent_slice], buffer.observations.alive
+        return (log_ratio if alive is None else torch.where(alive[:, agent_slice], log_ratio, 0.0)).exp()
 
     # ------------------------------------------------------------------ keeping and taking up
 
     def tensors(self) -> dict[str, Tensor]:
-        """All that is learned, by name: weights, and moments of the optimizers."""
-        found = {f"model/{name}": value.detach() for name, value in self.model.state_dict().items()}
+        """Returns everything that is learned, by name: weights, and moments of the optimizers."""
+        tensors = {f"model/{name}": value.detach() for name, value in self.model.state_dict().items()}
         for number, optimizer in enumerate(self.optimizers):
-            for at, moments in optimizer.adam.state_dict()["state"].items():
-                found |= {f"optimizer/{number}/{at}/{name}": value for name, value in moments.items()}
-        return {name: value.contiguous().clone() for name, value in found.items()}
+            for index, moments in optimizer.adam.state_dict()["state"].items():
+                tensors |= {f"optimizer/{number}/{index}/{name}": value for name, value in moments.items()}
+        return {name: value.contiguous().clone() for name, value in tensors.items()}
 
     def numbers(self) -> dict[str, float]:
-        """The rest of the state, as JSON values."""
+        """Returns the rest of the state, as JSON values."""
         return {"updates": self.updates, "mean": self.norm.mean, "square": self.norm.square, "weight": self.norm.weight}
 
     def restore(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, float]) -> None:
-        """Back to what `tensors` and `numbers` gave; ShapeMismatch where they are another network's."""
+        """Restores `tensors` and `numbers`; raises ShapeMismatch where they are another network's."""
         weights = {name[6:]: value for name, value in tensors.items() if name.startswith("model/")}
         try:
             self.model.load_state_dict(weights)
@@ -267,11 +319,11 @@ class TeamLearner:
         for number, optimizer in enumerate(self.optimizers):
             state: dict[int, dict[str, Tensor]] = {}
             for name, value in tensors.items():
-                kind, *rest = name.split("/")
-                if kind == "optimizer" and int(rest[0]) == number:
-                    state.setdefault(int(rest[1]), {})[rest[2]] = value.clone()
+                kind, *keys = name.split("/")
+                if kind == "optimizer" and int(keys[0]) == number:
+                    state.setdefault(int(keys[1]), {})[keys[2]] = value.clone()
             optimizer.adam.load_state_dict(
                 {"state": state, "param_groups": optimizer.adam.state_dict()["param_groups"]}
             )
         self.updates = int(numbers["updates"])
-        self.norm = ValueNorm(mean=numbers["mean"], square=numbers["square"], weight=numbers["weight"])
+        self.norm = ValueNormalizer(mean=numbers["mean"], square=numbers["square"], weight=numbers["weight"])

@@ -1,1 +1,1 @@
-"""What others saw, thought and did at a like moment: steps of trajectories, found by what is written in them."""
+"""Memories of demonstration steps (observation, thought, action), retrieved by similar text."""

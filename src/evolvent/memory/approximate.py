@@ -1,4 +1,4 @@
-"""Nearly exact nearest neighbours for large stores: usearch's graph (the extra `embed`), scored again exactly."""
+"""Nearly exact nearest neighbors for large stores: usearch's graph (the extra `embed`), scored again exactly."""
 
 from __future__ import annotations
 
@@ -11,31 +11,32 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from evolvent.errors import CheckpointError, ConfigError, HashMismatch, MissingExtra, boundary
-from evolvent.memory.index import FlatIndex, Found, Rows, unit_rows
+from evolvent.memory.index import FlatIndex, Neighbors, Rows, normalize_rows
 
 __all__ = ["UsearchIndex"]
 
-_LEAST = 32  # rows fetched at least; what a graph of half precision ranks wrongly is among them
-_EXACT = 0.05  # a filter that leaves a smaller share is searched row by row
-_WIDEST = 1 << 14  # rows fetched at most before every row is looked at
+_MIN_FETCHED = 32  # rows fetched at least; what a graph of half precision ranks wrongly is among them
+_EXACT_SHARE = 0.05  # a filter that leaves a smaller share is searched row by row
+_MAX_FETCHED = 1 << 14  # rows fetched at most before every row is looked at
 
 
 class UsearchIndex:
-    """Rows found by walking a graph of neighbours (HNSW, Malkov and Yashunin 2018), from some 200,000 rows on.
+    """An index that walks a graph of neighbors (HNSW, Malkov and Yashunin 2018), for some 200,000 rows and more.
 
     The graph holds rows in half precision or as bytes and gives candidates; their scores are computed from the rows
-    themselves, so that a hit has the score and the place among ties that `FlatIndex` would give it. What the graph
-    does not find is missed. Filters that leave few rows are answered exactly.
+    themselves, so that a hit has the score and the rank among ties that `FlatIndex` would give it. Rows that the
+    graph does not find are missed. Filters that leave few rows are answered exactly.
 
     Args:
-        flat: the rows, which may lie on disk.
-        dtype: of the graph: "f16", "i8" (half of the memory, lower recall) or "f32".
-        expansion: candidates looked at on a walk; more of them find more.
-        path: a file of `graph()`, of the first of these rows; it is mapped into memory, not read. Rows beyond it are
-            added, which reads it.
+        flat: The rows, which may be on disk.
+        dtype: Type of the graph: "f16", "i8" (half of the memory, lower recall) or "f32".
+        expansion: Number of candidates on a walk; more of them find more.
+        path: A file of `graph()`, of the first of these rows; it is memory-mapped. Rows beyond it are added, which
+            reads the file.
     Raises:
-        MissingExtra: usearch is not installed. HashMismatch: the file holds more rows than there are, or wider ones.
-        CheckpointError: it is no such file.
+        MissingExtra: usearch is not installed. HashMismatch: the file holds more rows than there are, or wider
+            ones.
+        CheckpointError: not such a file.
     """
 
     def __init__(
@@ -67,69 +68,73 @@ class UsearchIndex:
         self._grow()
 
     def _grow(self) -> None:
-        """Add the rows that the graph does not hold. A graph that is mapped from a file is read first."""
-        held = len(self._graph)
-        if held == len(self.flat):
+        """Adds the rows that the graph does not hold. A memory-mapped graph is read first."""
+        num_held = len(self._graph)
+        if num_held == len(self.flat):
             return
         if self._path is not None:
             self._graph, path, self._path = self._fresh(), self._path, None
             self._graph.load(str(path))
-        places = np.arange(held, len(self.flat))
-        self._graph.add(places.astype(np.uint64), self.flat.rows(places))
+        new_rows = np.arange(num_held, len(self.flat))
+        self._graph.add(new_rows.astype(np.uint64), self.flat.take_rows(new_rows))
 
     def __len__(self) -> int:
         return len(self.flat)
 
     def vectors(self) -> Rows:
-        """`[N, D]` all rows."""
+        """Returns all rows, `[N, D]`."""
         return self.flat.vectors()
 
     def graph(self) -> bytes:
-        """What a file of the graph holds."""
+        """Serializes the graph."""
         return bytes(self._graph.save())
 
-    def extended(self, vectors: Rows, order: NDArray[np.int64]) -> UsearchIndex:
-        """The same index with more rows. Both share the graph, in which this one ignores what it does not have.
+    def extend(self, vectors: Rows, order: NDArray[np.int64]) -> UsearchIndex:
+        """Returns the same index with more rows; both share the graph, in which this one ignores additional rows.
 
         A graph that holds rows of another extension, or of one that failed, is built anew.
         """
-        made = copy(self)
-        made.flat = self.flat.extended(vectors, order)
+        extended_index = copy(self)
+        extended_index.flat = self.flat.extend(vectors, order)
         if len(self._graph) != len(self.flat):
-            made._graph, made._path = self._fresh(), None
-        made._grow()
-        self._graph, self._path = made._graph, made._path
-        return made
+            extended_index._graph, extended_index._path = self._fresh(), None
+        extended_index._grow()
+        self._graph, self._path = extended_index._graph, extended_index._path
+        return extended_index
 
-    def search(self, queries: ArrayLike, k: int, *, allowed: NDArray[np.bool_] | None = None) -> Found:
-        """Nearly the `k` best rows of each query, as `FlatIndex.search` has it.
+    def search(self, queries: ArrayLike, k: int, *, allowed: NDArray[np.bool_] | None = None) -> Neighbors:
+        """Finds nearly the `k` best rows of each query, with the semantics of `FlatIndex.search`.
 
         Raises:
             ConfigError, BatchMismatch, NonFinite: as there.
         """
-        asked = unit_rows(queries, what="a query")
+        unit_queries = normalize_rows(queries, description="a query")
         if k < 1:
             raise ConfigError("no nearest rows", value=f"k = {k}", expected="k >= 1")
         share = 1.0 if allowed is None else float(allowed.mean())
-        if asked.shape[1] != self.flat.width or share < _EXACT or k * 2 >= len(self):
+        if unit_queries.shape[1] != self.flat.width or share < _EXACT_SHARE or k * 2 >= len(self):
             return self.flat.search(queries, k, allowed=allowed)
-        found = Found(np.full((len(asked), k), -1), np.full((len(asked), k), -np.inf))
-        waiting, count = np.arange(len(asked)), max(_LEAST, int(2 * k / share))
-        while len(waiting) and count < min(len(self), _WIDEST):
-            rows = self._walk(asked[waiting], count)
+        neighbors = Neighbors(np.full((len(unit_queries), k), -1), np.full((len(unit_queries), k), -np.inf))
+        pending, count = np.arange(len(unit_queries)), max(_MIN_FETCHED, int(2 * k / share))
+        while len(pending) and count < min(len(self), _MAX_FETCHED):
+            rows = self._walk(unit_queries[pending], count)
             inside = rows >= 0 if allowed is None else (rows >= 0) & allowed[rows]
-            enough = inside.sum(axis=1) >= k
-            for at in np.flatnonzero(enough).tolist():
-                query = waiting[at]
-                self.flat.rank(asked[query], rows[at][inside[at]], out=(found.rows[query], found.scores[query]))
-            waiting, count = waiting[~enough], count * 4
-        if len(waiting):
-            rest = self.flat.search(asked[waiting], k, allowed=allowed)
-            found.rows[waiting], found.scores[waiting] = rest.rows, rest.scores
-        return found
+            has_enough = inside.sum(axis=1) >= k
+            for index in np.flatnonzero(has_enough).tolist():
+                query = pending[index]
+                self.flat.rank(
+                    unit_queries[query],
+                    rows[index][inside[index]],
+                    out=(neighbors.rows[query], neighbors.scores[query]),
+                )
+            pending, count = pending[~has_enough], count * 4
+        if len(pending):
+            exact_neighbors = self.flat.search(unit_queries[pending], k, allowed=allowed)
+            neighbors.rows[pending], neighbors.scores[pending] = exact_neighbors.rows, exact_neighbors.scores
+        return neighbors
 
     def _walk(self, queries: Rows, count: int) -> NDArray[np.int64]:
-        """`[Q, count]` candidates, -1 where the walk ended with fewer."""
+        """Returns candidates `[Q, count]`, -1 where the walk ended with fewer."""
         self._graph.expansion_search = max(self.expansion, count)
         batch = self._graph.search(queries, count)
         keys = np.atleast_2d(batch.keys).astype(np.int64)

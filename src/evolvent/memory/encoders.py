@@ -1,7 +1,7 @@
-"""What turns texts into vectors: hashed n-grams by default, sentence-transformers, a policy's own hidden states.
+"""Encoders of texts to vectors: hashed n-grams by default, sentence-transformers, or a policy's hidden states.
 
-An encoder is any callable with a name. Its name and a vector of a probe text are kept with what it embedded, so that a
-memory is never searched with vectors of another.
+An encoder is any callable with a name. Its name and the vector of a probe text are stored with its embeddings,
+so that a memory is never searched with vectors of another encoder.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from evolvent.errors import ConfigError, MissingExtra, Problem, boundary
-from evolvent.memory.index import unit_rows
+from evolvent.memory.index import normalize_rows
 
 if TYPE_CHECKING:
     from evolvent.models.policy import Policy
 
-__all__ = ["Encoder", "HashedNgrams", "HiddenStates", "Named", "SentenceEncoder"]
+__all__ = ["Encoder", "HashedNgrams", "HiddenStates", "NamedEncoder", "SentenceEncoder"]
 
 _WORD = re.compile(r"[^\W_]+|[^\w\s]")
 _HASHED = re.compile(r"hashed-ngrams-1/(\d+)/(\d+)")
@@ -31,45 +31,47 @@ _PAIR = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Encoder(Protocol):
-    """A callable that embeds texts, and the name under which it is known. Equal texts get equal vectors."""
+    """A named callable that embeds texts. Equal texts get equal vectors."""
 
     @property
     def id(self) -> str:
-        """Its name, with everything that its vectors depend on."""
+        """Returns its name, with everything that its vectors depend on."""
         ...
 
     def __call__(self, texts: Sequence[str]) -> ArrayLike:
-        """`[N, D]` a vector for each text, of any length; they are divided by it where they are compared."""
+        """Computes a vector for each text, `[N, D]`, of any length; comparisons normalize them."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class NamedEncoder:
     """Any callable as an encoder.
 
     Args:
-        id: a name that changes whenever its vectors would. call: `[N]` texts to `[N, D]`.
+        id: Name that changes whenever its vectors would.
+        embed: Embeds `[N]` texts as `[N, D]`.
     """
 
     id: str
-    call: Callable[[Sequence[str]], ArrayLike]
+    embed: Callable[[Sequence[str]], ArrayLike]
 
     def __call__(self, texts: Sequence[str]) -> ArrayLike:
-        return self.call(texts)
+        return self.embed(texts)
 
 
 @dataclass(frozen=True, slots=True)
 class HashedNgrams:
-    """Words, pairs of words and trigrams of letters, hashed into `dim` places with a sign: no model, no download.
+    """Words, pairs of words and letter trigrams, hashed to `dim` signed positions: no model, no download.
 
-    Feature hashing (Weinberger et al., ICML 2009). A feature that occurs n times counts 1 + log n; pairs and trigrams
-    count less than words. The hash is of the text alone, so that vectors are the same on every machine and in every
-    process. It knows no synonyms: texts are alike where they say the same words.
+    Feature hashing (Weinberger et al., ICML 2009). A feature that occurs n times counts 1 + log n; pairs and
+    trigrams count less than words. The hash depends on the text alone, so vectors are the same on every machine and
+    in every process. It does not know synonyms: texts are similar where they share words.
 
     Args:
-        dim: places; more of them collide less. seed: another draw of places and signs.
+        dim: Number of positions; more positions have fewer collisions.
+        seed: Seed of positions and signs.
     Raises:
-        ConfigError: fewer than 8 places, or a negative seed.
+        ConfigError: fewer than 8 positions, or a negative seed.
     """
 
     dim: int = 512
@@ -86,8 +88,8 @@ class HashedNgrams:
         return f"hashed-ngrams-1/{self.dim}/{self.seed}"
 
     @classmethod
-    def of_id(cls, name: str) -> HashedNgrams:
-        """The encoder of such a name.
+    def from_id(cls, name: str) -> HashedNgrams:
+        """Creates the encoder of a name.
 
         Raises:
             ConfigError: a name of another encoder, which has to be handed in.
@@ -99,57 +101,60 @@ class HashedNgrams:
         return cls(int(match[1]), int(match[2]))
 
     def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        known: dict[str, NDArray[np.uint64]] = {}
-        made = np.zeros((len(texts), self.dim), np.float32)
+        cache: dict[str, NDArray[np.uint64]] = {}
+        vectors = np.zeros((len(texts), self.dim), np.float32)
         for row, text in enumerate(texts):
-            words = _WORD.findall(text.lower())
-            if words:
-                made[row] = self._vector([_features(word, self.seed, known) for word in words])
-        return unit_rows(made)
+            tokens = _WORD.findall(text.lower())
+            if tokens:
+                vectors[row] = self._embed([_hash_word(token, self.seed, cache) for token in tokens])
+        return normalize_rows(vectors)
 
-    def _vector(self, words: Sequence[NDArray[np.uint64]]) -> NDArray[np.float64]:
-        singles = np.fromiter((word[0] for word in words), np.uint64, len(words))
-        pairs = _mixed(singles[:-1] * _PAIR + singles[1:])
-        letters = np.concatenate([word[1:] for word in words])
+    def _embed(self, word_hashes: Sequence[NDArray[np.uint64]]) -> NDArray[np.float64]:
+        singles = np.fromiter((hashes[0] for hashes in word_hashes), np.uint64, len(word_hashes))
+        pairs = _mix(singles[:-1] * _PAIR + singles[1:])
+        letters = np.concatenate([hashes[1:] for hashes in word_hashes])
         total = np.zeros(self.dim)
         for features, weight in ((singles, 1.0), (pairs, 0.5), (letters, 0.25)):
-            each, counts = np.unique(features, return_counts=True)
-            signs = np.where(each >> np.uint64(63), -1.0, 1.0)
-            places = (each % np.uint64(self.dim)).astype(np.int64)
-            total += np.bincount(places, weights=weight * signs * (1 + np.log(counts)), minlength=self.dim)
+            unique_features, counts = np.unique(features, return_counts=True)
+            signs = np.where(unique_features >> np.uint64(63), -1.0, 1.0)
+            positions = (unique_features % np.uint64(self.dim)).astype(np.int64)
+            total += np.bincount(positions, weights=weight * signs * (1 + np.log(counts)), minlength=self.dim)
         return total
 
 
-def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Sixty-four bits well stirred (the finish of SplitMix64, Steele et al., OOPSLA 2014)."""
+def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Returns well mixed 64-bit values (the finalizer of SplitMix64, Steele et al., OOPSLA 2014)."""
     values = (values ^ (values >> np.uint64(30))) * _MIX[0]
     values = (values ^ (values >> np.uint64(27))) * _MIX[1]
     return values ^ (values >> np.uint64(31))
 
 
-def _features(word: str, seed: int, known: dict[str, NDArray[np.uint64]]) -> NDArray[np.uint64]:
-    """The hash of a word, then those of its trigrams with its ends marked; numbers and marks have none."""
-    found = known.get(word)
-    if found is None:
+def _hash_word(word: str, seed: int, cache: dict[str, NDArray[np.uint64]]) -> NDArray[np.uint64]:
+    """Computes the hash of a word, then those of its trigrams with marked ends; numbers and punctuation have none."""
+    hashes = cache.get(word)
+    if hashes is None:
         framed = f"<{word}>"
-        parts = [framed[at : at + 3] for at in range(len(framed) - 2)] if word.isalpha() and len(word) > 2 else []
+        parts = (
+            [framed[start : start + 3] for start in range(len(framed) - 2)] if word.isalpha() and len(word) > 2 else []
+        )
         digests = [
             hashlib.blake2b(f"{seed} {part}".encode("utf-8", "replace"), digest_size=8).digest()
             for part in (f"word {word}", *parts)
         ]
-        found = known[word] = np.frombuffer(b"".join(digests), "<u8").astype(np.uint64)
-    return found
+        hashes = cache[word] = np.frombuffer(b"".join(digests), "<u8").astype(np.uint64)
+    return hashes
 
 
 class SentenceEncoder:
     """A model of sentence-transformers (the extra `embed`).
 
     Args:
-        model: the folder of a model; the name of one only with `allow_download`.
-        allow_download: your word that a model may be fetched from its hub.
-        device: where it runs; None: as sentence-transformers chooses. batch: texts of a forward.
+        model: Folder of a model; the name of a model only with `allow_download`.
+        allow_download: Whether a model may be downloaded from its hub.
+        device: Device of the model; None: chosen by sentence-transformers.
+        batch: Texts of a forward.
     Raises:
-        ConfigError: no such folder, and no leave to fetch it. MissingExtra: the extra is not installed.
+        ConfigError: no such folder, and no permission to download it. MissingExtra: the extra is not installed.
     """
 
     def __init__(
@@ -172,60 +177,62 @@ class SentenceEncoder:
                 model_kwargs={"use_safetensors": True},
             )
         self._batch = batch
-        self.id = f"sentence/{Path(model).name}/{_weights(self._model)}"
+        self.id = f"sentence/{Path(model).name}/{_weights_digest(self._model)}"
 
     def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        made = self._model.encode(
+        vectors = self._model.encode(
             list(texts),
             batch_size=self._batch,
             show_progress_bar=False,
             convert_to_numpy=True,
             normalize_embeddings=True,
         )
-        return np.asarray(made, np.float32)
+        return np.asarray(vectors, np.float32)
 
 
 class HiddenStates:
     """A policy as an encoder: the mean of the last hidden states over the tokens of a text.
 
-    It costs no second model, and is as good as the policy knows its words. The end of a text beyond the context counts,
-    not its beginning.
+    It needs no second model, and its quality is that of the policy. Of a text longer than the context the end
+    counts.
 
     Args:
-        policy: whose model is read; its weights must not change while a memory made with it is in use.
-        batch: texts of a forward.
+        policy: The policy; its weights must not change while a memory made with it is in use.
+        batch: Texts of a forward.
     """
 
     def __init__(self, policy: Policy, *, batch: int = 16) -> None:
         self._policy, self._batch = policy, batch
-        self.id = f"hidden/{type(policy.model).__name__}/{_weights(policy.model)}"
+        self.id = f"hidden/{type(policy.model).__name__}/{_weights_digest(policy.model)}"
 
     def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
         import torch
 
-        policy, made = self._policy, []
+        policy, pooled = self._policy, []
         width = int(policy.model.config.hidden_size)
-        was = policy.model.training
+        was_training = policy.model.training
         policy.model.eval()
         with torch.inference_mode():
-            for at in range(0, len(texts), self._batch):
+            for start in range(0, len(texts), self._batch):
                 ids = [
                     policy.tokenizer(text, add_special_tokens=False)["input_ids"][-policy.context :]
-                    for text in texts[at : at + self._batch]
+                    for text in texts[start : start + self._batch]
                 ]
-                made.append(_pooled(policy.model, ids))
-        policy.model.train(was)
-        return np.concatenate(made) if made else np.zeros((0, width), np.float32)
+                pooled.append(_pool_states(policy.model, ids))
+        policy.model.train(was_training)
+        return np.concatenate(pooled) if pooled else np.zeros((0, width), np.float32)
 
 
-def _pooled(model: Any, ids: Sequence[Sequence[int]]) -> NDArray[np.float32]:
-    """`[B, hidden]` means over each row's own tokens. Attention is causal, so padding at the end changes nothing."""
+def _pool_states(model: Any, ids: Sequence[Sequence[int]]) -> NDArray[np.float32]:
+    """Computes means `[B, hidden]` over each row's tokens. Attention is causal, so padding at the end changes
+    nothing.
+    """
     import torch
 
     lengths = torch.tensor([len(row) for row in ids])
     padded = torch.zeros((len(ids), max(1, int(lengths.max()))), dtype=torch.long)
-    for row, own in enumerate(ids):
-        padded[row, : len(own)] = torch.tensor(own, dtype=torch.long)
+    for row, row_ids in enumerate(ids):
+        padded[row, : len(row_ids)] = torch.tensor(row_ids, dtype=torch.long)
     states = model(input_ids=padded.to(model.device), output_hidden_states=True, use_cache=False).hidden_states[-1]
     inside = (torch.arange(padded.shape[1]) < lengths[:, None]).to(states.device)[..., None]
     means: NDArray[np.float32] = (
@@ -234,8 +241,8 @@ def _pooled(model: Any, ids: Sequence[Sequence[int]]) -> NDArray[np.float32]:
     return means
 
 
-def _weights(model: Any) -> str:
-    """A digest of a model's weights, 16 hex digits."""
+def _weights_digest(model: Any) -> str:
+    """Computes a digest of a model's weights, 16 hex digits."""
     import torch
 
     digest = hashlib.sha256()

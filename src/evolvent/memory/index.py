@@ -1,9 +1,11 @@
-"""Exact nearest neighbours by cosine: rows on disk or in memory, many queries at once, and the same answer every time.
+"""Exact nearest neighbors by cosine: rows on disk or in memory, many queries at once, and reproducible
+results.
 
-The product runs in float32, which is fast and inexact in its last bits: equal rows may get unequal scores, depending on
-where in the matrix they stand. So the product only says which rows may be among the best: those within twice its error
-bound of the k-th score. These few are scored again in float64, one row at a time, and sorted; ties go by the given
-order. The answer therefore depends neither on batching, nor on blocks, nor on the machine's matrix library.
+The product runs in float32, which is fast and inexact in its last bits: equal rows may get unequal scores,
+depending on their position in the matrix. So the product only selects rows that may be among the best: those
+within twice its error bound of the k-th score. These few are scored again in float64, one row at a time, and
+sorted; the given order breaks ties. The result therefore depends neither on batching, nor on blocks, nor on the
+machine's matrix library.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from evolvent.errors import BatchMismatch, ConfigError, NonFinite, boundary
 
-__all__ = ["FlatIndex", "Found", "Index", "unit_rows"]
+__all__ = ["FlatIndex", "Index", "Neighbors", "normalize_rows"]
 
 Rows = NDArray[np.float32]
 _Picked = list[tuple[NDArray[np.int64], Rows]]  # rows and their scores, a block after another
@@ -25,18 +27,19 @@ _Near = tuple[int, NDArray[np.int64], Rows]  # a query, rows, their scores
 _QUERIES = 256  # scored together
 _BLOCK = (4096, 65536, 1 << 21)  # rows of a block: at least, at most; and scores (8 MiB)
 _ON_DEVICE = (4096, 1 << 22, 1 << 27)  # the same on a device (512 MiB)
-_FEW, _CACHED = 8, 1000  # so few queries take scalar products, with so many rows at a time
+_MAX_VECDOT_QUERIES, _VECDOT_ROWS = 8, 1000  # so few queries take scalar products, with so many rows at a time
 _STRIPES = 64  # maxima of so many rows each bound the k-th score from below
 _SEGMENTS = 16  # more are put together, the smallest first
 _LOWEST = float(np.finfo(np.float32).min)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Neighbors:
     """The nearest rows of each query, best first.
 
     Args:
-        rows: `[Q, k]` row numbers, -1 where there are fewer. scores: `[Q, k]` cosines, -inf there.
+        rows: `[Q, k]`. Row numbers, -1 where there are fewer.
+        scores: `[Q, k]`. Cosines, -inf where there are fewer rows.
     """
 
     rows: NDArray[np.int64]
@@ -44,55 +47,55 @@ class Found:
 
 
 class Index(Protocol):
-    """What finds rows: `FlatIndex` exactly, `UsearchIndex` nearly."""
+    """An index of rows: `FlatIndex` searches exactly, `UsearchIndex` nearly."""
 
     def __len__(self) -> int: ...
 
-    def search(self, queries: ArrayLike, k: int, *, allowed: NDArray[np.bool_] | None = None) -> Found:
-        """The `k` best of the allowed rows."""
+    def search(self, queries: ArrayLike, k: int, *, allowed: NDArray[np.bool_] | None = None) -> Neighbors:
+        """Returns the `k` best of the allowed rows."""
         ...
 
-    def extended(self, vectors: Rows, order: NDArray[np.int64]) -> Index:
-        """The same index with more rows at its end; `order` is of all rows."""
+    def extend(self, vectors: Rows, order: NDArray[np.int64]) -> Index:
+        """Returns the same index with more rows at its end; `order` is of all rows."""
         ...
 
     def vectors(self) -> Rows:
-        """`[N, D]` all rows."""
+        """Returns all rows, `[N, D]`."""
         ...
 
     def graph(self) -> bytes | None:
-        """What a file of its graph holds; None: it has none."""
+        """Serializes its graph; None where it has none."""
         ...
 
 
-def unit_rows(vectors: ArrayLike, *, what: str = "a vector") -> Rows:
-    """Rows of length 1 as float32, `[N, D]`; a row of zeros, which has no direction, stays one.
+def normalize_rows(vectors: ArrayLike, *, description: str = "a vector") -> Rows:
+    """Returns rows of length 1 as float32, `[N, D]`; a row of zeros, which has no direction, stays zero.
 
     Raises:
         NonFinite: a NaN or an infinity, naming the row. BatchMismatch: no matrix.
     """
-    with boundary(BatchMismatch, f"{what} is no row of a matrix"):
-        made = np.array(vectors, dtype=np.float32, order="C")
-    if made.ndim != 2:
-        raise BatchMismatch(f"{what} is no row of a matrix", value=made.shape, expected="[N, D]")
-    finite = np.isfinite(made).all(axis=1)
+    with boundary(BatchMismatch, f"{description} is no row of a matrix"):
+        rows = np.array(vectors, dtype=np.float32, order="C")
+    if rows.ndim != 2:
+        raise BatchMismatch(f"{description} is no row of a matrix", value=rows.shape, expected="[N, D]")
+    finite = np.isfinite(rows).all(axis=1)
     if not finite.all():
-        raise NonFinite(f"{what} is not finite", value=f"row {int(np.flatnonzero(~finite)[0])}")
-    lengths = np.sqrt(np.einsum("ij,ij->i", made, made, dtype=np.float64))[:, None]
-    np.divide(made, lengths, out=made, where=lengths > 0, casting="unsafe")
-    return made
+        raise NonFinite(f"{description} is not finite", value=f"row {int(np.flatnonzero(~finite)[0])}")
+    lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))[:, None]
+    np.divide(rows, lengths, out=rows, where=lengths > 0, casting="unsafe")
+    return rows
 
 
 class FlatIndex:
-    """Every row is looked at: exact, and for less than some hundred thousand rows the fastest there is.
+    """An index that compares every row: exact, and the fastest below some hundred thousand rows.
 
     Args:
-        segments: `[n, D]` float32 matrices, one after another; rows have length 1 or 0 (`unit_rows`). They may lie on
-            disk (`np.load(..., mmap_mode="r")`) and are never copied.
-        order: `[N]` which of two rows with equal scores comes first; None: the lower row.
-        device: where the product is computed: None for numpy, else by torch ("cuda", "cpu"), which then keeps a copy.
+        segments: `[n, D]` float32 matrices, one after another; rows have length 1 or 0 (`normalize_rows`). They may
+            be on disk (`np.load(..., mmap_mode="r")`) and are never copied.
+        order: `[N]`. Rank that breaks ties between equal scores; None: the lower row first.
+        device: Device of the product: None for numpy, otherwise by torch ("cuda", "cpu"), which then keeps a copy.
     Raises:
-        BatchMismatch: segments of other widths, types or numbers of rows than told.
+        BatchMismatch: segments of other widths or types, or an order of another length.
     """
 
     def __init__(
@@ -113,91 +116,100 @@ class FlatIndex:
         return int(self._starts[-1])
 
     def vectors(self) -> Rows:
-        """`[N, D]` all rows; a copy where there are several segments."""
+        """Returns all rows, `[N, D]`; a copy where there are several segments."""
         return self.segments[0] if len(self.segments) == 1 else np.concatenate(self.segments)
 
     def graph(self) -> None:
-        """None: every row is looked at."""
+        """Returns None: there is no graph."""
 
-    def rows(self, places: NDArray[np.int64]) -> Rows:
-        """`[n, D]` the rows at these places."""
+    def take_rows(self, positions: NDArray[np.int64]) -> Rows:
+        """Returns the rows at these positions, `[n, D]`."""
         if len(self.segments) == 1:
-            return np.asarray(self.segments[0][places])
-        made = np.empty((len(places), self.width), np.float32)
-        owner = np.searchsorted(self._starts, places, side="right") - 1
-        for at in np.unique(owner).tolist():
-            mine = owner == at
-            made[mine] = self.segments[at][places[mine] - self._starts[at]]
-        return made
+            return np.asarray(self.segments[0][positions])
+        selected = np.empty((len(positions), self.width), np.float32)
+        segment_of_row = np.searchsorted(self._starts, positions, side="right") - 1
+        for segment_index in np.unique(segment_of_row).tolist():
+            in_segment = segment_of_row == segment_index
+            selected[in_segment] = self.segments[segment_index][positions[in_segment] - self._starts[segment_index]]
+        return selected
 
-    def extended(self, vectors: Rows, order: NDArray[np.int64]) -> FlatIndex:
-        """The same rows and more at the end. Nothing is copied, until there are many small segments to put together."""
+    def extend(self, vectors: Rows, order: NDArray[np.int64]) -> FlatIndex:
+        """Returns the same rows and more at the end. Nothing is copied until there are many small segments to merge."""
         parts = [part for part in (*self.segments, vectors) if len(part)] or [vectors]
         while len(parts) > _SEGMENTS or (len(parts) > 2 and len(parts[-2]) <= len(parts[-1])):
             last = parts.pop()
             parts[-1] = np.concatenate([parts[-1], last])
         return FlatIndex(parts, order=order, device=self.device)
 
-    def search(self, queries: ArrayLike, k: int, *, allowed: NDArray[np.bool_] | None = None) -> Found:
-        """The `k` rows nearest to each query, best first; equal scores by the index's order.
+    def search(self, queries: ArrayLike, k: int, *, allowed: NDArray[np.bool_] | None = None) -> Neighbors:
+        """Returns the `k` rows nearest to each query, best first; the index's order breaks ties.
 
         Args:
-            queries: `[Q, D]`, of any length. k: 1 or more; of fewer rows, all are found.
-            allowed: `[N]` rows that may be found; None: all.
+            queries: `[Q, D]`, of any length.
+            k: 1 or more; of fewer rows, all are returned.
+            allowed: `[N]`. Whether each row may be returned; None: all.
         Raises:
             ConfigError: k below 1. BatchMismatch: shapes that do not fit. NonFinite: NaN in a query, naming it.
         """
-        asked = unit_rows(queries, what="a query")
+        unit_queries = normalize_rows(queries, description="a query")
         if k < 1:
             raise ConfigError("no nearest rows", value=f"k = {k}", expected="k >= 1")
-        if asked.shape[1] != self.width or (allowed is not None and len(allowed) != len(self)):
+        if unit_queries.shape[1] != self.width or (allowed is not None and len(allowed) != len(self)):
             raise BatchMismatch(
                 "queries or filter do not fit the index",
                 expected=(len(self), self.width),
-                value=(None if allowed is None else len(allowed), asked.shape[1]),
+                value=(None if allowed is None else len(allowed), unit_queries.shape[1]),
             )
-        found = Found(np.full((len(asked), k), -1), np.full((len(asked), k), -np.inf))
-        for at in range(0, len(asked), _QUERIES):
-            some = asked[at : at + _QUERIES]
-            for place, rows in enumerate(self._candidates(some, k, allowed)):
-                self.rank(some[place], rows, out=(found.rows[at + place], found.scores[at + place]))
-        return found
+        neighbors = Neighbors(np.full((len(unit_queries), k), -1), np.full((len(unit_queries), k), -np.inf))
+        for start in range(0, len(unit_queries), _QUERIES):
+            query_block = unit_queries[start : start + _QUERIES]
+            for query_index, rows in enumerate(self._select_candidates(query_block, k, allowed)):
+                self.rank(
+                    query_block[query_index],
+                    rows,
+                    out=(neighbors.rows[start + query_index], neighbors.scores[start + query_index]),
+                )
+        return neighbors
 
     def rank(self, query: Rows, rows: NDArray[np.int64], *, out: tuple[NDArray[np.int64], NDArray[np.float64]]) -> None:
-        """Score rows in float64, sort them, and write the best into `out` (row numbers, scores)."""
-        scores = (self.rows(rows).astype(np.float64) * query.astype(np.float64)).sum(axis=1)
+        """Scores rows in float64, sorts them, and writes the best into `out` (row numbers, scores)."""
+        scores = (self.take_rows(rows).astype(np.float64) * query.astype(np.float64)).sum(axis=1)
         best = np.lexsort((self.order[rows], -scores))[: len(out[0])]
         out[0][: len(best)], out[1][: len(best)] = rows[best], scores[best]
 
-    def _candidates(self, queries: Rows, k: int, allowed: NDArray[np.bool_] | None) -> list[NDArray[np.int64]]:
-        """For each query the rows that may be among its `k` best."""
+    def _select_candidates(self, queries: Rows, k: int, allowed: NDArray[np.bool_] | None) -> list[NDArray[np.int64]]:
+        """Selects for each query the rows that may be among its `k` best."""
         slack = 2 * (self.width + 4) * 2.0**-23  # twice the bound of the error of a float32 product of unit rows
         floor = np.full(len(queries), _LOWEST)
-        kept: list[_Picked] = [[] for _ in queries]
-        for rows, scores in self._scored(queries, allowed):
+        picked_by_query: list[_Picked] = [[] for _ in queries]
+        for rows, scores in self._score_blocks(queries, allowed):
             floor, picked = (_pick_torch if self.device else _pick)(scores, floor, k=k, slack=slack)
-            for at, near, values in picked:
-                kept[at].append((near + rows if isinstance(rows, int) else rows[near], values))
-        return [_within(found, k, slack) for found in kept]
+            for query_index, block_rows, values in picked:
+                picked_by_query[query_index].append(
+                    (block_rows + rows if isinstance(rows, int) else rows[block_rows], values)
+                )
+        return [_merge_blocks(query_blocks, k, slack) for query_blocks in picked_by_query]
 
-    def _scored(
+    def _score_blocks(
         self, queries: Rows, allowed: NDArray[np.bool_] | None
     ) -> Iterator[tuple[int | NDArray[np.int64], Any]]:
-        """Blocks of scores `[n, Q]` with the first row's number, or all numbers; -inf for what is not allowed."""
+        """Yields blocks of scores `[n, Q]` with the first row's number, or all numbers; -inf for rows that are not
+        allowed.
+        """
         block = _ON_DEVICE if self.device else _BLOCK
         size = min(max(block[2] // max(len(queries), 1), block[0]), block[1])
-        asked = _to_device(queries, self.device) if self.device else queries
+        device_queries = _to_device(queries, self.device) if self.device else queries
         for number, segment in enumerate(self._moved or self.segments):
-            for at in range(0, len(segment), size):
-                first, end = int(self._starts[number]) + at, min(at + size, len(segment))
-                mask = None if allowed is None else allowed[first : first + end - at]
+            for start in range(0, len(segment), size):
+                first, end = int(self._starts[number]) + start, min(start + size, len(segment))
+                mask = None if allowed is None else allowed[first : first + end - start]
                 if mask is not None and not mask.any():
                     continue
                 if mask is not None and mask.mean() < 0.25:
                     inside = np.flatnonzero(mask)
-                    yield inside + first, _product(asked, segment[at + inside])
+                    yield inside + first, _multiply(device_queries, segment[start + inside])
                     continue
-                scores = _product(asked, segment[at:end])
+                scores = _multiply(device_queries, segment[start:end])
                 if mask is not None:
                     scores[~mask] = -np.inf
                 yield first, scores
@@ -206,56 +218,60 @@ class FlatIndex:
 def _pick(
     scores: Rows, floor: NDArray[np.float64], *, k: int, slack: float
 ) -> tuple[NDArray[np.float64], Iterator[_Near]]:
-    """The raised bound of each query's k-th score, and which of `[n, Q]` scores are within the slack of it."""
-    count, asked = scores.shape
-    wide = count // _STRIPES
-    bound = np.full(asked, _LOWEST)
+    """Raises the bound of each query's k-th score, and picks the scores `[n, Q]` within the slack of it."""
+    count, num_queries = scores.shape
+    rows_per_stripe = count // _STRIPES
+    bound = np.full(num_queries, _LOWEST)
     if count >= k:
         # The k-th of the maxima of stripes is a lower bound of the k-th of all, and far quicker to find.
-        few = scores[: wide * _STRIPES].reshape(_STRIPES, wide, asked).max(axis=0) if wide >= 4 * k else scores
-        bound = np.partition(few, len(few) - k, axis=0)[-k].astype(np.float64)
+        stripe_maxima = (
+            scores[: rows_per_stripe * _STRIPES].reshape(_STRIPES, rows_per_stripe, num_queries).max(axis=0)
+            if rows_per_stripe >= 4 * k
+            else scores
+        )
+        bound = np.partition(stripe_maxima, len(stripe_maxima) - k, axis=0)[-k].astype(np.float64)
     floor = np.maximum(floor, bound)
-    near = np.flatnonzero(scores >= _least(floor, slack))
-    if asked == 1:
-        return floor, iter([(0, near, scores[near, 0])])
-    rows, queries = np.divmod(near, asked)
-    return floor, _by_query(rows, queries, scores.reshape(-1)[near])
+    close_indices = np.flatnonzero(scores >= _score_limits(floor, slack))
+    if num_queries == 1:
+        return floor, iter([(0, close_indices, scores[close_indices, 0])])
+    rows, queries = np.divmod(close_indices, num_queries)
+    return floor, _group_by_query(rows, queries, scores.reshape(-1)[close_indices])
 
 
 def _pick_torch(
     scores: Any, floor: NDArray[np.float64], *, k: int, slack: float
 ) -> tuple[NDArray[np.float64], Iterator[_Near]]:
-    """The same where the scores lie on a device; only what is picked leaves it."""
+    """Picks scores that are on a device, as `_pick` does; only picked values leave the device."""
     import torch
 
     bound = np.full(len(floor), _LOWEST)
     if len(scores) >= k:
         bound = scores.topk(k, dim=0).values[-1].double().cpu().numpy()
     floor = np.maximum(floor, bound)
-    rows, queries = (scores >= torch.from_numpy(_least(floor, slack)).to(scores.device)).nonzero(as_tuple=True)
+    rows, queries = (scores >= torch.from_numpy(_score_limits(floor, slack)).to(scores.device)).nonzero(as_tuple=True)
     values = scores[rows, queries]
-    return floor, _by_query(rows.cpu().numpy(), queries.cpu().numpy(), values.cpu().numpy())
+    return floor, _group_by_query(rows.cpu().numpy(), queries.cpu().numpy(), values.cpu().numpy())
 
 
-def _least(floor: NDArray[np.float64], slack: float) -> Rows:
-    """`[Q]` the least score that is picked; never that of a row that is not allowed."""
+def _score_limits(floor: NDArray[np.float64], slack: float) -> Rows:
+    """Computes the lowest picked score of each query, `[Q]`; never that of a row that is not allowed."""
     return np.where(floor > _LOWEST, floor - slack, _LOWEST).astype(np.float32)
 
 
-def _by_query(rows: NDArray[np.int64], queries: NDArray[np.int64], values: Rows) -> Iterator[_Near]:
+def _group_by_query(rows: NDArray[np.int64], queries: NDArray[np.int64], values: Rows) -> Iterator[_Near]:
     order = np.argsort(queries, kind="stable")
-    found, begins = np.unique(queries[order], return_index=True)
+    unique_queries, begins = np.unique(queries[order], return_index=True)
     cuts = [*begins.tolist(), len(order)]
-    for number, query in enumerate(found.tolist()):
-        mine = order[cuts[number] : cuts[number + 1]]
-        yield query, rows[mine], values[mine]
+    for number, query in enumerate(unique_queries.tolist()):
+        members = order[cuts[number] : cuts[number + 1]]
+        yield query, rows[members], values[members]
 
 
-def _within(found: _Picked, k: int, slack: float) -> NDArray[np.int64]:
-    """Of what blocks kept, the rows within the slack of the k-th best of all."""
-    if not found:
+def _merge_blocks(picked: _Picked, k: int, slack: float) -> NDArray[np.int64]:
+    """Selects, from the rows picked in blocks, those within the slack of the k-th best of all."""
+    if not picked:
         return np.zeros(0, np.int64)
-    rows, scores = (np.concatenate(part) for part in zip(*found, strict=True))
+    rows, scores = (np.concatenate(part) for part in zip(*picked, strict=True))
     if len(scores) <= k:
         return rows
     best: NDArray[np.int64] = rows[scores >= np.partition(scores, len(scores) - k)[-k] - slack]
@@ -268,12 +284,14 @@ def _to_device(rows: Rows, device: str) -> Any:
     return torch.from_numpy(np.ascontiguousarray(rows)).to(device)
 
 
-def _product(queries: Any, rows: Any) -> Any:
-    """`[n, Q]` in float32. torch's default precision of float32 products is the full one, which the bound needs."""
-    if not isinstance(rows, np.ndarray) or len(queries) > _FEW:
+def _multiply(queries: Any, rows: Any) -> Any:
+    """Computes products `[n, Q]` in float32, in full precision, which the error bound requires."""
+    if not isinstance(rows, np.ndarray) or len(queries) > _MAX_VECDOT_QUERIES:
         return rows @ queries.T
     # A matrix product with few columns copies all rows about first; scalar products read them once.
-    made = np.empty((len(queries), len(rows)), np.float32)
-    for at in range(0, len(rows), _CACHED):
-        np.vecdot(rows[None, at : at + _CACHED], queries[:, None], out=made[:, at : at + _CACHED])
-    return np.ascontiguousarray(made.T)
+    products = np.empty((len(queries), len(rows)), np.float32)
+    for start in range(0, len(rows), _VECDOT_ROWS):
+        np.vecdot(
+            rows[None, start : start + _VECDOT_ROWS], queries[:, None], out=products[:, start : start + _VECDOT_ROWS]
+        )
+    return np.ascontiguousarray(products.T)

@@ -1,9 +1,9 @@
-"""Texts of others, made fit to stand in a prompt as data.
+"""Quoting of foreign texts so that they can be data in a prompt.
 
-A thought in a memory was written by somebody: it may hold control characters, or lines that look like the prompt's own
-("> act: ...", "[Step 0]"). The memory keeps it as it is. Where it is shown, hidden characters become visible marks and
-no line of it can be taken for one of the prompt's. What it says stays what it says: an instruction in it is quoted, and
-that the reader does not obey it cannot be promised by any quoting.
+A thought in a memory may hold control characters, or lines that look like the prompt's own ("> act: ...",
+"[Step 0]"). The memory stores it unchanged. Where it is shown, hidden characters become visible marks and no
+line of it can be taken for a line of the prompt. Its content stays: an instruction in it is quoted, and no
+quoting can guarantee that the reader does not obey it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-__all__ = ["quoted"]
+__all__ = ["quote_text"]
 
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 _FORGED = re.compile(  # a later line that begins as a prompt's own lines do
@@ -19,8 +19,8 @@ _FORGED = re.compile(  # a later line that begins as a prompt's own lines do
 )
 
 
-def quoted(text: str) -> str:
-    """The text with hidden characters as `[U+202E]`, and `\\` before a later line that begins as a prompt's own do.
+def quote_text(text: str) -> str:
+    r"""Returns the text with hidden characters as `[U+202E]`, and `\\` before later lines that begin like a prompt's.
 
     Line breaks and tabs stay; other spellings of line breaks become plain ones first. Text of plain words is unchanged.
     """

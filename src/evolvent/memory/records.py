@@ -1,4 +1,4 @@
-"""What a memory holds: steps of demonstrations, whole demonstrations, and the texts by which steps are found."""
+"""Content of a memory: steps of demonstrations, whole demonstrations, and the texts that retrieve steps."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ __all__ = [
     "Hit",
     "Key",
     "StepRecord",
-    "demonstration",
-    "instruction",
+    "extract_instruction",
+    "make_demonstration",
 ]
 
 Field = Literal["thought", "observation", "metadata"]
@@ -31,10 +31,13 @@ class StepRecord:
     """One environment step of a demonstration.
 
     Args:
-        trajectory_id, step: where it is from; steps count from 0.
-        task: the instruction of the episode. kind: the type of the task, for filters.
-        observation: what was seen before acting. thought: what was thought, "" for nothing. action: what was done.
-        key: the text by which it was found; "" in a record that was not looked up.
+        trajectory_id, step: Origin; steps count from 0.
+        task: Instruction of the episode.
+        kind: Type of the task, for filters.
+        observation: Observation before acting.
+        thought: Thought, "" for none.
+        action: Action.
+        key: Text by which it was retrieved; "" in a record that was not retrieved.
     """
 
     trajectory_id: str
@@ -52,9 +55,12 @@ class Demonstration:
     """One episode of a memory.
 
     Args:
-        trajectory_id: its id. task_id: of the task that it played, for leaving out what is being played.
-        task, kind: as in its records. metadata: the text by which whole episodes are found.
-        steps: its steps in order. final_observation: what was seen after the last of them.
+        trajectory_id: Id of the episode.
+        task_id: Id of its task, for leaving out the task being played.
+        task, kind: As in its records.
+        metadata: Text that retrieves whole episodes.
+        steps: Its steps in order.
+        final_observation: Observation after the last step.
     """
 
     trajectory_id: str
@@ -68,7 +74,7 @@ class Demonstration:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A step that was found, and its cosine with what was asked for, -1 to 1."""
+    """A retrieved step, and its cosine with the query, -1 to 1."""
 
     record: StepRecord
     score: float
@@ -76,12 +82,13 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """Which text of a step it is found by. The part is cut out of both: what is remembered, and what is asked.
+    """The text of a step that retrieves it. The same part is cut out of stored texts and of queries.
 
     Args:
-        field: "thought", "observation", or "metadata" of the whole episode, which then is found by its first step.
-        part: "full"; "last_paragraph", the text after the last line break; or "after:MARKER", the first line after the
-            last MARKER. A text without the marker, or with nothing after it, is taken whole.
+        field: "thought", "observation", or "metadata" of the whole episode, which then is retrieved by its first
+            step.
+        part: "full"; "last_paragraph", the text after the last line break; or "after:MARKER", the first line after
+            the last MARKER. A text without the marker, or with nothing after it, is used whole.
     Raises:
         ConfigError: another field or part.
     """
@@ -102,12 +109,12 @@ class Key:
 
     @property
     def name(self) -> str:
-        """`field/part`, which `of_name` reads."""
+        """Returns the name `field/part`, which `of_name` parses."""
         return f"{self.field}/{self.part}"
 
     @classmethod
-    def of_name(cls, name: str) -> Key:
-        """The key of a name such as `thought`, `observation/full` or `thought/after:next:`.
+    def from_name(cls, name: str) -> Key:
+        """Parses the key of a name such as `thought`, `observation/full` or `thought/after:next:`.
 
         Raises:
             ConfigError: no such field or part.
@@ -115,24 +122,26 @@ class Key:
         field, _, part = name.partition("/")
         return cls(field, part or "full")  # type: ignore[arg-type]
 
-    def cut(self, text: str) -> str:
-        """The part of a text that counts, stripped."""
-        whole = text.strip()
+    def extract(self, text: str) -> str:
+        """Extracts the relevant part of a text, stripped."""
+        stripped = text.strip()
         if self.part == "last_paragraph":
-            return whole.rpartition("\n")[2].strip()
+            return stripped.rpartition("\n")[2].strip()
         if self.part.startswith(_AFTER):
-            rest = whole.rpartition(self.part.removeprefix(_AFTER))[2].strip() if self._marked(whole) else ""
-            return rest.partition("\n")[0].strip() or whole
-        return whole
+            after_marker = (
+                stripped.rpartition(self.part.removeprefix(_AFTER))[2].strip() if self._has_marker(stripped) else ""
+            )
+            return after_marker.partition("\n")[0].strip() or stripped
+        return stripped
 
-    def _marked(self, text: str) -> bool:
+    def _has_marker(self, text: str) -> bool:
         return self.part.removeprefix(_AFTER) in text
 
-    def texts(self, found: Demonstration) -> list[str]:
-        """The text of every step of a demonstration, `[T]`; "" for a step that is not found by this key."""
+    def step_texts(self, episode: Demonstration) -> list[str]:
+        """Returns the text of every step of a demonstration, `[T]`; "" for a step that is not retrieved by this key."""
         if self.field == "metadata":
-            return [self.cut(found.metadata), *[""] * (len(found.steps) - 1)][: len(found.steps)]
-        return [self.cut(getattr(step, self.field)) for step in found.steps]
+            return [self.extract(episode.metadata), *[""] * (len(episode.steps) - 1)][: len(episode.steps)]
+        return [self.extract(getattr(step, self.field)) for step in episode.steps]
 
 
 THOUGHT = Key("thought")
@@ -141,27 +150,29 @@ METADATA = Key("metadata")
 """The key of whole episodes."""
 
 
-def instruction(first_observation: str) -> str:
-    """The task that a first observation tells: the line after its last "task is to:", else all of it."""
-    _, marked, rest = first_observation.rpartition(_TASK)
-    line = rest.strip().partition("\n")[0].strip()
-    return line if marked and line else first_observation.strip()
+def extract_instruction(first_observation: str) -> str:
+    """Extracts the task of a first observation: the line after its last "task is to:", otherwise the whole text."""
+    _, marker, after_marker = first_observation.rpartition(_TASK)
+    line = after_marker.strip().partition("\n")[0].strip()
+    return line if marker and line else first_observation.strip()
 
 
-def demonstration(
+def make_demonstration(
     trajectory: Trajectory, *, task: str | None = None, kind: str | None = None, metadata: str | None = None
 ) -> Demonstration:
-    """A trajectory as a memory keeps it.
+    """Converts a trajectory to a demonstration of a memory.
 
     Args:
-        task: its instruction; None: `meta["instruction"]` of the trajectory, else what its first observation tells.
-        kind: the type of the task; None: the task's own kind.
-        metadata: the text by which the whole episode is found; None: the first observation, and the task where it is
-            not told there (Synapse's key for texts, without the name of a site).
+        trajectory: The trajectory.
+        task: Its instruction; None: `meta["instruction"]` of the trajectory, otherwise that of its first
+            observation.
+        kind: Type of the task; None: the task's own kind.
+        metadata: Text that retrieves the whole episode; None: the first observation, and the task where it is not
+            part of it (Synapse's key for texts, without the name of a site).
     Raises:
         ConfigError: observations or actions that are arrays, which have no text.
     """
-    arrays = [at for at, step in enumerate(trajectory.steps) if not _texts(step.observation, step.action)]
+    arrays = [index for index, step in enumerate(trajectory.steps) if not _are_texts(step.observation, step.action)]
     if arrays or not isinstance(trajectory.final_observation, str):
         raise ConfigError(
             f"trajectory {trajectory.id!r} holds arrays",
@@ -170,22 +181,28 @@ def demonstration(
             hint="a memory of steps finds texts",
         )
     first = str(trajectory.steps[0].observation) if trajectory.steps else str(trajectory.final_observation)
-    told = trajectory.meta.get("instruction")
-    task = task if task is not None else told if isinstance(told, str) else instruction(first)
+    recorded_instruction = trajectory.meta.get("instruction")
+    task = (
+        task
+        if task is not None
+        else recorded_instruction
+        if isinstance(recorded_instruction, str)
+        else extract_instruction(first)
+    )
     kind = trajectory.task.kind if kind is None else kind
     if metadata is None:
         metadata = first if task in first else f"{first}\n{task}"
     steps = tuple(
         StepRecord(
             trajectory_id=trajectory.id,
-            step=at,
+            step=index,
             task=task,
             kind=kind,
             observation=str(step.observation),
             thought=step.thought or "",
             action=str(step.action),
         )
-        for at, step in enumerate(trajectory.steps)
+        for index, step in enumerate(trajectory.steps)
     )
     return Demonstration(
         trajectory_id=trajectory.id,
@@ -198,5 +215,5 @@ def demonstration(
     )
 
 
-def _texts(*values: object) -> bool:
+def _are_texts(*values: object) -> bool:
     return all(isinstance(value, str) for value in values)

@@ -13,7 +13,7 @@ from evolvent.errors import SampleInvalid
 from evolvent.memory.records import Demonstration, StepRecord
 from evolvent.trajectory import canonical_json
 
-__all__ = ["EPISODES", "STEPS", "Tables", "digest", "readable"]
+__all__ = ["EPISODES", "STEPS", "MemoryTables", "demonstration_digest", "sanitize"]
 
 _TEXT = pa.large_string()
 EPISODES = pa.schema(
@@ -30,56 +30,57 @@ EPISODES = pa.schema(
 """One row an episode, in the order in which they came."""
 STEPS = pa.schema([("observation", _TEXT), ("thought", _TEXT), ("action", _TEXT)])
 """One row a step, episode after episode."""
-_HEAD = ("trajectory_id", "task_id", "task", "kind", "metadata", "final_observation")
-_SEEN = ("observation", "thought", "action")
+_EPISODE_FIELDS = ("trajectory_id", "task_id", "task", "kind", "metadata", "final_observation")
+_STEP_FIELDS = ("observation", "thought", "action")
 
 
-def readable(found: Demonstration) -> Demonstration:
-    """The demonstration with half surrogates, which no file can hold, as U+FFFD, and steps numbered from 0."""
-    head = {name: _whole(getattr(found, name)) for name in _HEAD}
+def sanitize(demonstration: Demonstration) -> Demonstration:
+    """Returns the demonstration with lone surrogates, which no file can hold, as U+FFFD, and steps numbered from 0."""
+    head = {name: _replace_surrogates(getattr(demonstration, name)) for name in _EPISODE_FIELDS}
     steps = tuple(
         StepRecord(
             trajectory_id=head["trajectory_id"],
-            step=at,
+            step=index,
             task=head["task"],
             kind=head["kind"],
-            observation=_whole(step.observation),
-            thought=_whole(step.thought),
-            action=_whole(step.action),
+            observation=_replace_surrogates(step.observation),
+            thought=_replace_surrogates(step.thought),
+            action=_replace_surrogates(step.action),
         )
-        for at, step in enumerate(found.steps)
+        for index, step in enumerate(demonstration.steps)
     )
     return Demonstration(steps=steps, **head)
 
 
-def _whole(text: str) -> str:
+def _replace_surrogates(text: str) -> str:
     if text.isascii():
         return text
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def digest(found: Demonstration) -> str:
-    """What a demonstration is, in 32 hex digits."""
-    steps = [[getattr(step, name) for name in _SEEN] for step in found.steps]
-    text = canonical_json([*(getattr(found, name) for name in _HEAD), steps])
+def demonstration_digest(demonstration: Demonstration) -> str:
+    """Computes a digest of a demonstration, 32 hex digits."""
+    steps = [[getattr(step, name) for name in _STEP_FIELDS] for step in demonstration.steps]
+    text = canonical_json([*(getattr(demonstration, name) for name in _EPISODE_FIELDS), steps])
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-class Tables:
-    """Episodes and their steps; never changed.
+class MemoryTables:
+    """Tables of episodes and their steps; never changed.
 
     Attributes:
-        episodes, steps: tables of the two schemas above.
-        place: the number of each episode by its id. first: `[E + 1]` the row at which each episode's steps begin.
+        episodes, steps: Tables of the two schemas above.
+        place: Number of each episode by its id.
+        first: `[E + 1]`. Row at which each episode's steps begin.
     Raises:
-        SampleInvalid: episodes whose lengths do not add up to the steps, or an id that stands twice.
+        SampleInvalid: episodes whose lengths do not add up to the steps, or a repeated id.
     """
 
     def __init__(self, episodes: pa.Table, steps: pa.Table) -> None:
         self.episodes, self.steps = episodes, steps
         ids = episodes.column("trajectory").to_pylist()
         lengths = episodes.column("length").to_numpy()
-        self.place: Mapping[str, int] = {name: at for at, name in enumerate(ids)}
+        self.place: Mapping[str, int] = {name: number for number, name in enumerate(ids)}
         self.first: NDArray[np.int64] = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
         if int(self.first[-1]) != steps.num_rows or (len(lengths) and int(lengths.min()) < 0):
             raise SampleInvalid(
@@ -91,41 +92,48 @@ class Tables:
             raise SampleInvalid("an episode stands twice in a memory", value=f"{len(ids) - len(self.place)} do")
 
     @classmethod
-    def of(cls, found: Sequence[Demonstration]) -> Tables:
-        """The tables of demonstrations, in this order."""
+    def from_demonstrations(cls, demonstrations: Sequence[Demonstration]) -> MemoryTables:
+        """Builds the tables of demonstrations, in this order."""
         head = {
-            name: [getattr(one, field) for one in found] for name, field in zip(EPISODES.names[:-1], _HEAD, strict=True)
+            name: [getattr(demonstration, field) for demonstration in demonstrations]
+            for name, field in zip(EPISODES.names[:-1], _EPISODE_FIELDS, strict=True)
         }
-        steps = {name: [getattr(step, name) for one in found for step in one.steps] for name in STEPS.names}
-        lengths = [len(one.steps) for one in found]
+        steps = {
+            name: [getattr(step, name) for demonstration in demonstrations for step in demonstration.steps]
+            for name in STEPS.names
+        }
+        lengths = [len(demonstration.steps) for demonstration in demonstrations]
         return cls(pa.table({**head, "length": lengths}, schema=EPISODES), pa.table(steps, schema=STEPS))
 
-    def extended(self, more: Tables) -> Tables:
-        """These and more after them."""
-        return Tables(pa.concat_tables([self.episodes, more.episodes]), pa.concat_tables([self.steps, more.steps]))
+    def extend(self, other_tables: MemoryTables) -> MemoryTables:
+        """Returns these tables followed by others."""
+        return MemoryTables(
+            pa.concat_tables([self.episodes, other_tables.episodes]), pa.concat_tables([self.steps, other_tables.steps])
+        )
 
     def owners(self) -> NDArray[np.int64]:
-        """`[N]` the number of the episode of each step."""
+        """Returns the episode number of each step, `[N]`."""
         return np.repeat(np.arange(self.episodes.num_rows), np.diff(self.first))
 
-    def order(self) -> NDArray[np.int64]:
-        """`[N]` the rank of each step by (trajectory id, step), by which ties are broken."""
+    def rank_steps(self) -> NDArray[np.int64]:
+        """Computes the rank of each step by (trajectory id, step), `[N]`, which breaks ties."""
         names = self.episodes.column("trajectory").to_pylist()
         ranks = np.empty(len(names), np.int64)
         ranks[sorted(range(len(names)), key=names.__getitem__)] = np.arange(len(names))
-        made = np.empty(self.steps.num_rows, np.int64)
-        made[np.lexsort((np.arange(len(made)), ranks[self.owners()]))] = np.arange(len(made))
-        return made
+        step_ranks = np.empty(self.steps.num_rows, np.int64)
+        step_ranks[np.lexsort((np.arange(len(step_ranks)), ranks[self.owners()]))] = np.arange(len(step_ranks))
+        return step_ranks
 
-    def episode(self, number: int) -> Demonstration:
-        """One episode, whole."""
+    def get_episode(self, number: int) -> Demonstration:
+        """Returns one episode."""
         trajectory, task_id, task, kind, metadata, final = (
             self.episodes.column(name)[number].as_py() for name in EPISODES.names[:-1]
         )
         begin, end = int(self.first[number]), int(self.first[number + 1])
         rows = self.steps.slice(begin, end - begin).to_pylist()
         steps = tuple(
-            StepRecord(trajectory_id=trajectory, step=at, task=task, kind=kind, **row) for at, row in enumerate(rows)
+            StepRecord(trajectory_id=trajectory, step=index, task=task, kind=kind, **row)
+            for index, row in enumerate(rows)
         )
         return Demonstration(
             trajectory_id=trajectory,
@@ -137,6 +145,6 @@ class Tables:
             final_observation=final,
         )
 
-    def all(self) -> Iterator[Demonstration]:
-        """Every episode, in order."""
-        return map(self.episode, range(self.episodes.num_rows))
+    def iterate_episodes(self) -> Iterator[Demonstration]:
+        """Yields every episode, in order."""
+        return map(self.get_episode, range(self.episodes.num_rows))

@@ -1,1 +1,1 @@
-"""One file per paper, each composing the rooms below."""
+"""Methods: one file per paper."""

@@ -1,15 +1,16 @@
-"""AGDC: an agent that looks for what it cannot see learns from its own verdict that it has found it.
+"""AGDC: an agent that searches for a hidden goal learns from its own verdict that it has found the goal.
 
-"Autonomous Goal Detection and Cessation in Reinforcement Learning: A Case Study on Source Term Estimation" (arXiv
-2409.09541). A step costs 1. The agent keeps a belief about the source; where the belief has contracted below zeta, the
-agent ends the episode and takes the reward of the goal, 100, though nobody told it that it has arrived. Only the end
-and the reward change (`belief/cessation.py`), so the learner is any: DQN, PPO, DDPG or SAC of stable-baselines3.
+"Autonomous Goal Detection and Cessation in Reinforcement Learning: A Case Study on Source Term Estimation"
+(arXiv 2409.09541). A step costs 1. The agent maintains a belief about the source. Where the belief has
+contracted below zeta, the agent ends the episode and receives the reward of the goal, 100, although nobody told
+it that it has arrived. Only the end and the reward change (`belief/cessation.py`), so any learner works: DQN,
+PPO, DDPG or SAC of stable-baselines3.
 
-It departs from the published code on purpose: the policy sees its belief and not only its place, the sensor is as noisy
-as the filter takes it to be, and sources are drawn anew, so that no path can be learned by heart.
+It departs from the published code on purpose: the policy sees its belief and not only its position, the sensor
+is as noisy as the filter assumes, and sources are sampled anew, so that no path can be memorized.
 
-`arm="without"` is the control: the same features, belief and budget, but an episode always runs to its horizon and
-nothing is paid for ending it. When it is evaluated the same detector ends its episodes.
+`arm="without"` is the control: the same features, belief and budget, but an episode always runs to its horizon
+and nothing is paid for ending it. In evaluation the same detector ends its episodes.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from evolvent.belief.named import read_detector
+from evolvent.belief.named import parse_detector
 from evolvent.belief.stopping import Detector, StdBelow
 from evolvent.belief.summary import BeliefSummary
 from evolvent.config import Config, as_dict, resolve
 from evolvent.errors import ConfigError, Problem, boundary
 from evolvent.files import write_atomic
 from evolvent.trajectory import Task
-from evolvent.worlds.plume.presets import draw_spec, preset_named
+from evolvent.worlds.plume.presets import draw_spec, get_preset
 from evolvent.worlds.plume.world import PlumeWorld
 
 if TYPE_CHECKING:
@@ -40,9 +41,9 @@ if TYPE_CHECKING:
     from evolvent.belief.seeking import SourceSearch
     from evolvent.belief.vector import FinishedSearch, SourceSearchVec
 
-__all__ = ["AGDC", "Seeker", "agdc", "detector_of", "load_seeker", "save_seeker", "world_of"]
+__all__ = ["AGDCConfig", "Seeker", "agdc", "build_detector", "build_world", "load_seeker", "save_seeker"]
 
-_PLACE = BeliefSummary(
+_POSITION_BELIEF = BeliefSummary(
     entropy=np.zeros(1),
     mean=np.zeros((1, 8)),
     std=np.ones((1, 8)),
@@ -50,11 +51,11 @@ _PLACE = BeliefSummary(
     spread=np.ones(1),
     ess=np.ones(1),
 )
-_WEIGHTS, _SETTINGS = "policy.safetensors", "agdc.json"
+_WEIGHTS_FILE, _SETTINGS_FILE = "policy.safetensors", "agdc.json"
 
 
-class AGDC(Config):
-    """What can be chosen about AGDC."""
+class AGDCConfig(Config):
+    """Settings of AGDC."""
 
     world: str = Field(default="plume/25", description="preset of the plume world")
     moves: Literal["preset", "four", "twelve", "heading"] = Field(default="preset", description="how the agent moves")
@@ -76,8 +77,8 @@ class AGDC(Config):
     seed: int = Field(default=0, ge=0, description="of everything random")
 
     @model_validator(mode="after")
-    def _fits(self) -> AGDC:
-        moves = preset_named(self.world).moves if self.moves == "preset" else self.moves
+    def _check_combination(self) -> AGDCConfig:
+        moves = get_preset(self.world).moves if self.moves == "preset" else self.moves
         problems = []
         if self.algorithm == "dqn" and moves == "heading":
             problems.append(Problem("moves", "DQN cannot choose headings", "give 'four' or 'twelve'"))
@@ -87,112 +88,118 @@ class AGDC(Config):
             problems.append(Problem("detector", "there is a zeta too", "give one of the two"))
         if problems:
             raise ConfigError(problems)
-        detector_of(self)(_PLACE, [])  # one that looks at what a belief about a place does not have says so here
+        build_detector(self)(
+            _POSITION_BELIEF, []
+        )  # one that looks at what a belief about a place does not have says so here
         return self
 
 
 @dataclass(frozen=True)
 class Seeker:
-    """What was learned: a chooser of moves for `belief.comparison`.
+    """A trained policy that chooses moves, for `belief.comparison`.
 
     Args:
-        config: what it was learned with. model: the learner of stable-baselines3 with its networks.
+        config: its settings.
+        model: the learner of stable-baselines3 with its networks.
         finished: the episodes of training, in the order in which they ended.
     """
 
-    config: AGDC
+    config: AGDCConfig
     model: BaseAlgorithm
     finished: Sequence[FinishedSearch] = ()
 
     def __call__(self, search: SourceSearch) -> NDArray[Any]:
-        """[B] the best move by the policy, without exploring."""
-        from evolvent.belief.cessation import to_moves
+        """Returns `[B]`, the best move by the policy, without exploring."""
+        from evolvent.belief.cessation import actions_to_moves
 
         actions, _ = self.model.predict(search.observe(), deterministic=True)
-        return to_moves(search.preset, np.asarray(actions))
+        return actions_to_moves(search.preset, np.asarray(actions))
 
 
-def world_of(config: AGDC) -> PlumeWorld:
-    """The world that a configuration is about; ConfigError for an unknown preset."""
-    preset = preset_named(config.world)
+def build_world(config: AGDCConfig) -> PlumeWorld:
+    """Builds the world of a configuration; raises ConfigError for an unknown preset."""
+    preset = get_preset(config.world)
     return PlumeWorld(preset if config.moves == "preset" else replace(preset, moves=config.moves))
 
 
-def detector_of(config: AGDC) -> Detector:
-    """The detector that ends episodes; ConfigError for one that is none, or that looks at what a place has not."""
+def build_detector(config: AGDCConfig) -> Detector:
+    """Builds the detector that ends episodes; ConfigError for an unknown one, or one that needs more than positions."""
     if config.detector is not None:
-        return read_detector(config.detector, where="detector")
-    return StdBelow(preset_named(config.world).zeta if config.zeta is None else config.zeta)
+        return parse_detector(config.detector, setting="detector")
+    return StdBelow(get_preset(config.world).zeta if config.zeta is None else config.zeta)
 
 
-def agdc(config: AGDC, tasks: Sequence[Task] | None = None) -> Seeker:
-    """Learn to look for a source.
+def agdc(config: AGDCConfig, tasks: Sequence[Task] | None = None) -> Seeker:
+    """Trains a policy to search for a source.
 
-    The global random generators, which stable-baselines3 seeds and draws from, are given back as they were.
+    The global random generators, which stable-baselines3 seeds and uses, are restored afterwards.
 
     Args:
-        tasks: that are drawn from (None: the world's training panel).
+        tasks: to sample from (None: the world's training panel).
     Raises:
         MissingExtra: stable-baselines3 is not installed.
     """
-    from evolvent.belief.learners import generators_kept
+    from evolvent.belief.learners import preserve_generators
 
-    with generators_kept():
-        env = _vector(config, config.at_once, tasks)
-        first = {} if config.algorithm == "ppo" else {"learning_starts": min(5_000, config.budget // 20)}
-        model = _model(config, env, **first)
+    with preserve_generators():
+        env = _build_envs(config, config.at_once, tasks)
+        learning_start = {} if config.algorithm == "ppo" else {"learning_starts": min(5_000, config.budget // 20)}
+        model = _build_learner(config, env, **learning_start)
         model.learn(config.budget)
     return Seeker(config, model, tuple(env.finished))
 
 
-def _vector(config: AGDC, size: int, tasks: Sequence[Task] | None) -> SourceSearchVec:
-    from evolvent.belief.seeking import Payment, SourceSearch
+def _build_envs(config: AGDCConfig, size: int, tasks: Sequence[Task] | None) -> SourceSearchVec:
+    from evolvent.belief.seeking import SourceSearch, StopReward
     from evolvent.belief.vector import SourceSearchVec
 
-    world = world_of(config)
+    world = build_world(config)
     return SourceSearchVec(
         SourceSearch(world.batch(size), particles=config.n_particles, fused=config.fused),
         world.tasks("train", "seen") if tasks is None else tasks,
-        detector=detector_of(config) if config.arm == "agdc" else None,
-        pay=Payment(reward=config.reward, cost=config.step_cost, paid_for=config.paid_for),
+        detector=build_detector(config) if config.arm == "agdc" else None,
+        pay=StopReward(reward=config.reward, cost=config.step_cost, paid_for=config.paid_for),
         seed=config.seed,
         scale=config.scale,
     )
 
 
-def _model(config: AGDC, env: SourceSearchVec, **settings: int) -> BaseAlgorithm:
-    from evolvent.belief.learners import learner
+def _build_learner(config: AGDCConfig, env: SourceSearchVec, **settings: int) -> BaseAlgorithm:
+    from evolvent.belief.learners import make_learner
 
-    return learner(
+    return make_learner(
         config.algorithm, env, lr=config.lr, gamma=config.gamma, width=config.width, seed=config.seed, **settings
     )
 
 
 def save_seeker(seeker: Seeker, folder: Path) -> None:
-    """Write the networks as safetensors and the settings as JSON: nothing in the folder is ever run."""
+    """Writes the networks as safetensors and the settings as JSON: nothing in the folder is ever executed."""
     from evolvent.belief.learners import write_networks
 
     folder.mkdir(parents=True, exist_ok=True)
-    write_networks(seeker.model, folder / _WEIGHTS)
-    write_atomic(folder / _SETTINGS, json.dumps(as_dict(seeker.config), indent=1, sort_keys=True))
+    write_networks(seeker.model, folder / _WEIGHTS_FILE)
+    write_atomic(folder / _SETTINGS_FILE, json.dumps(as_dict(seeker.config), indent=1, sort_keys=True))
 
 
 def load_seeker(folder: Path) -> Seeker:
-    """Read what `save_seeker` wrote.
+    """Reads a policy that `save_seeker` wrote.
 
     Raises:
-        ConfigError: no such folder, or other settings. ShapeMismatch: networks of another shape or algorithm.
+        ConfigError: the folder does not exist, or has other settings.
+        ShapeMismatch: the networks have another shape or algorithm.
     """
-    from evolvent.belief.learners import generators_kept, read_networks
+    from evolvent.belief.learners import preserve_generators, read_networks
 
-    if not (folder / _SETTINGS).is_file() or not (folder / _WEIGHTS).is_file():
-        raise ConfigError("no policy of AGDC", value=str(folder), expected=f"{_SETTINGS} and {_WEIGHTS}")
-    with boundary(ConfigError, f"{folder / _SETTINGS} holds no settings of AGDC"):
-        config = resolve(AGDC, preset=dict(json.loads((folder / _SETTINGS).read_text(encoding="utf-8"))))
-    with generators_kept():
-        small = {} if config.algorithm == "ppo" else {"buffer_size": 1}  # nothing is learned, so nothing is replayed
-        world = world_of(config)
-        one = Task(world.name, world.version, draw_spec(world.preset, 0))  # any task: none is played
-        model = _model(config, _vector(config, 1, [one]), **small)
-    read_networks(model, folder / _WEIGHTS)
+    if not (folder / _SETTINGS_FILE).is_file() or not (folder / _WEIGHTS_FILE).is_file():
+        raise ConfigError("no policy of AGDC", value=str(folder), expected=f"{_SETTINGS_FILE} and {_WEIGHTS_FILE}")
+    with boundary(ConfigError, f"{folder / _SETTINGS_FILE} holds no settings of AGDC"):
+        config = resolve(AGDCConfig, preset=dict(json.loads((folder / _SETTINGS_FILE).read_text(encoding="utf-8"))))
+    with preserve_generators():
+        buffer_settings = (
+            {} if config.algorithm == "ppo" else {"buffer_size": 1}
+        )  # nothing is learned, so nothing is replayed
+        world = build_world(config)
+        any_task = Task(world.name, world.version, draw_spec(world.preset, 0))  # any task: none is played
+        model = _build_learner(config, _build_envs(config, 1, [any_task]), **buffer_settings)
+    read_networks(model, folder / _WEIGHTS_FILE)
     return Seeker(config, model)

@@ -1,14 +1,17 @@
-"""AgentEvol: an agent that explores instructions nobody demonstrated, keeps what was rewarded, and learns from it.
+"""AgentEvol: an agent explores instructions without demonstrations, keeps rewarded episodes, and learns from them.
 
-Xi et al., "AgentGym: Evolving Large Language Model-based Agents across Diverse Environments" (arXiv 2406.04151).
+Xi et al., "AgentGym: Evolving Large Language Model-based Agents across Diverse Environments" (arXiv
+2406.04151).
 
-The evolution step maximises a bound on log p(O = 1), the log-probability of success under optimality p(O = 1 | tau)
-proportional to r(tau): E_q[log p(O | tau)] - KL(q || pi). Exploring sets q proportional to r pi (here: samples, kept
-and weighted by reward); learning maximises E_q[log pi], the weighted likelihood of what was kept and demonstrated.
+The evolution step maximizes a bound on log p(O = 1), the log-probability of success under optimality p(O = 1 |
+tau) proportional to r(tau): E_q[log p(O | tau)] - KL(q || pi). Exploring sets q proportional to r pi (here:
+samples, kept and weighted by reward); learning maximizes E_q[log pi], the weighted likelihood of kept and
+demonstrated episodes.
 
-The released code departs from the formulation (weight 1 instead of the reward, only the first success of a task,
-earlier rounds merged instead of the demonstrations): each departure is a field, `PUBLISHED` and `FORMULATED` are both
-ends. Keeping nothing gives the control: cloning continued for the same number of learned tokens.
+The released code departs from the formulation (weight 1 instead of the reward, only the first success of a
+task, earlier rounds merged instead of the demonstrations): each departure is a setting, `PUBLISHED` and
+`FORMULATED` are both ends. Keeping nothing gives the control: cloning continued for the same number of learned
+tokens.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from typing import Annotated, Generic, Literal, TypeVar
 from pydantic import Field
 
 from evolvent.config import Config
-from evolvent.curate.balance import balanced
+from evolvent.curate.balance import balance_worlds
 from evolvent.learn.objectives import weighted_nll
 from evolvent.rollout.horizon import HorizonSchedule
 from evolvent.run import Run
@@ -33,27 +36,27 @@ __all__ = [
     "EMBEDDED",
     "FORMULATED",
     "PUBLISHED",
-    "AgentEvol",
-    "Best",
-    "Weight",
+    "AgentEvolConfig",
+    "BestPolicy",
+    "LearningWeight",
     "agentevol",
     "evolve",
-    "keep",
-    "merged",
+    "merge_data",
+    "select_successes",
 ]
 
 
-class Best(Generic[P]):
-    """The policy to end with: the last one measured, or the best on the dev panels (of equals the earliest)."""
+class BestPolicy(Generic[P]):
+    """The policy to return: the last one evaluated, or the best on the dev panels (the earliest of equals)."""
 
     def __init__(self, run: Run[P], select: Literal["last", "best"]) -> None:
         self._run, self._select, self.rate = run, select, -1.0
         self.policy: P | None = None
 
-    def measure(self, policy: P, iteration: int) -> None:
-        """Measure the policy of a round: on dev where the best is looked for, else on the run's panels.
+    def evaluate(self, policy: P, iteration: int) -> None:
+        """Evaluates the policy of a round: on dev where the best is selected, else on the run's panels.
 
-        A round with dev episodes that could not be scored is no candidate for the best.
+        A round with dev episodes that could not be scored is not a candidate for the best.
         """
         rows = self._run.evaluate(policy, iteration, split="dev" if self._select == "best" else None)
         means = [row.mean for row in rows if row.mean is not None]
@@ -65,8 +68,8 @@ class Best(Generic[P]):
 Length = Annotated[int, Field(ge=1)]
 
 
-class AgentEvol(Config):
-    """What can be chosen about AgentEvol."""
+class AgentEvolConfig(Config):
+    """Settings of AgentEvol."""
 
     iterations: int = Field(default=3, ge=0, description="rounds of exploring and learning (M)")
     samples: int = Field(default=3, ge=0, description="episodes per explored task and round (K)")
@@ -107,8 +110,8 @@ class AgentEvol(Config):
     lr_scale: float = Field(default=1.0, gt=0, description="learning rate of a round against that of the cloning")
 
     @property
-    def clones(self) -> tuple[int | None, ...]:
-        """The learned tokens of each fit of the cloning."""
+    def cloning_tokens(self) -> tuple[int | None, ...]:
+        """Returns the learned tokens of each fit of the cloning."""
         return self.clone_tokens if isinstance(self.clone_tokens, tuple) else (self.clone_tokens,)
 
 
@@ -155,7 +158,7 @@ EMBEDDED: Mapping[str, object] = {
 
 
 @dataclass(frozen=True)
-class Weight:
+class LearningWeight:
     """Learning weight: 1, the reward r (unit scale), or exp((r - 1) / beta). Demonstrations have r = 1."""
 
     form: Literal["threshold", "reward", "exponential"] = "threshold"
@@ -166,32 +169,35 @@ class Weight:
         return {"threshold": 1.0, "reward": reward, "exponential": exp((reward - 1.0) / self.beta)}[self.form]
 
 
-def keep(tried: Iterable[Trajectory], config: AgentEvol) -> list[Trajectory]:
-    """The successes worth learning: above their world's threshold, `per_task` of each task, by task as first met."""
+def select_successes(trajectories: Iterable[Trajectory], config: AgentEvolConfig) -> list[Trajectory]:
+    """Selects the successes to learn: above their world's threshold, `per_task` of each task, in order of the tasks."""
 
-    def succeeded(trajectory: Trajectory) -> bool:
-        unit, least = trajectory.score.unit, config.thresholds.get(trajectory.task.world, config.threshold)
-        return unit is not None and unit > least
+    def is_success(trajectory: Trajectory) -> bool:
+        unit, threshold = trajectory.score.unit, config.thresholds.get(trajectory.task.world, config.threshold)
+        return unit is not None and unit > threshold
 
-    return _of_each_task(filter(succeeded, tried), config) if config.keep != "none" else []
+    return _select_per_task(filter(is_success, trajectories), config) if config.keep != "none" else []
 
 
-def _of_each_task(kept: Iterable[Trajectory], config: AgentEvol) -> list[Trajectory]:
+def _select_per_task(trajectories: Iterable[Trajectory], config: AgentEvolConfig) -> list[Trajectory]:
     tasks: dict[str, list[Trajectory]] = {}
-    for trajectory in kept:
+    for trajectory in trajectories:
         tasks.setdefault(trajectory.task.id, []).append(trajectory)
     if config.keep == "shortest":
-        tasks = {task: sorted(own, key=lambda trajectory: len(trajectory.steps)) for task, own in tasks.items()}
-    return [trajectory for own in tasks.values() for trajectory in own[: config.per_task]]
+        tasks = {
+            task: sorted(task_trajectories, key=lambda trajectory: len(trajectory.steps))
+            for task, task_trajectories in tasks.items()
+        }
+    return [trajectory for task_trajectories in tasks.values() for trajectory in task_trajectories[: config.per_task]]
 
 
-Keep = Callable[[Sequence[Trajectory], AgentEvol], list[Trajectory]]
+Keep = Callable[[Sequence[Trajectory], AgentEvolConfig], list[Trajectory]]
 
 
 def agentevol(
-    policy: P, explore: Sequence[Task], demonstrations: Sequence[Trajectory], *, config: AgentEvol, run: Run[P]
+    policy: P, explore: Sequence[Task], demonstrations: Sequence[Trajectory], *, config: AgentEvolConfig, run: Run[P]
 ) -> P:
-    """Clone the demonstrations, then evolve. The handed-in policy is left as it was.
+    """Trains on the demonstrations, then evolves; the policy that was passed in is unchanged.
 
     Args:
         policy: the initial policy.
@@ -200,9 +206,9 @@ def agentevol(
     Returns:
         the policy of the last round, or the best on dev (`config.select`).
     """
-    base, taught = policy, merged(demonstrations, [], config)
-    for number, tokens in enumerate(config.clones):
-        base = run.fit(base, taught, weighted_nll, tokens=tokens, lr_scale=config.lr_scale if number else 1.0)
+    base, cloning_data = policy, merge_data(demonstrations, [], config)
+    for number, tokens in enumerate(config.cloning_tokens):
+        base = run.fit(base, cloning_data, weighted_nll, tokens=tokens, lr_scale=config.lr_scale if number else 1.0)
     run.evaluate(base, 0)
     return evolve(base, explore, demonstrations, config=config, run=run, initial=policy)
 
@@ -212,46 +218,48 @@ def evolve(
     explore: Sequence[Task],
     demonstrations: Sequence[Trajectory],
     *,
-    config: AgentEvol,
+    config: AgentEvolConfig,
     run: Run[P],
     initial: P | None = None,
-    choose: Keep = keep,
+    select: Keep = select_successes,
 ) -> P:
-    """Explore, keep, learn and measure, `config.iterations` times, from a cloned policy.
+    """Runs `config.iterations` rounds of exploring, selecting, learning and evaluating, from a cloned policy.
 
     Args:
-        base: the cloned policy; a candidate for the result where the best on dev is.
+        base: the cloned policy; a candidate for the result where the best on dev is returned.
         initial: the policy before cloning, for `start="initial"`; None: the base.
-        choose: what is kept of a round.
+        select: selects the episodes of a round.
     """
-    weight, horizon = Weight(config.weight, config.beta), HorizonSchedule(config.horizons, config.horizon_every)
+    weight, horizon = LearningWeight(config.weight, config.beta), HorizonSchedule(config.horizons, config.horizon_every)
     rounds: list[list[Trajectory]] = []
-    policy, best = base, Best(run, config.select)
+    policy, best = base, BestPolicy(run, config.select)
     if config.select == "best":
-        best.measure(base, 0)
+        best.evaluate(base, 0)
     for iteration in run.rounds(config.iterations):
-        solved = set() if config.revisit else {trajectory.task.id for kept in rounds for trajectory in kept}
+        solved = set() if config.revisit else {trajectory.task.id for selected in rounds for trajectory in selected}
         starts = [Start(task, n) for task in explore if task.id not in solved for n in range(config.samples)]
-        tried = run.collect(policy, starts, temperature=config.temperature, horizon=horizon(iteration - 1))
-        rounds.append(choose(tried, config))
-        data = merged(demonstrations, rounds, config)
+        trajectories = run.collect(policy, starts, temperature=config.temperature, horizon=horizon(iteration - 1))
+        rounds.append(select(trajectories, config))
+        data = merge_data(demonstrations, rounds, config)
         start = {"initial": base if initial is None else initial, "base": base, "previous": policy}[config.start]
         policy = run.fit(start, data, weighted_nll, weight=weight, tokens=config.round_tokens, lr_scale=config.lr_scale)
-        best.measure(policy, iteration)
+        best.evaluate(policy, iteration)
     if config.select == "best" and best.policy is not None:
         run.evaluate(best.policy, config.iterations)
     return base if best.policy is None else best.policy
 
 
-def merged(
-    demonstrations: Sequence[Trajectory], rounds: Sequence[Sequence[Trajectory]], config: AgentEvol
+def merge_data(
+    demonstrations: Sequence[Trajectory], rounds: Sequence[Sequence[Trajectory]], config: AgentEvolConfig
 ) -> list[Trajectory]:
-    """What a round learns from: what it kept, with the demonstrations ("base"), with earlier rounds ("previous"), with
-    both ("all"; of each task only the best over all rounds), or alone ("none").
+    """Returns the data of a round: its selected episodes, with the demonstrations ("base"), with earlier rounds
+    ("previous"), with both ("all"; of each task only the best over all rounds), or alone ("none").
 
-    A round in which nothing was kept goes on with the demonstrations; so does the cloning, before any round.
+    A round without selected episodes uses the demonstrations; so does the cloning, before any round.
     """
-    used = rounds if config.merge in ("previous", "all") else rounds[-1:]
-    kept = _of_each_task([trajectory for tried in used for trajectory in tried], config)
-    data = [*demonstrations, *kept] if config.merge in ("base", "all") or not kept else kept
-    return balanced(data) if config.balance else data
+    used_rounds = rounds if config.merge in ("previous", "all") else rounds[-1:]
+    selected = _select_per_task(
+        [trajectory for round_trajectories in used_rounds for trajectory in round_trajectories], config
+    )
+    data = [*demonstrations, *selected] if config.merge in ("base", "all") or not selected else selected
+    return balance_worlds(data) if config.balance else data

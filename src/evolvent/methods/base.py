@@ -1,4 +1,4 @@
-"""What a method that improves a policy by acting is to those who run it by name."""
+"""The interface of methods that improve a policy by acting, by which they are run by name."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ __all__ = ["Method"]
 
 @dataclass(frozen=True)
 class Method:
-    """A method as `evolvent train rl --method NAME` knows it; packages offer theirs by the entry point
+    """A method as `evolvent train rl --method NAME` runs it; packages add theirs by the entry point
     `evolvent.methods`.
 
     Args:
-        config: its settings, a frozen `Config`; one that practises has a `practice: PracticeConfig`.
-        call: `call(policy, tasks, config=..., run=...) -> policy`, a function of a `Run`'s verbs.
+        config: its settings, a frozen `Config`; a method with rollouts has a `practice: RLConfig`.
+        call: `call(policy, tasks, config=..., run=...) -> policy`, a function of a `Run`'s operations.
         about: a line for the list of methods.
-        defaults: settings that differ from those of `config`. fixed: those of them that cannot be set: they are what
-            the method is.
-        demonstrated: whether `call` is handed `demonstrations=` (trajectories) too.
+        defaults: settings that differ from those of `config`.
+        fixed: names of those that cannot be set, because they define the method.
+        demonstrated: whether `call` also takes `demonstrations=` (trajectories).
     """
 
     config: type[Config]

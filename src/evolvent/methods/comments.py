@@ -1,17 +1,18 @@
-"""Code needs comments: a model writes comments for the code that it is then trained on, and writes them better.
+"""Code needs comments: a model writes comments for the code that it is then trained on, and its comments improve.
 
 Song et al., "Code Needs Comments: Enhancing Code LLMs with Comment Augmentation" (arXiv 2402.13013).
 
     pairs = (code without its comments -> the comments), and (low-value code -> SKIP)
     for round = 1..rounds:
         generator = policy tuned on the pairs
-        corpus    = code with what the generator says; what it skips, and what rules find faulty, is left out
+        corpus    = code with the generator's comments; skipped and faulty code is left out
         policy    = policy, with the next token of the corpus learned
     the better model writes the comments of the next round: self-augmentation
 
-The paper's generator writes the code again and may spoil it. Here it names lines and texts, the program puts them in,
-and the code is proved to be equal (`curate.comments`). The paper tunes its generator on comments by GPT-4; here the
-pairs come from code that has comments. Prompt, thresholds and continuing from round to round are this library's.
+The paper's generator writes the code again and may spoil it. Here it names lines and texts, the program inserts
+them, and the code is proved to be equal (`curate.comments`). The paper tunes its generator on comments by
+GPT-4; here the pairs come from code that has comments. Prompt, thresholds and continuing from round to round
+are this library's.
 """
 
 from __future__ import annotations
@@ -22,24 +23,48 @@ from collections.abc import Mapping, Sequence
 from pydantic import Field
 
 from evolvent.config import Config
-from evolvent.curate.commenting import Commenting, Source, Written, against, counted, start_of, written
-from evolvent.curate.notes import Limits, alignment, answer, asked, faults, pairs_of
+from evolvent.curate.commenting import (
+    Commenting,
+    CommentResult,
+    Source,
+    count_outcomes,
+    find_faults,
+    make_start,
+    read_episode,
+)
+from evolvent.curate.notes import (
+    CommentLimits,
+    alignment,
+    extract_comments,
+    find_source_faults,
+    format_answer,
+    format_request,
+)
 from evolvent.errors import ConfigError, NothingToLearn, SampleInvalid, VocabularyMismatch
 from evolvent.files import plain_json, write_atomic
 from evolvent.learn.objectives import weighted_nll
-from evolvent.learn.rows import Reading, read_rows
-from evolvent.learn.taught import taught
-from evolvent.learn.token_sequences import Parts
-from evolvent.learn.windows import Intake, fitted
+from evolvent.learn.rows import ReadingConfig, read_rows
+from evolvent.learn.taught import build_demonstration
+from evolvent.learn.token_sequences import TokenSequence
+from evolvent.learn.windows import Intake, fit_to_context
 from evolvent.models.policy import Policy
 from evolvent.run import Run
 from evolvent.trajectory import sample_seed
 
-__all__ = ["COMMENTED", "COMMENTED_FILTERED", "FILTERED_RAW", "RAW", "Comments", "comment", "comments", "lessons"]
+__all__ = [
+    "COMMENTED",
+    "COMMENTED_FILTERED",
+    "FILTERED_RAW",
+    "RAW",
+    "CommentsConfig",
+    "build_training_pairs",
+    "comment_sources",
+    "comments",
+]
 
 
-class Comments(Config):
-    """What can be chosen about comment augmentation."""
+class CommentsConfig(Config):
+    """Settings of comment augmentation."""
 
     rounds: int = Field(default=1, ge=1, description="rounds of commenting and learning; more: self-augmentation")
     augment: bool = Field(default=True, description="write comments; else the code is learned as it is")
@@ -55,9 +80,9 @@ class Comments(Config):
     tokens: int | None = Field(default=None, ge=1, description="learned tokens of a corpus; none: the epochs")
 
     @property
-    def limits(self) -> Limits:
-        """The explicit filters. Raises ConfigError for bounds between which nothing lies."""
-        return Limits(chars=self.chars, repeated=self.repeated, density=self.density, aligned=self.aligned)
+    def limits(self) -> CommentLimits:
+        """Returns the explicit filters; raises ConfigError for empty ranges."""
+        return CommentLimits(chars=self.chars, repeated=self.repeated, density=self.density, aligned=self.aligned)
 
 
 RAW: Mapping[str, object] = {"augment": False, "filter": False}
@@ -72,56 +97,62 @@ def comments(
     policy: Policy,
     sources: Sequence[Source],
     *,
-    config: Comments,
+    config: CommentsConfig,
     run: Run[Policy],
     examples: Sequence[Source] | None = None,
-    beside: Sequence[Parts] = (),
+    extra_sequences: Sequence[TokenSequence] = (),
 ) -> Policy:
-    """Comment the code, learn it, and again; returns the policy of the last round.
+    """Writes comments for the code and trains on it, in rounds; returns the policy of the last round.
 
-    The run's `comments.json` says of every round what became of the sources. All of it goes on after a stop: each
-    answered source and each finished fit is found in the run.
+    The run's `comments.json` reports the outcome of every source by round. Everything resumes after a stop:
+    answered sources and finished fits are read from the run.
 
     Args:
-        sources: the corpus, near-duplicates dropped (`curate.duplicates`), none of them what is measured.
-        run: its worlds hold `Commenting`, by its name, unless nothing is commented; its longest action is the longest
-            answer.
+        sources: the corpus, near-duplicates dropped (`curate.duplicates`), without evaluation data.
+        run: its worlds include `Commenting`, by its name, unless nothing is commented; its longest action is the
+            longest answer.
         examples: code with comments that the generator learns from; None: the sources.
-        beside: what is learned among every corpus, so that it is not forgotten over it.
+        extra_sequences: trained on with every corpus, so that they are not forgotten.
     Raises:
-        NothingToLearn: no pair, or no code is left. ConfigError: two sources of one id, a run without the world,
-            bounds between which nothing lies.
+        NothingToLearn: no pair, or no code is left.
+        ConfigError: two sources share an id, the run lacks the world, or a range is empty.
     """
     _check_ids(sources)
-    pairs = _pairs(sources if examples is None else examples, config, policy, seed=run.seed)
-    told: list[Mapping[str, object]] = []
+    pairs = _build_pairs(sources if examples is None else examples, config, policy, seed=run.seed)
+    round_rows: list[Mapping[str, object]] = []
     for number in run.rounds(config.rounds):
-        every = [Written(one, one.text, (), 0, "unchanged") for one in sources]
+        written_sources = [CommentResult(source, source.text, (), 0, "unchanged") for source in sources]
         if config.augment:
             generator = run.fit(policy, pairs, weighted_nll, tokens=config.pair_tokens) if pairs else policy
-            every = comment(sources, generator, run=run, temperature=config.temperature)
-        reasons = {one.source.id: against(one, config.limits) for one in every} if config.filter else {}
-        parts, row = _corpus(policy, every, reasons)
-        told.append({"round": number, **row, **counted(every)})
-        write_atomic(run.folder / "comments.json", plain_json(told) + "\n")
-        if not parts:
+            written_sources = comment_sources(sources, generator, run=run, temperature=config.temperature)
+        reasons = (
+            {source.source.id: find_faults(source, config.limits) for source in written_sources}
+            if config.filter
+            else {}
+        )
+        sequences, row = _build_corpus(policy, written_sources, reasons)
+        round_rows.append({"round": number, **row, **count_outcomes(written_sources)})
+        write_atomic(run.folder / "comments.json", plain_json(round_rows) + "\n")
+        if not sequences:
             raise NothingToLearn("no code is left to learn", value=row, expected="sources that pass the filters")
-        policy = run.fit(policy, [*parts, *beside], weighted_nll, tokens=config.tokens)
+        policy = run.fit(policy, [*sequences, *extra_sequences], weighted_nll, tokens=config.tokens)
         run.evaluate(policy, number)
     return policy
 
 
 def _check_ids(sources: Sequence[Source]) -> None:
-    twice = [name for name, count in Counter(one.id for one in sources).items() if count > 1]
-    if twice:
-        raise ConfigError("two sources of one id", value=twice[:5], expected="each id once")
+    duplicates = [name for name, count in Counter(source.id for source in sources).items() if count > 1]
+    if duplicates:
+        raise ConfigError("two sources of one id", value=duplicates[:5], expected="each id once")
 
 
-def _pairs(sources: Sequence[Source], config: Comments, policy: Policy, *, seed: int) -> list[Parts]:
-    """What generators are tuned on; nothing where none is."""
+def _build_pairs(
+    sources: Sequence[Source], config: CommentsConfig, policy: Policy, *, seed: int
+) -> list[TokenSequence]:
+    """Builds the pairs that generators are tuned on; empty where none is tuned."""
     if not (config.augment and config.teach):
         return []
-    pairs = lessons(sources, config, policy, seed=seed)
+    pairs = build_training_pairs(sources, config, policy, seed=seed)
     if not pairs:
         raise NothingToLearn(
             "no pair of code and comments to tune a generator on",
@@ -132,58 +163,73 @@ def _pairs(sources: Sequence[Source], config: Comments, policy: Policy, *, seed:
     return pairs
 
 
-def comment(
+def comment_sources(
     sources: Sequence[Source], generator: Policy, *, run: Run[Policy], temperature: float = 0.0
-) -> list[Written]:
-    """Ask a generator for the notes of every source, and put in those that may stand; in the order of the sources.
+) -> list[CommentResult]:
+    """Asks a generator for the comments of every source, and inserts the valid ones; in the order of the sources.
 
-    Equal code is asked about once. Sources that cannot be commented come back as they are, with their outcome.
+    Equal code is asked about once. Sources that cannot be commented are returned unchanged, with their outcome.
 
     Raises:
         ConfigError: the run has no world `Commenting`.
     """
-    starts = [start_of(source) for source in sources]
-    different = list(dict.fromkeys(starts))
-    played = dict(zip(different, run.collect(generator, different, temperature=temperature), strict=True))
-    return [written(source, played[start]) for source, start in zip(sources, starts, strict=True)]
+    starts = [make_start(source) for source in sources]
+    distinct_starts = list(dict.fromkeys(starts))
+    trajectory_by_start = dict(
+        zip(distinct_starts, run.collect(generator, distinct_starts, temperature=temperature), strict=True)
+    )
+    return [read_episode(source, trajectory_by_start[start]) for source, start in zip(sources, starts, strict=True)]
 
 
-def lessons(sources: Sequence[Source], config: Comments, policy: Policy, *, seed: int) -> list[Parts]:
-    """Pairs for a generator of comments, as it will be asked: the code without its comments, and these.
+def build_training_pairs(
+    sources: Sequence[Source], config: CommentsConfig, policy: Policy, *, seed: int
+) -> list[TokenSequence]:
+    """Builds pairs for a generator of comments, in the form of its prompts: code without its comments, and the
+    comments.
 
-    Code that the rules find faulty is shown with the answer SKIP; of such pairs a share is kept that the seed and the
-    names draw. Code without comments, code whose comments do not speak of it, and what does not parse, fit the context
-    or the vocabulary, teaches nothing.
+    Code that the rules find faulty has the answer SKIP; of such pairs a share is kept, sampled by the seed and the
+    names. Left out are code without comments, code whose comments do not refer to it, and code that does not parse
+    or fit the context or the vocabulary.
 
     Raises:
         MissingExtra: the packages of a language are not installed.
     """
-    limits, good, low = config.limits, list[Parts](), list[Parts]()
-    for one in sources:
+    limits, commented_pairs, skip_pairs = config.limits, list[TokenSequence](), list[TokenSequence]()
+    for source in sources:
         try:
-            pair = pairs_of(one.text, one.language)
-            faulty = bool(faults(one.text, one.language, limits=limits))
+            pair = extract_comments(source.text, source.language)
+            faulty = bool(find_source_faults(source.text, source.language, limits=limits))
             if not faulty and (not pair.notes or alignment(pair.source, pair.notes) < limits.aligned):
                 continue
-            prompt = policy.dialect.open(Commenting.instructions, asked(pair.source, one.language))
-            said = policy.dialect.action(answer(() if faulty else pair.notes))
-            (low if faulty else good).extend(fitted(taught(one.id, prompt, said), policy.context))
+            prompt = policy.dialect.open(Commenting.instructions, format_request(pair.source, source.language))
+            answer_ids = policy.dialect.action(format_answer(() if faulty else pair.notes))
+            (skip_pairs if faulty else commented_pairs).extend(
+                fit_to_context(build_demonstration(source.id, prompt, answer_ids), policy.context)
+            )
         except (SampleInvalid, VocabularyMismatch):
             continue
-    most = int(len(good) * config.skips / (1 - config.skips))
-    shown = {
-        part.trajectory for part in sorted(low, key=lambda part: sample_seed(seed, "skip", part.trajectory))[:most]
+    max_skips = int(len(commented_pairs) * config.skips / (1 - config.skips))
+    kept_skips = {
+        sequence.trajectory
+        for sequence in sorted(skip_pairs, key=lambda sequence: sample_seed(seed, "skip", sequence.trajectory))[
+            :max_skips
+        ]
     }
-    return [*good, *(part for part in low if part.trajectory in shown)]
+    return [*commented_pairs, *(sequence for sequence in skip_pairs if sequence.trajectory in kept_skips)]
 
 
-def _corpus(
-    policy: Policy, every: Sequence[Written], reasons: Mapping[str, Sequence[str]]
-) -> tuple[list[Parts], dict[str, object]]:
-    """What no filter found faulty as raw documents, every token learned, long ones in windows; and counts."""
-    kept = [one for one in every if not reasons.get(one.source.id)]
+def _build_corpus(
+    policy: Policy, written_sources: Sequence[CommentResult], reasons: Mapping[str, Sequence[str]]
+) -> tuple[list[TokenSequence], dict[str, object]]:
+    """Builds the corpus: unfiltered code as raw documents, every token learned, long ones in windows; and counts."""
+    unfiltered = [written for written in written_sources if not reasons.get(written.source.id)]
     intake = Intake()
-    rows = ((one.source.id, {"text": one.text}) for one in kept)
-    parts = list(read_rows(rows, policy, Reading(kind="text", too_long="split"), intake=intake))
-    why = dict(Counter(reason for found in reasons.values() for reason in found))
-    return parts, {"sources": len(every), "kept": len(kept), "filtered": why, "not_encoded": intake.refused}
+    rows = ((written.source.id, {"text": written.text}) for written in unfiltered)
+    sequences = list(read_rows(rows, policy, ReadingConfig(kind="text", overlong="split"), intake=intake))
+    reason_counts = dict(Counter(reason for source_reasons in reasons.values() for reason in source_reasons))
+    return sequences, {
+        "sources": len(written_sources),
+        "kept": len(unfiltered),
+        "filtered": reason_counts,
+        "not_encoded": intake.refused,
+    }

@@ -1,11 +1,12 @@
-"""Decision Transformer: reinforcement learning as imitation of those who earned what is asked for.
+"""Decision Transformer: reinforcement learning as imitation of episodes with the requested return.
 
-"Decision Transformer: Reinforcement Learning via Sequence Modeling" (arXiv 2106.01345). A GPT reads (return-to-go,
-observation, action) of the last K steps and predicts the action. To act, ask for a return: what is earned is taken off
-it step by step. With `returns=False` the same GPT clones behaviour, which the paper compares it with.
+"Decision Transformer: Reinforcement Learning via Sequence Modeling" (arXiv 2106.01345). A GPT reads
+(return-to-go, observation, action) of the last K steps and predicts the action. To act, request a return:
+rewards are subtracted from it step by step. With `returns=False` the same GPT clones behavior, the paper's
+comparison.
 
 It finds the best way only where some episode from that start has earned the best return (arXiv 2206.01079); see
-`worlds/stitching.py` for where it cannot.
+`worlds/stitching.py` for a world where it cannot.
 """
 
 from __future__ import annotations
@@ -21,27 +22,27 @@ from pydantic import Field
 
 from evolvent.config import Config
 from evolvent.errors import ConfigError
-from evolvent.offline.training import SequenceTraining
+from evolvent.offline.training import SequenceTrainingConfig
 from evolvent.store.episodes import Episodes
 
 if TYPE_CHECKING:
     from evolvent.models.sequences import DecisionModel
     from evolvent.offline.acting import ArrayActor
-    from evolvent.offline.state import Keeping
-    from evolvent.offline.windows import Standard
+    from evolvent.offline.state import SequenceCheckpoint
+    from evolvent.offline.windows import ObservationScaler
 
 __all__ = [
     "PRESETS",
-    "DecisionTransformer",
-    "ReturnConditioned",
+    "DecisionTransformerConfig",
+    "ReturnConditionedPolicy",
     "decision_transformer",
     "load_conditioned",
     "save_conditioned",
 ]
 
 
-class DecisionTransformer(Config):
-    """What can be chosen about Decision Transformer."""
+class DecisionTransformerConfig(Config):
+    """Settings of Decision Transformer."""
 
     returns: bool = Field(default=True, description="read returns-to-go; false: behaviour cloning by the same GPT")
     context: int = Field(default=20, ge=1, description="steps that are read")
@@ -51,7 +52,7 @@ class DecisionTransformer(Config):
     layers: int = Field(default=3, ge=1, description="blocks")
     dropout: float = Field(default=0.1, ge=0, lt=1, description="while training")
     horizon: int = Field(default=1000, ge=1, description="longest episode")
-    train: SequenceTraining = Field(default=SequenceTraining(), description="how it is trained")
+    train: SequenceTrainingConfig = Field(default=SequenceTrainingConfig(), description="how it is trained")
     seed: int = Field(default=0, ge=0, description="of everything random")
 
 
@@ -72,42 +73,43 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 
 
 @dataclass(frozen=True)
-class ReturnConditioned:
-    """A trained policy and how its observations are standardised. `history`: update and loss."""
+class ReturnConditionedPolicy:
+    """A trained policy and the scaler of its observations. `history`: update and loss."""
 
     model: DecisionModel
-    standard: Standard
+    scaler: ObservationScaler
     history: tuple[dict[str, float], ...] = ()
 
-    def actor(self, target: float = 0.0, *, context: int | None = None, greedy: bool = True) -> ArrayActor:
-        """Who acts, asked for a return `target` (`learn.sequences.acting.conditioned`)."""
-        from evolvent.offline.acting import conditioned
+    def build_actor(self, target: float = 0.0, *, context: int | None = None, greedy: bool = True) -> ArrayActor:
+        """Builds an actor that plays towards a return `target` (`offline.acting.build_conditioned_actor`)."""
+        from evolvent.offline.acting import build_conditioned_actor
 
-        return conditioned(self.model, self.standard, target=target, context=context, greedy=greedy)
+        return build_conditioned_actor(self.model, self.scaler, target=target, context=context, greedy=greedy)
 
 
 def decision_transformer(
-    config: DecisionTransformer, episodes: Episodes, *, keep: Keeping | None = None
-) -> ReturnConditioned:
-    """Train on episodes; actions that are numbers lie in -1..1.
+    config: DecisionTransformerConfig, episodes: Episodes, *, checkpoint: SequenceCheckpoint | None = None
+) -> ReturnConditionedPolicy:
+    """Trains on episodes; numeric actions are in -1..1.
 
     Args:
-        keep: where the training is kept; one that is begun again there goes on.
+        checkpoint: where the training is stored; an existing one is resumed.
     Raises:
-        ConfigError: an episode longer than the horizon, or actions outside -1..1; a training of other settings is kept
-            there. NonFinite: learning broke down.
+        ConfigError: an episode is longer than the horizon, actions are outside -1..1, or the checkpoint is of a
+            training with other settings.
+        NonFinite: training diverged.
     """
     from evolvent.models.sequences import DecisionModel, SequenceShape
     from evolvent.offline.losses import action_error, action_nll
-    from evolvent.offline.state import begun
-    from evolvent.offline.training import fit_windows, seeded
+    from evolvent.offline.state import configure_checkpoint
+    from evolvent.offline.training import build_seeded, fit_windows
     from evolvent.offline.windows import WindowSource
 
-    _check(config, episodes)
+    _check_episodes(config, episodes)
     shape = SequenceShape(
         observation=episodes.observation.shape[1],
         actions=episodes.actions,
-        dim=episodes.dim,
+        dim=episodes.action_dim,
         context=config.context,
         horizon=config.horizon,
         returns=config.returns,
@@ -117,39 +119,47 @@ def decision_transformer(
         layers=config.layers,
         dropout=config.dropout,
     )
-    model = seeded(lambda: DecisionModel(shape), config.seed)
+    model = build_seeded(lambda: DecisionModel(shape), config.seed)
     source = WindowSource(episodes, context=config.context)
-    missed = action_nll if episodes.actions else action_error
+    action_loss = action_nll if episodes.actions else action_error
 
     def loss(rng: np.random.Generator) -> Any:
-        read = source.draw(rng, config.train.batch)
-        found = model(read.observation, read.action, to_go=read.to_go, time=read.time, seen=read.seen)
-        return missed(found, read.action, read.decided)
+        windows = source.sample(rng, config.train.batch)
+        predicted = model(
+            windows.observation, windows.action, to_go=windows.to_go, time=windows.time, attention_mask=windows.seen
+        )
+        return action_loss(predicted, windows.action, windows.decided)
 
-    history = fit_windows(model, loss, config.train, seed=config.seed, keep=begun(keep, config, episodes.digest))
-    return ReturnConditioned(model, source.standard, history)
+    history = fit_windows(
+        model,
+        loss,
+        config.train,
+        seed=config.seed,
+        checkpoint=configure_checkpoint(checkpoint, config, episodes.digest),
+    )
+    return ReturnConditionedPolicy(model, source.standard, history)
 
 
-def save_conditioned(policy: ReturnConditioned, folder: Path) -> None:
-    """Write the policy; NoSpace or StoreUnavailable where that fails."""
+def save_conditioned(policy: ReturnConditionedPolicy, folder: Path) -> None:
+    """Writes the policy; raises NoSpace or StoreUnavailable where that fails."""
     from evolvent.models.sequence_files import save_sequence
 
-    save_sequence(policy.model, policy.model.shape, folder, extra=policy.standard.kept)
+    save_sequence(policy.model, policy.model.shape, folder, extra=policy.scaler.as_json)
 
 
-def load_conditioned(folder: Path) -> ReturnConditioned:
-    """Read what `save_conditioned` wrote; raises Incomplete, CorruptRecord or ShapeMismatch."""
-    from evolvent.models.sequence_files import described, load_sequence
+def load_conditioned(folder: Path) -> ReturnConditionedPolicy:
+    """Reads a policy that `save_conditioned` wrote; raises Incomplete, CorruptRecord or ShapeMismatch."""
+    from evolvent.models.sequence_files import load_sequence, raise_incomplete
     from evolvent.models.sequences import DecisionModel, SequenceShape
-    from evolvent.offline.windows import Standard
+    from evolvent.offline.windows import ObservationScaler
 
     model, extra = load_sequence(DecisionModel, SequenceShape, folder)
-    with described(folder):
-        standard = Standard.read(extra, model.shape.observation)
-    return ReturnConditioned(model, standard)
+    with raise_incomplete(folder):
+        standard = ObservationScaler.from_json(extra, model.shape.observation)
+    return ReturnConditionedPolicy(model, standard)
 
 
-def _check(config: DecisionTransformer, episodes: Episodes) -> None:
+def _check_episodes(config: DecisionTransformerConfig, episodes: Episodes) -> None:
     longest = int(episodes.lengths.max())
     if longest > config.horizon:
         raise ConfigError(
@@ -158,7 +168,7 @@ def _check(config: DecisionTransformer, episodes: Episodes) -> None:
             expected=config.horizon,
             hint=f"give horizon={longest}",
         )
-    if episodes.dim and float(np.abs(episodes.action).max()) > 1.0:
+    if episodes.action_dim and float(np.abs(episodes.action).max()) > 1.0:
         raise ConfigError(
             "actions lie outside -1..1",
             value=float(np.abs(episodes.action).max()),

@@ -1,8 +1,9 @@
 """Gato: one network, one set of weights, tasks of texts, choices and numbers.
 
-"A Generalist Agent" (arXiv 2205.06175). Every step of every task becomes tokens of one vocabulary (`models/gato.py`); a
-GPT imitates the actions and texts of all tasks at once. A window shows the last steps of one episode; there is no
-prompt from another episode, so tasks must be told apart by what they show. Text is read as bytes.
+"A Generalist Agent" (arXiv 2205.06175). Every step of every task becomes tokens of one vocabulary
+(`models/gato.py`); a GPT imitates the actions and texts of all tasks at once. A window shows the last steps of
+one episode; there is no prompt from another episode, so tasks must be distinguished by their observations. Text
+is read as bytes.
 """
 
 from __future__ import annotations
@@ -17,41 +18,53 @@ from numpy.typing import NDArray
 from pydantic import Field as Setting
 
 from evolvent.config import Config
-from evolvent.errors import BatchMismatch, ConfigError, unknown
-from evolvent.models.gato import BINS, NUMBERS, SEPARATOR, Field, GatoStep, decoded, step_tokens
-from evolvent.offline.training import SequenceTraining
+from evolvent.errors import BatchMismatch, ConfigError, unknown_name_problem
+from evolvent.models.gato import BINS, NUMBERS, SEPARATOR, Field, GatoStep, decode_numbers, encode_step
+from evolvent.offline.training import SequenceTrainingConfig
 from evolvent.store.episodes import Episodes
 
 if TYPE_CHECKING:
     from evolvent.models.gato_model import GatoModel
     from evolvent.offline.acting import ArrayActor
-    from evolvent.offline.state import Keeping
+    from evolvent.offline.state import SequenceCheckpoint
     from evolvent.offline.windows import History
 
-__all__ = ["Gato", "GatoTask", "Generalist", "array_task", "gato", "load_generalist", "save_generalist", "text_task"]
+__all__ = [
+    "GatoConfig",
+    "GatoTask",
+    "Generalist",
+    "build_array_task",
+    "build_text_task",
+    "gato",
+    "load_generalist",
+    "save_generalist",
+]
 
 _END = 10  # a line break ends a text
-_DONE = {kind: kind for kind in ("choice", "number", "text")}  # what actions can be
+_ACTION_KINDS = {kind: kind for kind in ("choice", "number", "text")}  # what actions can be
 
 
-class Gato(Config):
-    """What can be chosen about Gato."""
+class GatoConfig(Config):
+    """Settings of Gato."""
 
     context: int = Setting(default=3, ge=1, description="steps of an episode that are read")
     width: int = Setting(default=64, ge=1, description="of the network")
     heads: int = Setting(default=4, ge=1, description="of its attention")
     layers: int = Setting(default=2, ge=1, description="blocks")
     dropout: float = Setting(default=0.0, ge=0, lt=1, description="while training")
-    train: SequenceTraining = Setting(
-        default=SequenceTraining(lr=1e-3, warmup=100, grad_norm=1.0), description="how it is trained"
+    train: SequenceTrainingConfig = Setting(
+        default=SequenceTrainingConfig(lr=1e-3, warmup=100, grad_norm=1.0), description="how it is trained"
     )
     seed: int = Setting(default=0, ge=0, description="of everything random")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GatoTask:
-    """Episodes of a task as tokens, step by step. `action`: what its actions are; `size`: choices, or numbers each;
-    `observation`: numbers that are seen (0: a text)."""
+    """Episodes of a task as tokens, step by step.
+
+    `action`: the kind of its actions; `size`: number of choices, or of numbers per action; `observation`: numbers
+    of an observation (0: a text).
+    """
 
     episodes: tuple[tuple[GatoStep, ...], ...]
     action: Literal["choice", "number", "text"]
@@ -59,115 +72,133 @@ class GatoTask:
     observation: int = 0
 
 
-def array_task(episodes: Episodes) -> GatoTask:
-    """Observations of numbers; actions that are choices, or numbers in -1..1. SampleInvalid: a value has no token."""
+def build_array_task(episodes: Episodes) -> GatoTask:
+    """Builds a task of numeric observations; actions are choices, or numbers in -1..1. SampleInvalid: no token for a
+    value.
+    """
     kind: Literal["choice", "number"] = "choice" if episodes.actions else "number"
     rows = [
-        step_tokens((Field("number", seen),), Field(kind, np.atleast_1d(done)))
-        for seen, done in zip(episodes.observation, episodes.action, strict=True)
+        encode_step((Field("number", observation),), Field(kind, np.atleast_1d(action)))
+        for observation, action in zip(episodes.observation, episodes.action, strict=True)
     ]
     cuts = zip(episodes.starts, episodes.lengths, strict=True)
     return GatoTask(
-        tuple(tuple(rows[first : first + n]) for first, n in cuts),
+        tuple(tuple(rows[start : start + n]) for start, n in cuts),
         kind,
-        episodes.actions or episodes.dim,
+        episodes.actions or episodes.action_dim,
         episodes.observation.shape[1],
     )
 
 
-def text_task(episodes: Sequence[Sequence[tuple[str, str]]]) -> GatoTask:
-    """Episodes of (observation, action), both texts."""
-    told = ([step_tokens((_text(seen),), _text(done)) for seen, done in episode] for episode in episodes)
-    return GatoTask(tuple(map(tuple, told)), "text")
+def build_text_task(episodes: Sequence[Sequence[tuple[str, str]]]) -> GatoTask:
+    """Builds a task from episodes of (observation, action), both texts."""
+    episode_steps = (
+        [encode_step((_text_field(observation),), _text_field(action)) for observation, action in episode]
+        for episode in episodes
+    )
+    return GatoTask(tuple(map(tuple, episode_steps)), "text")
 
 
 @dataclass(frozen=True)
 class Generalist:
-    """One policy for all its tasks: what their actions are, how many, and how many numbers are seen. `history`: update
-    and loss."""
+    """One policy for all its tasks: by task the kind of actions, their number, and the numbers of an observation.
+
+    `history`: update and loss.
+    """
 
     model: GatoModel
     tasks: Mapping[str, tuple[str, int, int]]
     context: int
     history: tuple[dict[str, float], ...] = ()
 
-    def actor(self, name: str) -> ArrayActor:
-        """Who acts in a task of arrays; ConfigError for a task that it does not know, or one of texts; BatchMismatch,
-        while acting, for observations of another world."""
-        kind, size, seen = self._known(name)
+    def build_actor(self, name: str) -> ArrayActor:
+        """Builds an actor for a task of arrays.
+
+        Raises:
+            ConfigError: the task is unknown, or of texts.
+            BatchMismatch: (while acting) observations of another world.
+        """
+        kind, size, observation_size = self._find_task(name)
         if kind == "text":
             raise ConfigError("a task of texts", value=name, hint="use `reply`")
         allowed = np.arange(size) if kind == "choice" else np.arange(NUMBERS, NUMBERS + BINS)
 
         def act(history: History) -> NDArray[Any]:
-            if history.observation.shape[-1] != seen:
+            if history.observation.shape[-1] != observation_size:
                 raise BatchMismatch(
-                    f"observations of another size than {name} has", value=history.observation.shape[-1], expected=seen
+                    f"observations of another size than {name} has",
+                    value=history.observation.shape[-1],
+                    expected=observation_size,
                 )
-            made = self._continued(
-                [self._prefix(history, row, kind) for row in range(len(history.seed))],
+            token_ids = self._continue(
+                [self._build_prefix(history, row, kind) for row in range(len(history.seed))],
                 allowed,
-                most=1 if kind == "choice" else size,
+                max_tokens=1 if kind == "choice" else size,
             )
-            return made[:, 0] if kind == "choice" else decoded(made, action=True).astype(np.float32)
+            return token_ids[:, 0] if kind == "choice" else decode_numbers(token_ids, action=True).astype(np.float32)
 
         return act
 
-    def reply(self, name: str, past: Sequence[tuple[str, str]], observation: str, *, most: int = 64) -> str:
-        """What it does in a task of texts, after `past` steps of (observation, action)."""
-        if self._known(name)[0] != "text":
+    def reply(self, name: str, past: Sequence[tuple[str, str]], observation: str, *, max_bytes: int = 64) -> str:
+        """Returns its action in a task of texts, after `past` steps of (observation, action)."""
+        if self._find_task(name)[0] != "text":
             raise ConfigError("no task of texts", value=name, hint="use `actor`")
-        steps = [step_tokens((_text(seen),), _text(done)).tokens for seen, done in past]
-        steps = [*steps[max(0, len(steps) + 1 - self.context) :], np.append(_text(observation).values, SEPARATOR)]
-        made = self._continued([steps], np.arange(256), most=most, stop=_END)[0]
-        return bytes(made.tolist()).decode(errors="replace").partition("\n")[0]
+        steps = [
+            encode_step((_text_field(past_observation),), _text_field(past_action)).tokens
+            for past_observation, past_action in past
+        ]
+        steps = [*steps[max(0, len(steps) + 1 - self.context) :], np.append(_text_field(observation).values, SEPARATOR)]
+        reply_bytes = self._continue([steps], np.arange(256), max_tokens=max_bytes, stop=_END)[0]
+        return bytes(reply_bytes.tolist()).decode(errors="replace").partition("\n")[0]
 
-    def _known(self, name: str) -> tuple[str, int, int]:
+    def _find_task(self, name: str) -> tuple[str, int, int]:
         if name not in self.tasks:
-            raise ConfigError([unknown("task", name, self.tasks)])
+            raise ConfigError([unknown_name_problem("task", name, self.tasks)])
         return self.tasks[name]
 
-    def _prefix(self, history: History, row: int, kind: Any) -> list[NDArray[np.int64]]:
-        now, nothing = history.step, Field("choice", np.zeros(1))
+    def _build_prefix(self, history: History, row: int, kind: Any) -> list[NDArray[np.int64]]:
+        step, no_action = history.step, Field("choice", np.zeros(1))
         steps = [
-            step_tokens(
+            encode_step(
                 (Field("number", history.observation[row, t]),), Field(kind, np.atleast_1d(history.action[row, t]))
             ).tokens
-            for t in range(max(0, now + 1 - self.context), now)
+            for t in range(max(0, step + 1 - self.context), step)
         ]
-        return [*steps, step_tokens((Field("number", history.observation[row, now]),), nothing).tokens[:-1]]
+        return [*steps, encode_step((Field("number", history.observation[row, step]),), no_action).tokens[:-1]]
 
-    def _continued(
+    def _continue(
         self,
         prefixes: Sequence[Sequence[NDArray[np.int64]]],
         allowed: NDArray[np.int64],
         *,
-        most: int,
+        max_tokens: int,
         stop: int | None = None,
     ) -> NDArray[np.int64]:
         tokens = self.model.nearest(np.stack([np.concatenate(steps) for steps in prefixes]), low=NUMBERS)
-        place = np.stack([np.concatenate([np.arange(len(step)) for step in steps]) for steps in prefixes])
-        return self.model.written(tokens, place, allowed=allowed, most=most, stop=stop)
+        position = np.stack([np.concatenate([np.arange(len(step)) for step in steps]) for steps in prefixes])
+        return self.model.generate(tokens, position, allowed=allowed, max_tokens=max_tokens, stop=stop)
 
 
-def gato(config: Gato, tasks: Mapping[str, GatoTask], *, keep: Keeping | None = None) -> Generalist:
-    """Train one policy on all tasks, each as often as any other, or take up the training that is kept in `keep`.
+def gato(
+    config: GatoConfig, tasks: Mapping[str, GatoTask], *, checkpoint: SequenceCheckpoint | None = None
+) -> Generalist:
+    """Trains one policy on all tasks, each sampled equally often, or resumes the training of `checkpoint`.
 
     Raises:
-        ConfigError: no task, or one without a step; a training of other settings is kept there.
-        NonFinite: learning broke down.
+        ConfigError: there is no task, a task has no step, or the checkpoint is of a training with other settings.
+        NonFinite: training diverged.
     """
     from evolvent.models.gato_model import GatoModel, GatoShape
     from evolvent.offline.losses import action_nll
-    from evolvent.offline.state import begun
-    from evolvent.offline.steps import step_batch, step_window, steps_digest
-    from evolvent.offline.training import fit_windows, seeded
+    from evolvent.offline.state import configure_checkpoint
+    from evolvent.offline.steps import build_step_batch, sample_window, steps_digest
+    from evolvent.offline.training import build_seeded, fit_windows
 
     if not tasks or not all(any(task.episodes) for task in tasks.values()):
         raise ConfigError("nothing to imitate", value=sorted(tasks), expected="tasks, each with an episode of steps")
     steps = [step for task in tasks.values() for episode in task.episodes for step in episode]
-    letters = np.arange(256 if any(task.action == "text" for task in tasks.values()) else 0)  # whatever is said
-    vocabulary = np.unique(np.concatenate([letters, *(step.tokens for step in steps)]))
+    byte_tokens = np.arange(256 if any(task.action == "text" for task in tasks.values()) else 0)  # whatever is said
+    vocabulary = np.unique(np.concatenate([byte_tokens, *(step.tokens for step in steps)]))
     shape = GatoShape(
         vocabulary=tuple(vocabulary.tolist()),
         longest=max(len(step.tokens) for step in steps),
@@ -176,25 +207,27 @@ def gato(config: Gato, tasks: Mapping[str, GatoTask], *, keep: Keeping | None = 
         layers=config.layers,
         dropout=config.dropout,
     )
-    model, names = seeded(lambda: GatoModel(shape), config.seed), sorted(tasks)
+    model, names = build_seeded(lambda: GatoModel(shape), config.seed), sorted(tasks)
 
     def loss(rng: np.random.Generator) -> Any:
-        drawn = [
-            step_window(tasks[names[at]].episodes, config.context, rng)
-            for at in rng.integers(len(names), size=config.train.batch)
+        windows = [
+            sample_window(tasks[names[task_index]].episodes, config.context, rng)
+            for task_index in rng.integers(len(names), size=config.train.batch)
         ]
-        rows, place, seen, learned = step_batch(drawn, model)
-        logits = model(rows[:, :-1], place[:, :-1], seen=seen[:, :-1])
-        return action_nll(logits, rows[:, 1:], learned[:, 1:] & seen[:, :-1])
+        rows, position, is_visible, is_learned = build_step_batch(windows, model)
+        logits = model(rows[:, :-1], position[:, :-1], attention_mask=is_visible[:, :-1])
+        return action_nll(logits, rows[:, 1:], is_learned[:, 1:] & is_visible[:, :-1])
 
     data = " ".join(f"{name} {steps_digest(tasks[name].episodes)}" for name in names)
-    history = fit_windows(model, loss, config.train, seed=config.seed, keep=begun(keep, config, data))
-    known = {name: (task.action, task.size, task.observation) for name, task in tasks.items()}
-    return Generalist(model, known, config.context, history)
+    history = fit_windows(
+        model, loss, config.train, seed=config.seed, checkpoint=configure_checkpoint(checkpoint, config, data)
+    )
+    task_shapes = {name: (task.action, task.size, task.observation) for name, task in tasks.items()}
+    return Generalist(model, task_shapes, config.context, history)
 
 
 def save_generalist(policy: Generalist, folder: Path) -> None:
-    """Write the policy; NoSpace or StoreUnavailable where that fails."""
+    """Writes the policy; raises NoSpace or StoreUnavailable where that fails."""
     from evolvent.models.sequence_files import save_sequence
 
     extra = {"tasks": dict(policy.tasks), "context": policy.context}
@@ -202,15 +235,18 @@ def save_generalist(policy: Generalist, folder: Path) -> None:
 
 
 def load_generalist(folder: Path) -> Generalist:
-    """Read what `save_generalist` wrote; raises Incomplete, CorruptRecord or ShapeMismatch."""
+    """Reads a policy that `save_generalist` wrote; raises Incomplete, CorruptRecord or ShapeMismatch."""
     from evolvent.models.gato_model import GatoModel, GatoShape
-    from evolvent.models.sequence_files import described, load_sequence
+    from evolvent.models.sequence_files import load_sequence, raise_incomplete
 
     model, extra = load_sequence(GatoModel, GatoShape, folder)
-    with described(folder):
-        tasks = {name: (_DONE[kind], int(size), int(seen)) for name, (kind, size, seen) in extra["tasks"].items()}
+    with raise_incomplete(folder):
+        tasks = {
+            name: (_ACTION_KINDS[kind], int(size), int(observation_size))
+            for name, (kind, size, observation_size) in extra["tasks"].items()
+        }
         return Generalist(model, tasks, max(1, int(extra["context"])))
 
 
-def _text(text: str) -> Field:
+def _text_field(text: str) -> Field:
     return Field("text", np.frombuffer(f"{text}\n".encode(), np.uint8).astype(np.int64))

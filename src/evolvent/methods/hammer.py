@@ -1,14 +1,16 @@
-"""Hammer: function calling that reads descriptions, not names, and knows when nothing fits.
+"""Hammer: function calling that reads descriptions, not names, and recognizes when no tool fits.
 
-Lin et al., "Hammer: Robust Function-Calling for On-Device Language Models via Function Masking" (arXiv 2410.04587).
+Lin et al., "Hammer: Robust Function-Calling for On-Device Language Models via Function Masking" (arXiv
+2410.04587).
 
-    D' = D and irrelevant copies of some of D (every gold tool taken away, verified; target: no call)
+    D' = D and irrelevant copies of some of D (every gold tool removed, verified; target: no call)
     for copy = 1..3:
         for sample in D':   with probability 2/3 rename its functions, parameters and defaults at random
-    maximise sum log p(calls | request, tools) over all copies
+    maximize sum log p(calls | request, tools) over all copies
 
-A masked name says nothing, so the model learns to match descriptions; names of a test set that are unlike those of
-training then cost it little. Masking is drawn anew for every copy and can be undone (`curate.masking`).
+A masked name carries no information, so the model learns to match descriptions; names of a test set that are
+unlike those of training then matter little. Masking is sampled anew for every copy and can be undone
+(`curate.masking`).
 """
 
 from __future__ import annotations
@@ -19,24 +21,24 @@ from typing import Literal, TypeVar
 from pydantic import Field
 
 from evolvent.config import Config
-from evolvent.curate.irrelevance import irrelevant
-from evolvent.curate.masking import MaskSpec, masked
+from evolvent.curate.irrelevance import mix_irrelevant
+from evolvent.curate.masking import MaskSpec, mask_epoch
 from evolvent.errors import NothingToLearn, SampleInvalid
 from evolvent.learn.objectives import weighted_nll
-from evolvent.learn.taught import taught
-from evolvent.learn.token_sequences import Parts
+from evolvent.learn.taught import build_demonstration
+from evolvent.learn.token_sequences import TokenSequence
 from evolvent.messages import CallSample, Tool
 from evolvent.models.dialects import Dialect
 from evolvent.models.toolprompt import ToolPrompt
 from evolvent.run import Run
 
-__all__ = ["PLAIN", "Hammer", "hammer", "lessons"]
+__all__ = ["PLAIN", "HammerConfig", "build_demonstrations", "hammer"]
 
 P = TypeVar("P")
 
 
-class Hammer(Config):
-    """What can be chosen about Hammer. The defaults are the paper's, with names that every provider takes."""
+class HammerConfig(Config):
+    """Settings of Hammer. The defaults are the paper's, with names that every provider accepts."""
 
     copies: int = Field(default=3, ge=1, description="how often every sample is learned, masked anew each time")
     ratio: float = Field(default=2 / 3, ge=0, le=1, description="chance that a sample is masked; 0: no masking")
@@ -52,7 +54,7 @@ class Hammer(Config):
 
     @property
     def spec(self) -> MaskSpec:
-        """The masking."""
+        """Returns the masking."""
         return MaskSpec(
             ratio=self.ratio,
             style=self.style,
@@ -71,23 +73,25 @@ def hammer(
     policy: P,
     samples: Sequence[CallSample],
     *,
-    config: Hammer,
+    config: HammerConfig,
     run: Run[P],
     prompt: ToolPrompt,
     dialect: Dialect,
     pool: Sequence[Tool] = (),
 ) -> P:
-    """Teach a policy to call functions; returns the policy that has learned.
+    """Trains a policy to call functions; returns the trained policy.
 
     Args:
         samples: requests with tools and gold calls; those that cannot be masked are left out of their copy.
-        prompt: how tools and calls are written. dialect: the policy's.
-        pool: tools of which some take the places of those that irrelevant copies lose.
+        prompt: writes tools and calls.
+        dialect: the policy's.
+        pool: tools that replace some of those removed in irrelevant copies.
     Raises:
-        ConfigError: two samples of one id. NothingToLearn: no sample can be written.
+        ConfigError: two samples share an id.
+        NothingToLearn: no sample can be written.
     """
-    mixed = irrelevant(samples, config.share, seed=run.seed, pool=pool).samples
-    data = list(lessons(mixed, config, prompt, dialect=dialect, seed=run.seed))
+    all_samples = mix_irrelevant(samples, config.share, seed=run.seed, pool=pool).samples
+    data = list(build_demonstrations(all_samples, config, prompt, dialect=dialect, seed=run.seed))
     if not data:
         raise NothingToLearn(
             "no sample of function calls can be learned",
@@ -97,14 +101,14 @@ def hammer(
     return run.fit(policy, data, weighted_nll, tokens=config.tokens)
 
 
-def lessons(
-    samples: Sequence[CallSample], config: Hammer, prompt: ToolPrompt, *, dialect: Dialect, seed: int
-) -> Iterator[Parts]:
-    """All copies of all samples, each masked by random numbers of its own and written for the dialect."""
+def build_demonstrations(
+    samples: Sequence[CallSample], config: HammerConfig, prompt: ToolPrompt, *, dialect: Dialect, seed: int
+) -> Iterator[TokenSequence]:
+    """Yields all copies of all samples, each with its own random masking, written for the dialect."""
     for copy in range(config.copies):
-        for sample, _ in masked(samples, config.spec, seed=seed, epoch=copy, invalid=lambda one, why: None):
+        for sample, _ in mask_epoch(samples, config.spec, seed=seed, epoch=copy, on_invalid=lambda one, why: None):
             try:
-                found = prompt.tokens(sample, dialect)
+                prompt_tokens = prompt.tokens(sample, dialect)
             except SampleInvalid:  # it spells a control mark of the prompt, or values that JSON does not have
                 continue
-            yield taught(f"{sample.id}~{copy}", found.prompt, found.target)
+            yield build_demonstration(f"{sample.id}~{copy}", prompt_tokens.prompt, prompt_tokens.target)

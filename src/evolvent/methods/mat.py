@@ -1,13 +1,15 @@
-"""MAT: a team's decision is a sequence, and a transformer over the agents says it one agent after the other.
+"""MAT: a team's decision is a sequence, and a transformer over the agents generates it one agent after the other.
 
-"Multi-Agent Reinforcement Learning is a Sequence Modeling Problem" (arXiv 2205.14953). The advantage of a joint action
-is the sum of the advantages of its agents, each given what those before it do, in any order; so a policy that decides
-in sequence and improves each agent in turn improves the team, and a search over `A^n` actions becomes one over `n A`.
+"Multi-Agent Reinforcement Learning is a Sequence Modeling Problem" (arXiv 2205.14953). The advantage of a joint
+action is the sum of the advantages of its agents, each given the actions of those before it, in any order; so a
+policy that decides in sequence and improves each agent in turn improves the team, and a search over `A^n`
+actions becomes one over `n A`.
 
-The same loop trains what it is compared with: MAT-Dec and the ablations of the same paper, MAPPO (arXiv 2103.01955)
-and HAPPO (arXiv 2109.11251). It departs from the published code on purpose: an episode that is cut at its horizon goes
-on in its value, agents that died are left out of the losses unless a switch says otherwise, and a ratio belongs to an
-agent even where its action has several numbers. Credit by parts (`update.credit="part"`) is ours.
+The same loop trains the comparisons: MAT-Dec and the ablations of the same paper, MAPPO (arXiv 2103.01955) and
+HAPPO (arXiv 2109.11251). It departs from the published code on purpose: an episode that is cut at its horizon
+continues in its value, dead agents are left out of the losses unless a switch says otherwise, and a ratio
+belongs to an agent even where its action has several numbers. Part-level advantages (`update.credit="part"`)
+are ours.
 
 Few-shot: `start` is the folder of a policy that was trained on other tasks or with another number of agents.
 """
@@ -27,23 +29,26 @@ from pydantic import Field, model_validator
 from evolvent.config import Config, as_dict
 from evolvent.errors import ConfigError, Problem, WorldError
 from evolvent.identity import version_1_text
-from evolvent.marl.updates import TeamUpdates
+from evolvent.marl.updates import TeamUpdateConfig
 from evolvent.worlds.teams.base import Resumable, TeamBatch
 
 if TYPE_CHECKING:
     from evolvent.marl.checkpoint import TeamState
     from evolvent.marl.policy import TeamPolicy
-    from evolvent.marl.rollout import Ended
+    from evolvent.marl.rollout import EndedEpisodes
     from evolvent.rollout.teams import TeamCollector
 
-__all__ = ["MAT", "PRESETS", "TrainedTeam", "mat"]
+__all__ = ["PRESETS", "MATConfig", "TrainedTeam", "mat"]
 
-_STATE = "training.safetensors"
-_FREE = ("decisions", "keep_every")  # may differ where a training is taken up: they say when to stop and to write
+_STATE_FILE = "training.safetensors"
+_RESUMABLE_SETTINGS = (
+    "decisions",
+    "keep_every",
+)  # may differ where a training is taken up: they say when to stop and to write
 
 
-class MAT(Config):
-    """What can be chosen about MAT and what it is compared with."""
+class MATConfig(Config):
+    """Settings of MAT and of its comparisons."""
 
     kind: Literal["mat", "mat_encoder", "mat_decoder", "mat_gru", "mat_dec", "mappo", "happo"] = Field(
         default="mat", description="the network, and how it is updated"
@@ -56,11 +61,11 @@ class MAT(Config):
     steps: int = Field(default=100, ge=1, description="decisions of each row in a rollout")
     decisions: int = Field(default=10_000_000, ge=1, description="decisions of all rows together")
     keep_every: int = Field(default=10, ge=1, description="rollouts between two states that can be taken up again")
-    update: TeamUpdates = Field(default=TeamUpdates(), description="how a rollout is learned from")
+    update: TeamUpdateConfig = Field(default=TeamUpdateConfig(), description="how a rollout is learned from")
     seed: int = Field(default=0, ge=0, description="of everything random")
 
     @model_validator(mode="after")
-    def _fits(self) -> MAT:
+    def _check_combination(self) -> MATConfig:
         problems = []
         if self.width % self.heads:
             problems.append(Problem("heads", f"{self.heads} heads do not divide a width of {self.width}"))
@@ -125,41 +130,41 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 
 @dataclass(frozen=True)
 class TrainedTeam:
-    """What was learned. `history`: one row an update, with the decisions so far and the episodes that ended in it."""
+    """A trained team. `history`: one row per update, with the decisions so far and the episodes that ended in it."""
 
     policy: TeamPolicy
     history: tuple[dict[str, float], ...]
 
 
 def mat(
-    config: MAT,
+    config: MATConfig,
     batch: TeamBatch,
     *,
     start: Path | None = None,
     folder: Path | None = None,
-    told: Callable[[Mapping[str, float]], None] | None = None,
+    on_row: Callable[[Mapping[str, float]], None] | None = None,
 ) -> TrainedTeam:
-    """Train a team.
+    """Trains a team.
 
     Args:
         batch: `config.rows` episodes side by side.
         start: a policy to begin from, of a team of any size (few-shot).
-        folder: where states are kept; a training that is begun again there goes on where it was, also to more
-            decisions than were asked for at first.
-        told: called with each row of the history.
+        folder: where states are stored; an existing training is resumed, also with a larger number of decisions.
+        on_row: called with each row of the history.
     Raises:
-        ConfigError: a batch of another size; a folder with the state of other settings. ShapeMismatch: a start whose
-            spaces are not the batch's. NonFinite: learning broke down.
+        ConfigError: the batch has another size, or the folder has the state of other settings.
+        ShapeMismatch: the spaces of the start differ from the batch's.
+        NonFinite: training diverged.
     """
     from evolvent.marl.checkpoint import TeamState, read_state, write_state
-    from evolvent.marl.policy import TeamPolicy, shape_of
-    from evolvent.marl.rollout import ended_episodes
+    from evolvent.marl.policy import TeamPolicy, team_shape
+    from evolvent.marl.rollout import collect_ended
     from evolvent.marl.updates import TeamLearner
     from evolvent.models.team_files import load_team, make_team
 
     if batch.size != config.rows:
         raise ConfigError("a batch of another size", value=batch.size, expected=f"{config.rows} rows")
-    shape = shape_of(
+    shape = team_shape(
         batch.spec,
         config.kind,
         width=config.width,
@@ -171,22 +176,22 @@ def mat(
     model = make_team(shape, seed=config.seed) if start is None else load_team(start, expected=shape)
     policy = TeamPolicy(model, batch.spec)
     learner = TeamLearner(policy, config.update, seed=config.seed)
-    kept = {name: value for name, value in as_dict(config).items() if name not in _FREE}
+    fixed_settings = {name: value for name, value in as_dict(config).items() if name not in _RESUMABLE_SETTINGS}
     settings = {
-        **kept,
+        **fixed_settings,
         "start": str(start),
         "tasks": [task.id for task in batch.tasks],
         "spec": version_1_text(batch.spec),
     }
-    state = read_state(folder / _STATE, learner, settings=settings) if folder else None
+    state = read_state(folder / _STATE_FILE, learner, settings=settings) if folder else None
     state = state or TeamState(decisions=0, first=0, running=np.zeros(batch.size), batch=None, history=())
-    collector, running = _taken_up(batch, state, config.seed)
+    collector, running = _resume_collector(batch, state, config.seed)
     while state.decisions < config.decisions:
         rollout = collector.collect(policy, config.steps)
-        measured = learner.update(rollout)
-        ended, running = ended_episodes(rollout, running)
+        metrics = learner.update(rollout)
+        ended, running = collect_ended(rollout, running)
         decisions = state.decisions + config.rows * config.steps
-        row = {"decisions": float(decisions), **measured, **_told(ended)}
+        row = {"decisions": float(decisions), **metrics, **_summarize_episodes(ended)}
         state = TeamState(
             decisions=decisions,
             first=int(rollout.last.number.max()) + 1,
@@ -194,18 +199,18 @@ def mat(
             history=(*state.history, row),
             batch=collector.snapshot() if isinstance(batch, Resumable) else None,
         )
-        if told is not None:
-            told(row)
+        if on_row is not None:
+            on_row(row)
         if folder and (learner.updates % config.keep_every == 0 or decisions >= config.decisions):
-            write_state(folder / _STATE, learner, state, settings=settings)
+            write_state(folder / _STATE_FILE, learner, state, settings=settings)
     return TrainedTeam(policy, state.history)
 
 
-def _taken_up(batch: TeamBatch, state: TeamState, seed: int) -> tuple[TeamCollector, NDArray[np.float64]]:
-    """A collector where a training was, and what its running episodes have earned.
+def _resume_collector(batch: TeamBatch, state: TeamState, seed: int) -> tuple[TeamCollector, NDArray[np.float64]]:
+    """Returns a collector in the state of a training, and the returns so far of its running episodes.
 
-    Episodes that were not kept, or that an environment does not play again to the same, begin anew: the training goes
-    on, but not to the last bit.
+    Episodes that were not saved, or that an environment does not replay identically, start again: the training
+    continues, but not bit for bit.
     """
     from evolvent.rollout.teams import TeamCollector
 
@@ -219,13 +224,13 @@ def _taken_up(batch: TeamBatch, state: TeamState, seed: int) -> tuple[TeamCollec
     return collector, np.zeros(batch.size)
 
 
-def _told(ended: Ended) -> dict[str, float]:
-    """What is known of the episodes that ended: nothing where none did."""
+def _summarize_episodes(ended: EndedEpisodes) -> dict[str, float]:
+    """Returns the metrics of the episodes that ended; only their number where none did."""
     if not len(ended.returns):
         return {"episodes": 0.0}
-    found = {
+    summary = {
         "episodes": float(len(ended.returns)),
         "episode_return": float(ended.returns.mean()),
         "episode_length": float(ended.lengths.mean()),
     }
-    return found if ended.success is None else {**found, "success": float(ended.success.mean())}
+    return summary if ended.success is None else {**summary, "success": float(ended.success.mean())}

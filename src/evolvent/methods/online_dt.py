@@ -1,9 +1,10 @@
-"""Online Decision Transformer: learned from data, then from what it plays itself, with an entropy that does not vanish.
+"""Online Decision Transformer: trained on data, then on its own episodes, with a lower bound on its entropy.
 
-"Online Decision Transformer" (arXiv 2202.05607). The policy is a squashed Gaussian; it maximises the likelihood of the
-data under the bound that its entropy is at least `-dim`, whose multiplier is a temperature that is learned beside it.
-Online it plays episodes, asked for twice the return that it is evaluated at, and keeps them whole in a replay of the
-latest. Their returns-to-go are those that were really earned (hindsight), not those that were asked for.
+"Online Decision Transformer" (arXiv 2202.05607). The policy is a squashed Gaussian; it maximizes the likelihood
+of the data under the bound that its entropy is at least `-dim`, whose multiplier is a temperature that is
+learned beside it. Online it plays episodes, conditioned on twice the return that it is evaluated at, and stores
+them whole in a replay of the latest. Their returns-to-go are those that were really earned (hindsight), not
+those that were requested.
 
 It departs from the paper in its optimizer (AdamW for LAMB). Actions are numbers.
 """
@@ -20,20 +21,20 @@ from pydantic import Field
 
 from evolvent.config import Config
 from evolvent.errors import ConfigError
-from evolvent.methods.decision_transformer import ReturnConditioned
-from evolvent.offline.training import SequenceTraining
-from evolvent.store.episodes import Episodes, joined
+from evolvent.methods.decision_transformer import ReturnConditionedPolicy
+from evolvent.offline.training import SequenceTrainingConfig
+from evolvent.store.episodes import Episodes, concatenate_episodes
 
 if TYPE_CHECKING:
     from evolvent.models.sequences import DecisionModel
     from evolvent.offline.acting import ArrayActor
-    from evolvent.offline.state import Keeping
+    from evolvent.offline.state import SequenceCheckpoint
 
-__all__ = ["OnlineDT", "TrainedOnline", "online_dt"]
+__all__ = ["OnlineDTConfig", "TrainedOnlineDT", "online_dt"]
 
 
-class OnlineDT(Config):
-    """What can be chosen about Online Decision Transformer; the defaults are the paper's."""
+class OnlineDTConfig(Config):
+    """Settings of Online Decision Transformer; the defaults are the paper's."""
 
     context: int = Field(default=20, ge=1, description="steps that are read while learning")
     acting: int = Field(default=5, ge=1, description="steps that are read while playing")
@@ -49,27 +50,31 @@ class OnlineDT(Config):
     replay: int = Field(default=1000, ge=1, description="episodes that are kept")
     rounds: int = Field(default=0, ge=0, description="episodes that are played online")
     updates: int = Field(default=300, ge=1, description="of the weights after each of them")
-    train: SequenceTraining = Field(
-        default=SequenceTraining(updates=10_000, batch=256, weight_decay=5e-4), description="how it is trained offline"
+    train: SequenceTrainingConfig = Field(
+        default=SequenceTrainingConfig(updates=10_000, batch=256, weight_decay=5e-4),
+        description="how it is trained offline",
     )
     seed: int = Field(default=0, ge=0, description="of everything random")
 
 
 @dataclass(frozen=True)
-class TrainedOnline:
-    """What was learned. `history`: update and loss; `entropy`: of the policy on each batch's windows; `played`: the
-    returns of the episodes that were played online."""
+class TrainedOnlineDT:
+    """A trained policy.
 
-    policy: ReturnConditioned
+    `entropy`: of the policy on each batch's windows; `online_returns`: returns of the episodes that were played
+    online.
+    """
+
+    policy: ReturnConditionedPolicy
     temperature: float
     entropy: tuple[float, ...]
-    played: tuple[float, ...]
+    online_returns: tuple[float, ...]
 
 
-class _Dual:
-    """The loss of the policy, and the temperature that keeps its entropy up."""
+class _EntropyDual:
+    """The loss of the policy, and the temperature that keeps its entropy above the bound."""
 
-    def __init__(self, config: OnlineDT, model: DecisionModel) -> None:
+    def __init__(self, config: OnlineDTConfig, model: DecisionModel) -> None:
         import torch
 
         self.model, self.batch, self.floor = model, config.train.batch, -float(model.shape.dim)
@@ -78,22 +83,24 @@ class _Dual:
         self.entropy: list[float] = []
 
     def loss(self, source: Any, rng: np.random.Generator) -> Any:
-        """`-(log-likelihood + T entropy)` over the decided steps, and how many they are."""
+        """Computes `-(log-likelihood + T entropy)` over the decided steps, and their number."""
         import torch
 
         from evolvent.models.sequences import squashed_logp, squashed_sample
 
-        read = source.draw(rng, self.batch)
-        found = self.model(read.observation, read.action, to_go=read.to_go, time=read.time, seen=read.seen)
-        gaussian, action = found[read.decided], read.action[read.decided]
+        windows = source.sample(rng, self.batch)
+        outputs = self.model(
+            windows.observation, windows.action, to_go=windows.to_go, time=windows.time, attention_mask=windows.seen
+        )
+        gaussian, action = outputs[windows.decided], windows.action[windows.decided]
         noise = torch.from_numpy(rng.standard_normal(tuple(action.shape)).astype(np.float32))
         entropy = -squashed_sample(gaussian, noise)[1].mean()
         self.entropy.append(float(entropy.detach()))
-        temperature, count = self.log.detach().exp(), read.count
+        temperature, count = self.log.detach().exp(), windows.count
         return -(squashed_logp(gaussian, action).sum() + temperature * entropy * count), count
 
     def step(self, _: int) -> None:
-        """Move the temperature by the entropy of the last batch."""
+        """Updates the temperature by the entropy of the last batch."""
         import torch
 
         from evolvent.offline.losses import temperature_loss
@@ -104,15 +111,19 @@ class _Dual:
         self.optimizer.step()
 
     def state_dict(self) -> dict[str, Any]:
-        """The temperature, its optimizer's moments, and the entropies so far."""
+        """Returns the temperature, its optimizer's moments, and the entropies so far."""
         import torch
 
-        from evolvent.offline.state import moments
+        from evolvent.offline.state import optimizer_moments
 
-        return {"log": self.log, "entropy": torch.tensor(self.entropy, dtype=torch.float64), **moments(self.optimizer)}
+        return {
+            "log": self.log,
+            "entropy": torch.tensor(self.entropy, dtype=torch.float64),
+            **optimizer_moments(self.optimizer),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any], /) -> None:
-        """Back to what `state_dict` gave."""
+        """Restores the state that `state_dict` returned."""
         from evolvent.offline.state import load_moments
 
         self.log.data.copy_(state["log"])
@@ -121,33 +132,34 @@ class _Dual:
 
 
 def online_dt(
-    config: OnlineDT,
+    config: OnlineDTConfig,
     episodes: Episodes,
     *,
     explore: Callable[[ArrayActor, int], Episodes] | None = None,
-    keep: Keeping | None = None,
-) -> TrainedOnline:
-    """Learn from episodes, then from `config.rounds` episodes that are played.
+    checkpoint: SequenceCheckpoint | None = None,
+) -> TrainedOnlineDT:
+    """Trains on episodes, then on `config.rounds` episodes that are played.
 
     Args:
-        episodes: actions are numbers in -1..1. Of more than `replay` the best are kept, and the worst of these are the
-            first to go when new ones come; else the first go first (published code).
+        episodes: actions are numbers in -1..1. Of more than `replay` episodes the best are kept, and the worst of
+            these are the first to be dropped for new ones; else the first are dropped first (published code).
         explore: plays one episode with an actor, by its number.
-        keep: where the training is kept; one that is begun again there goes on. `explore` is then asked again for the
+        checkpoint: where the training is stored; an existing one is resumed. `explore` is then asked again for the
             episodes that were played: let it return those, not new ones.
     Raises:
-        ConfigError: discrete actions, actions outside -1..1, rounds without `explore`; a training of other settings is
-            kept there. NonFinite: learning broke down.
+        ConfigError: actions are discrete or outside -1..1, rounds lack `explore`, or the checkpoint is of a
+            training with other settings.
+        NonFinite: training diverged.
     """
     from evolvent.models.sequences import DecisionModel, SequenceShape
-    from evolvent.offline.state import begun
-    from evolvent.offline.training import fit_windows, made_optimizer, seeded
-    from evolvent.offline.windows import Standard, WindowSource
+    from evolvent.offline.state import configure_checkpoint
+    from evolvent.offline.training import build_optimizer, build_seeded, fit_windows
+    from evolvent.offline.windows import ObservationScaler, WindowSource
 
-    _check(config, episodes, plays=explore is not None)
+    _check_settings(config, episodes, plays=explore is not None)
     shape = SequenceShape(
         observation=episodes.observation.shape[1],
-        dim=episodes.dim,
+        dim=episodes.action_dim,
         context=config.context,
         horizon=0,
         stochastic=True,
@@ -157,11 +169,15 @@ def online_dt(
         layers=config.layers,
         dropout=config.dropout,
     )
-    model = seeded(lambda: DecisionModel(shape), config.seed)
-    standard, optimizer, dual = Standard.of(episodes), made_optimizer(model, config.train), _Dual(config, model)
-    crowded = len(episodes.lengths) > config.replay
+    model = build_seeded(lambda: DecisionModel(shape), config.seed)
+    standard, optimizer, dual = (
+        ObservationScaler.from_episodes(episodes),
+        build_optimizer(model, config.train),
+        _EntropyDual(config, model),
+    )
+    is_full = len(episodes.lengths) > config.replay
     best = np.argsort(episodes.returns, kind="stable")[-config.replay :]
-    replay = episodes.chosen(best) if crowded else episodes
+    replay = episodes.select(best) if is_full else episodes
     sources = [WindowSource(replay, context=config.context, standard=standard)]
 
     def loss(rng: np.random.Generator) -> Any:
@@ -173,30 +189,30 @@ def online_dt(
         loss,
         seed=config.seed,
         optimizer=optimizer,
-        after=dual.step,
-        keep=begun(keep, config, episodes.digest, dual=dual),
+        on_update=dual.step,
+        checkpoint=configure_checkpoint(checkpoint, config, episodes.digest, dual=dual),
     )
     history = list(fit(config.train))
-    policy, played = ReturnConditioned(model, standard), []
-    online = config.train.model_copy(update={"updates": config.updates})
-    done = config.train.updates
+    policy, online_returns = ReturnConditionedPolicy(model, standard), []
+    online_training = config.train.model_copy(update={"updates": config.updates})
+    updates_done = config.train.updates
     for number in range(config.rounds):
         if explore is None:
             break
-        actor = policy.actor(config.explore * config.target, context=config.acting, greedy=False)
-        new = explore(actor, number)
-        played += new.returns.tolist()
-        whole = joined([replay, new])
-        replay = whole.chosen(np.arange(len(whole.lengths))[-config.replay :])
+        actor = policy.build_actor(config.explore * config.target, context=config.acting, greedy=False)
+        new_episodes = explore(actor, number)
+        online_returns += new_episodes.returns.tolist()
+        all_episodes = concatenate_episodes([replay, new_episodes])
+        replay = all_episodes.select(np.arange(len(all_episodes.lengths))[-config.replay :])
         sources[-1] = WindowSource(replay, context=config.context, standard=standard)
-        history += fit(online, first=done)
-        done += config.updates
-    trained = ReturnConditioned(model, standard, tuple(history))
-    return TrainedOnline(trained, float(dual.log.detach().exp()), tuple(dual.entropy), tuple(played))
+        history += fit(online_training, first=updates_done)
+        updates_done += config.updates
+    trained = ReturnConditionedPolicy(model, standard, tuple(history))
+    return TrainedOnlineDT(trained, float(dual.log.detach().exp()), tuple(dual.entropy), tuple(online_returns))
 
 
-def _check(config: OnlineDT, episodes: Episodes, *, plays: bool) -> None:
-    if not episodes.dim:
+def _check_settings(config: OnlineDTConfig, episodes: Episodes, *, plays: bool) -> None:
+    if not episodes.action_dim:
         raise ConfigError("Online Decision Transformer is for actions that are numbers", value="choices")
     if float(np.abs(episodes.action).max()) > 1.0:
         raise ConfigError("actions lie outside -1..1", value=float(np.abs(episodes.action).max()))

@@ -1,16 +1,18 @@
-"""P3: the policy itself says what is easy, a pace lets in what is harder, and diversity chooses among what is let in.
+"""P3: the policy itself rates difficulty, a pace admits harder samples, and diversity selects among admitted
+samples.
 
-Yang et al., "P3: A Policy-Driven, Pace-Adaptive, and Diversity-Promoted Framework for Data Pruning in LLM Training"
-(arXiv 2408.05541). Per round e of E:
+Yang et al., "P3: A Policy-Driven, Pace-Adaptive, and Diversity-Promoted Framework for Data Pruning in LLM
+Training" (arXiv 2408.05541). Per round e of E:
 
     s_i = exp((1/T) sum_t log p(y_t | x, y_<t))           how easy each answer is now; by spans: the mean over its lines
     keep i iff s_i >= percentile(s, 100 - 100 e/E)        the easier share grows until all are in
     choose k by greedy MAP of det L, L = diag(q) F F^T diag(q)      F: mean hidden states of answers, z-scored, unit
-    fine-tune on what was chosen
+    fine-tune on the selection
 
-Scores and features are recomputed every round with the policy as it is. `within` chooses lines inside of samples too:
-those that are not chosen are read and not learned. The published code has q = s; easiness as quality on top of the pace
-prefers the easy twice, so here quality is off unless asked for. Each part can be left out; the ablations are settings.
+Scores and features are recomputed every round with the present policy. `within` selects lines inside of samples
+too: other lines are read and not learned. The published code has q = s; easiness as quality on top of the pace
+prefers the easy twice, so here quality is off by default. Each part can be left out; the ablations are
+settings.
 """
 
 from __future__ import annotations
@@ -27,20 +29,20 @@ from evolvent.config import Config
 from evolvent.curate.difficulty import answer_logprobs, answer_spans, mean_logprob_score
 from evolvent.curate.features import answer_features, span_features
 from evolvent.curate.pace import pace_mask
-from evolvent.curate.select import Selector, dpp, span_choice, unit_features, with_spans
+from evolvent.curate.select import Selector, dpp, mask_spans, select_spans, unit_features
 from evolvent.curate.selectors import random_choice, top_quality
 from evolvent.errors import ConfigError, NothingToLearn
 from evolvent.learn.objectives import weighted_nll
-from evolvent.learn.token_sequences import Parts
+from evolvent.learn.token_sequences import TokenSequence
 from evolvent.models.policy import Policy
 from evolvent.run import Run
 from evolvent.trajectory import sample_rng
 
-__all__ = ["FULL", "NO_DIFFICULTY", "NO_DIVERSITY", "NO_PACE", "P3", "Chosen", "choose", "p3"]
+__all__ = ["FULL", "NO_DIFFICULTY", "NO_DIVERSITY", "NO_PACE", "P3Config", "Selection", "p3", "select_samples"]
 
 
-class P3(Config):
-    """What can be chosen about P3. The defaults are the paper's, but for `quality`, which is on there."""
+class P3Config(Config):
+    """Settings of P3. The defaults are the paper's, except `quality`, which is on there."""
 
     rounds: int = Field(default=5, ge=1, description="rounds of choosing and learning (E)")
     count: int = Field(default=1000, ge=1, description="samples chosen in a round (k)")
@@ -62,87 +64,99 @@ FULL: Mapping[str, object] = {"difficulty": "none", "pace": False, "diverse": Fa
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """What a round learns.
+class Selection:
+    """The selection of a round.
 
     Args:
-        places: `[m]`, of the samples in the pool.
-        parts: they, with the weights of their spans.
+        positions: `[m]`, of the samples in the pool.
+        sequences: the samples, with the weights of their spans.
         scores: `[n]`, how easy each sample of the pool is; ones without difficulty.
-        let_in: how many the pace let in.
+        num_admitted: number of samples that the pace admitted.
     """
 
-    places: NDArray[np.int64]
-    parts: tuple[Parts, ...]
+    positions: NDArray[np.int64]
+    sequences: tuple[TokenSequence, ...]
     scores: NDArray[np.float64]
-    let_in: int
+    num_admitted: int
 
 
-def p3(policy: Policy, pool: Sequence[Parts], *, config: P3, run: Run[Policy], select: Selector = dpp) -> Policy:
-    """Fine-tune on what the policy chooses; returns the policy of the last round.
+def p3(
+    policy: Policy, pool: Sequence[TokenSequence], *, config: P3Config, run: Run[Policy], select: Selector = dpp
+) -> Policy:
+    """Trains on the policy's selections; returns the policy of the last round.
 
     Args:
         pool: demonstrations: weights on their answers, spans on their lines (`curate.difficulty.by_lines`).
-        select: how k of those that are let in are chosen; any of `curate.select` and `curate.selectors`.
+        select: selects k admitted samples; any function of `curate.select` and `curate.selectors`.
     Raises:
-        NothingToLearn: an empty pool, or a sample without answer tokens.
+        NothingToLearn: the pool is empty, or a sample has no answer tokens.
     """
     if not pool:
         raise NothingToLearn("an empty pool", value=0, expected="at least one demonstration")
     for number in run.rounds(config.rounds):
-        chosen = choose(policy, pool, config, number=number, seed=run.seed, select=select)
-        policy = run.fit(policy, chosen.parts, weighted_nll, tokens=config.tokens)
+        selection = select_samples(policy, pool, config, number=number, seed=run.seed, select=select)
+        policy = run.fit(policy, selection.sequences, weighted_nll, tokens=config.tokens)
         run.evaluate(policy, number)
     return policy
 
 
-def choose(
-    policy: Policy, pool: Sequence[Parts], config: P3, *, number: int, seed: int, select: Selector = dpp
-) -> Chosen:
-    """What a round learns: difficulty, pace, diversity between samples and within them.
+def select_samples(
+    policy: Policy, pool: Sequence[TokenSequence], config: P3Config, *, number: int, seed: int, select: Selector = dpp
+) -> Selection:
+    """Selects the samples of a round: difficulty, pace, diversity between samples and within them.
 
     Args:
         number: of the round, from 1 to `config.rounds`.
     Raises:
-        ConfigError: a round that is not there. NothingToLearn: a sample without answer tokens.
+        ConfigError: the round does not exist.
+        NothingToLearn: a sample has no answer tokens.
     """
     if not 1 <= number <= config.rounds:
         raise ConfigError("a round of P3", value=number, expected=f"1 to {config.rounds}")
-    scores = _scores(policy, pool, config)
-    let_in = pace_mask(scores, number, config.rounds) if config.pace else np.ones(len(pool), np.bool_)
-    inside = np.flatnonzero(let_in)
-    features = _features(policy, [pool[int(place)] for place in inside], config)
-    quality = scores[inside] if config.quality else None
+    scores = _score_samples(policy, pool, config)
+    is_admitted = pace_mask(scores, number, config.rounds) if config.pace else np.ones(len(pool), np.bool_)
+    admitted = np.flatnonzero(is_admitted)
+    features = _compute_features(policy, [pool[int(position)] for position in admitted], config)
+    quality = scores[admitted] if config.quality else None
     rng = sample_rng(seed, "p3", number)
-    chooser = select if config.diverse or select is not dpp else top_quality if config.quality else random_choice
-    found = inside[chooser(features, quality, config.count, rng=rng).indices]
-    return Chosen(found, tuple(_within(policy, [pool[int(place)] for place in found], config)), scores, len(inside))
+    selector = select if config.diverse or select is not dpp else top_quality if config.quality else random_choice
+    selected = admitted[selector(features, quality, config.count, rng=rng).indices]
+    return Selection(
+        selected,
+        tuple(_select_spans(policy, [pool[int(position)] for position in selected], config)),
+        scores,
+        len(admitted),
+    )
 
 
-def _scores(policy: Policy, pool: Sequence[Parts], config: P3) -> NDArray[np.float64]:
+def _score_samples(policy: Policy, pool: Sequence[TokenSequence], config: P3Config) -> NDArray[np.float64]:
     if config.difficulty == "none":
         return np.ones(len(pool))
-    spans = [answer_spans(part) for part in pool] if config.difficulty == "spans" else None
+    spans = [answer_spans(sequence) for sequence in pool] if config.difficulty == "spans" else None
     return mean_logprob_score(answer_logprobs(policy, pool), spans=spans)
 
 
-def _features(policy: Policy, parts: Sequence[Parts], config: P3) -> NDArray[np.floating]:
-    """Unit features `[n, hidden]`; one column of ones where diversity is off."""
-    return _unit(answer_features(policy, parts)) if config.diverse and parts else np.ones((len(parts), 1))
+def _compute_features(policy: Policy, sequences: Sequence[TokenSequence], config: P3Config) -> NDArray[np.floating]:
+    """Computes unit features `[n, hidden]`; one column of ones where diversity is off."""
+    return (
+        _normalize_features(answer_features(policy, sequences))
+        if config.diverse and sequences
+        else np.ones((len(sequences), 1))
+    )
 
 
-def _unit(features: NDArray[np.floating]) -> NDArray[np.floating]:
-    """Unit features; one column of ones where all rows are equal, and nothing tells them apart."""
-    same = np.isfinite(features).all() and bool((features == features[:1]).all())
-    return np.ones((len(features), 1)) if same else unit_features(features)
+def _normalize_features(features: NDArray[np.floating]) -> NDArray[np.floating]:
+    """Normalizes features to unit length; one column of ones where all rows are equal."""
+    is_constant = np.isfinite(features).all() and bool((features == features[:1]).all())
+    return np.ones((len(features), 1)) if is_constant else unit_features(features)
 
 
-def _within(policy: Policy, parts: Sequence[Parts], config: P3) -> Sequence[Parts]:
-    """The samples with weight on the chosen share of their spans; features are normalised over all spans together."""
-    if config.within == 1 or not parts:
-        return parts
-    each = span_features(policy, parts)
-    together = _unit(np.concatenate(each))
-    ends = np.cumsum([len(one) for one in each])[:-1]
-    kept = span_choice(np.split(together, ends), share=config.within)
-    return [with_spans(part, chosen) for part, chosen in zip(parts, kept, strict=True)]
+def _select_spans(policy: Policy, sequences: Sequence[TokenSequence], config: P3Config) -> Sequence[TokenSequence]:
+    """Returns the samples with weight on the selected share of their spans; features are normalized over all spans."""
+    if config.within == 1 or not sequences:
+        return sequences
+    features_by_sample = span_features(policy, sequences)
+    all_features = _normalize_features(np.concatenate(features_by_sample))
+    ends = np.cumsum([len(sample_features) for sample_features in features_by_sample])[:-1]
+    selected_spans = select_spans(np.split(all_features, ends), share=config.within)
+    return [mask_spans(sequence, selected) for sequence, selected in zip(sequences, selected_spans, strict=True)]

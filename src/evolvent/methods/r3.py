@@ -1,17 +1,18 @@
-"""R3: reinforcement learning through a reverse curriculum of the states on the way of demonstrations.
+"""R3: reinforcement learning through a reverse curriculum of intermediate states of demonstrations.
 
-Xi et al., "Training Large Language Models for Reasoning through Reverse Curriculum Reinforcement Learning" (arXiv
-2402.05808). A demonstration is cut into M states on its way. From each the policy goes on by itself, and only the
-outcome is rewarded, alike wherever it began: near the end exploring is easy, and what is learned there carries back.
+Xi et al., "Training Large Language Models for Reasoning through Reverse Curriculum Reinforcement Learning"
+(arXiv 2402.05808). A demonstration is cut at M intermediate states. From each the policy continues by itself,
+and only the outcome is rewarded, equally for every start: near the end exploring is easy, and skills learned
+there carry back.
 
     mixed      all M + 1 stages at once, the beginning among them: R3
     staged     one after another, from the end to the beginning: the curriculum that R3 is compared with
-    adaptive   how much each task is shown follows its success (AdaBack, arXiv 2506.18110)
+    adaptive   the shown share of each task follows its success (AdaBack, arXiv 2506.18110)
     outcome    the beginning alone, M = 0: PPO on outcomes
 
-The update is PPO over tokens with gamma 1; -kl (log pi - log ref) is paid at each sampled token, the outcome at the
-last. An episode that the horizon cut is judged as it is: nothing is to come. What was given of a demonstration is
-context: it has no weight, no divergence and no reward. The policy is measured from the beginning only.
+The update is PPO over tokens with gamma 1; -kl (log pi - log ref) is paid at each sampled token, the outcome at
+the last. An episode that the horizon cut is judged as it is: nothing follows. The given part of a demonstration
+is context: it has no weight, no divergence and no reward. The policy is evaluated from the beginning only.
 """
 
 from __future__ import annotations
@@ -19,192 +20,229 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Literal, TypeVar
+from typing import Literal
 
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
 from evolvent.config import Config
-from evolvent.curate.starts import Places, Reveal, adapted, adaptive, cut_points, mixed, readable, staged
+from evolvent.curate.starts import (
+    CutPlacement,
+    Reveal,
+    check_vocabulary,
+    cut_points,
+    mix_starts,
+    reveal_starts,
+    stage_starts,
+    update_reveals,
+)
 from evolvent.errors import ConfigError, Problem
 from evolvent.identity import version_1_text
-from evolvent.rl.critic import critic
-from evolvent.rl.estimators import GaeCredit
+from evolvent.models.policy import Policy
+from evolvent.rl.critic import critic_objective
+from evolvent.rl.estimators import GaeEstimator
 from evolvent.rl.objective import Clip, ValueLoss
 from evolvent.rl.presets import R3 as PUBLISHED
 from evolvent.rl.presets import Preset
-from evolvent.rl.trainer import Practice, PracticeConfig, Setup
+from evolvent.rl.trainer import PolicyTrainer, RLConfig, RLSpec
 from evolvent.run import Run
 from evolvent.trajectory import Branch, Start, Step, Task, Trajectory, canonical_json, sample_seed
 
-__all__ = ["R3", "partial_credit", "preset", "r3"]
-
-P = TypeVar("P")
+__all__ = ["R3Config", "build_preset", "outcome_rewards", "r3"]
 
 
-class R3(Config):
-    """What can be chosen about R3."""
+class R3Config(Config):
+    """Settings of R3."""
 
     kind: Literal["mixed", "staged", "adaptive", "outcome"] = Field(default="mixed", description="the curriculum")
     stages: int = Field(default=6, ge=0, description="states on the way of a demonstration (M)")
-    at: Places = Field(default="uniform", description="where demonstrations are cut")
+    at: CutPlacement = Field(default="uniform", description="where demonstrations are cut")
     whole: float = Field(default=0.0, ge=0, le=1, description="least share of mixed starts at the beginning")
     threshold: float = Field(default=0.5, gt=0, le=1, description="mean score at which adaptive shows less")
     partial: float = Field(default=0.2, ge=0, lt=1, description="reward of an answer that is wrong")
     kl: float = Field(default=0.05, ge=0, description="times log pi - log reference is taken off every token's reward")
     gamma: float = Field(default=1.0, ge=0, le=1, description="discount between actions")
-    lam: float = Field(default=0.95, ge=0, le=1, description="of generalised advantage estimation")
-    clip: float = Field(default=0.2, gt=0, description="of the ratio, and of values")
-    value: float = Field(default=5.0, gt=0, description="coefficient of the value loss, on a shared trunk")
-    practice: PracticeConfig = Field(
-        default_factory=lambda: PracticeConfig(epochs=2, samples=1), description="playing and improving"
+    gae_lambda: float = Field(default=0.95, ge=0, le=1, description="of generalised advantage estimation")
+    clip_range: float = Field(default=0.2, gt=0, description="of the ratio, and of values")
+    value_coef: float = Field(default=5.0, gt=0, description="coefficient of the value loss, on a shared trunk")
+    practice: RLConfig = Field(
+        default_factory=lambda: RLConfig(ppo_epochs=2, group_size=1), description="playing and improving"
     )
 
     @model_validator(mode="after")
-    def _in_turn(self) -> R3:
-        if self.practice.overlap:
+    def _check_prefetching(self) -> R3Config:
+        if self.practice.prefetch_rollouts:
             raise ValueError("practice.overlap: where an iteration begins is known when it begins; leave it out")
         return self
 
 
-def preset(config: R3) -> Preset:
-    """Credit and loss of these settings."""
-    own = config.practice.critic == "own"
+def build_preset(config: R3Config) -> Preset:
+    """Builds estimator and loss from these settings."""
+    has_separate_critic = config.practice.critic == "own"
     return replace(
         PUBLISHED,
-        credit=GaeCredit(config.gamma, config.lam, lam_part=config.lam, kl=config.kl, whiten=True),
+        estimator=GaeEstimator(
+            config.gamma, config.gae_lambda, token_lambda=config.gae_lambda, kl_coef=config.kl, whiten=True
+        ),
         loss=replace(
             PUBLISHED.loss,
-            surrogate=Clip(config.clip, config.clip),
+            surrogate=Clip(config.clip_range, config.clip_range),
             temperature=config.practice.temperature,
-            value=None if own else ValueLoss(config.value, clip=config.clip),
+            value_loss=None if has_separate_critic else ValueLoss(config.value_coef, clip=config.clip_range),
         ),
     )
 
 
-def partial_credit(trajectory: Trajectory, *, wrong: float) -> list[float | None]:
-    """The outcome, paid on the last action: 1 if right, `wrong` if there is an answer, 0 if there is none.
+def outcome_rewards(trajectory: Trajectory, *, wrong_reward: float) -> list[float | None]:
+    """Returns the outcome, paid on the last action: 1 if right, `wrong_reward` for a wrong answer, 0 without an
+    answer.
 
-    The world says whether there is one (`answered` in its last info), or has ended the episode. None stays None.
+    The world reports an answer (`answered` in its last info), or has ended the episode. None stays None.
     """
     if not trajectory.steps:
         return []
-    answered = trajectory.steps[-1].info.get("answered", trajectory.terminated)
+    is_answered = trajectory.steps[-1].info.get("answered", trajectory.terminated)
     success = trajectory.success
-    outcome = None if success is None else 1.0 if success else wrong if answered else 0.0
+    outcome = None if success is None else 1.0 if success else wrong_reward if is_answered else 0.0
     return [*(0.0 for _ in trajectory.steps[1:]), outcome]
 
 
 def r3(
-    policy: P,
+    policy: Policy,
     tasks: Sequence[Task],
     demonstrations: Sequence[Trajectory],
     *,
-    config: R3,
-    run: Run[P],
+    config: R3Config,
+    run: Run[Policy],
     render: Callable[[Step], str] | None = None,
-) -> P:
-    """Practise on these tasks. The handed-in policy is left as it was.
+) -> Policy:
+    """Trains on these tasks; the policy that was passed in is unchanged.
 
     Args:
-        demonstrations: at most one is used for a task. Tasks without one begin at their beginning.
-        render: the text that an agent would write for a step of a demonstration; None: its action.
+        demonstrations: at most one is used for a task. Tasks without one start at their beginning.
+        render: returns the text that an agent would write for a step of a demonstration; None: its action.
     Returns:
         the policy after the last iteration.
     Raises:
-        ConfigError: no task has a demonstration. VocabularyMismatch: one is of another tokenizer.
+        ConfigError: no task has a demonstration.
+        VocabularyMismatch: a demonstration is of another tokenizer.
     """
-    shown = _demonstrated(tasks, demonstrations, config)
-    chosen, values = preset(config), critic(ValueLoss(clip=config.clip))
-    setup = Setup(
-        "r3", config.practice, chosen.objective, values, reference=config.kl > 0, settings=version_1_text(config)
+    demonstrations_by_id = _select_demonstrations(tasks, demonstrations, config)
+    algorithm, critic_loss = build_preset(config), critic_objective(ValueLoss(clip=config.clip_range))
+    spec = RLSpec(
+        "r3",
+        config.practice,
+        algorithm.objective,
+        critic_loss,
+        reference=config.kl > 0,
+        settings=version_1_text(config),
     )
-    reward = partial(partial_credit, wrong=config.partial)
-    with run.practise(policy, setup, [*(task.id for task in tasks), *map(_told, shown.values())]) as practice:
-        if isinstance(practice, Practice):  # else it is over, and nothing is left to play
-            beginning = _Beginning(practice, config, run.seed)
-            beginning.cut(tasks, shown.values(), render)
-        for iteration in practice.rounds():
-            played = practice.play(beginning(practice.starts(tasks)), parents=shown)
-            seen = practice.look(played, rewards=reward, final=True)
-            practice.improve(seen, seen.credit(chosen.credit))
-            practice.note(_by_beginning(played))
-            beginning.learn(played)
-            if practice.due():
-                run.evaluate(practice.policy, iteration)
-    result: P = practice.policy
-    return result
+    reward = partial(outcome_rewards, wrong_reward=config.partial)
+    with run.train_rl(
+        policy, spec, [*(task.id for task in tasks), *map(_demonstration_key, demonstrations_by_id.values())]
+    ) as trainer:
+        if isinstance(trainer, PolicyTrainer):  # else it is over, and nothing is left to play
+            start_sampler = _StartSampler(trainer, config, run.seed)
+            start_sampler.cut_demonstrations(tasks, demonstrations_by_id.values(), render)
+        for iteration in trainer.iterations():
+            trajectories = trainer.rollout(start_sampler(trainer.next_starts(tasks)), parents=demonstrations_by_id)
+            rollout = trainer.score(trajectories, rewards=reward, final=True)
+            trainer.update(rollout, rollout.estimate_advantages(algorithm.estimator))
+            trainer.add_metrics(_measure_starts(trajectories))
+            start_sampler.update(trajectories)
+            if trainer.should_evaluate():
+                run.evaluate(trainer.policy, iteration)
+    trained_policy: Policy = trainer.policy
+    return trained_policy
 
 
-def _demonstrated(tasks: Sequence[Task], demonstrations: Sequence[Trajectory], config: R3) -> dict[str, Trajectory]:
-    """By id, the first demonstration of each task that did not fail."""
+def _select_demonstrations(
+    tasks: Sequence[Task], demonstrations: Sequence[Trajectory], config: R3Config
+) -> dict[str, Trajectory]:
+    """Returns by id the first demonstration of each task that did not fail."""
     if config.kind == "outcome" or not config.stages:
         return {}
-    wanted = {task.id for task in tasks}
+    task_ids = {task.id for task in tasks}
     by_task: dict[str, Trajectory] = {}
-    for one in demonstrations:
-        if one.task.id in wanted and one.success is not False:
-            by_task.setdefault(one.task.id, one)
+    for trajectory in demonstrations:
+        if trajectory.task.id in task_ids and trajectory.success is not False:
+            by_task.setdefault(trajectory.task.id, trajectory)
     if not by_task:
-        what = f"none of {len(demonstrations)} shows one of the {len(wanted)} tasks to practise on"
-        raise ConfigError([Problem("demonstrations", what, "demonstrate these tasks, or take kind = 'outcome'")])
-    return {one.id: one for one in by_task.values()}
+        message = f"none of {len(demonstrations)} shows one of the {len(task_ids)} tasks to practise on"
+        raise ConfigError([Problem("demonstrations", message, "demonstrate these tasks, or take kind = 'outcome'")])
+    return {trajectory.id: trajectory for trajectory in by_task.values()}
 
 
-def _told(demonstration: Trajectory) -> str:
-    """A demonstration in words, to tell one practice from another."""
+def _demonstration_key(demonstration: Trajectory) -> str:
+    """Formats a demonstration as text that identifies it in a stage's key."""
     return canonical_json([demonstration.id, *(str(step.action) for step in demonstration.steps)])
 
 
-def _by_beginning(played: Sequence[Trajectory]) -> dict[str, float]:
-    """How many episodes began in the middle, and the success of either kind."""
-    found = {"begun_inside": sum(one.branch is not None for one in played) / max(len(played), 1)}
-    for name, inside in (("success_whole", False), ("success_inside", True)):
-        wins = [bool(one.success) for one in played if (one.branch is not None) == inside and one.success is not None]
-        found |= {name: sum(wins) / len(wins)} if wins else {}
-    return found
+def _measure_starts(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """Measures the share of episodes that started inside a demonstration, and the success of either kind."""
+    metrics = {
+        "begun_inside": sum(trajectory.branch is not None for trajectory in trajectories) / max(len(trajectories), 1)
+    }
+    for name, is_inside in (("success_whole", False), ("success_inside", True)):
+        wins = [
+            bool(trajectory.success)
+            for trajectory in trajectories
+            if (trajectory.branch is not None) == is_inside and trajectory.success is not None
+        ]
+        metrics |= {name: sum(wins) / len(wins)} if wins else {}
+    return metrics
 
 
-class _Beginning:
-    """Where an iteration's episodes begin. What adaptive has learned of the tasks is kept with the practice."""
+class _StartSampler:
+    """Samples the starts of an iteration. The state of "adaptive" is saved with the training."""
 
-    def __init__(self, practice: Practice, config: R3, seed: int) -> None:
-        self._practice, self._config, self._seed = practice, config, seed
+    def __init__(self, trainer: PolicyTrainer, config: R3Config, seed: int) -> None:
+        self._practice, self._config, self._seed = trainer, config, seed
         self._cuts: dict[str, tuple[Branch, ...]] = {}
         self._tasks: list[str] = []
         self._low = self._high = torch.zeros(0)
 
-    def cut(self, tasks: Sequence[Task], shown: Iterable[Trajectory], render: Callable[[Step], str] | None) -> None:
-        """Cut what is shown of these tasks."""
-        dialect, stages, at = self._practice.policy.dialect, self._config.stages, self._config.at
-        clear = (readable(one, words=len(self._practice.policy.tokenizer)) for one in shown)
-        self._cuts = {one.task.id: cut_points(one, dialect, stages, at=at, render=render) for one in clear}
+    def cut_demonstrations(
+        self, tasks: Sequence[Task], demonstrations: Iterable[Trajectory], render: Callable[[Step], str] | None
+    ) -> None:
+        """Splits the demonstrations of these tasks at their cut points."""
+        dialect, stages, cut_rule = self._practice.policy.dialect, self._config.stages, self._config.at
+        readable_demonstrations = (
+            check_vocabulary(demonstration, vocabulary_size=len(self._practice.policy.tokenizer))
+            for demonstration in demonstrations
+        )
+        self._cuts = {
+            demonstration.task.id: cut_points(demonstration, dialect, stages, placement=cut_rule, render=render)
+            for demonstration in readable_demonstrations
+        }
         self._tasks = list(dict.fromkeys(task.id for task in tasks))
         self._low, self._high = torch.zeros(len(self._tasks)), torch.ones(len(self._tasks))
         if self._config.kind == "adaptive":
-            self._practice.follows("reveals", self)
+            self._practice.track_weights("reveals", self)
 
     def named_parameters(self) -> Iterable[tuple[str, Tensor]]:
-        """Both bounds `[tasks]`, for the practice's checkpoints."""
+        """Returns both bounds `[tasks]`, for the training's checkpoints."""
         return (("low", self._low), ("high", self._high))
 
-    def _reveals(self) -> dict[str, Reveal]:
+    def _current_reveals(self) -> dict[str, Reveal]:
         return dict(zip(self._tasks, map(Reveal, self._low.tolist(), self._high.tolist()), strict=True))
 
     def __call__(self, starts: Sequence[Start]) -> list[Start]:
-        iteration, last = self._practice.iteration, self._config.practice.iterations
+        iteration, num_iterations = self._practice.iteration, self._config.practice.iterations
         seed = sample_seed(self._seed, "r3", iteration)
         match self._config.kind:
             case "staged":
-                return staged(starts, self._cuts, iteration=iteration, iterations=last)
+                return stage_starts(starts, self._cuts, iteration=iteration, iterations=num_iterations)
             case "adaptive":
-                return adaptive(starts, self._cuts, self._reveals(), seed=seed)
-        return mixed(starts, self._cuts, seed=seed, whole=self._config.whole)
+                return reveal_starts(starts, self._cuts, self._current_reveals(), seed=seed)
+        return mix_starts(starts, self._cuts, seed=seed, min_start_ratio=self._config.whole)
 
-    def learn(self, played: Sequence[Trajectory]) -> None:
-        """Let adaptive know what came of an iteration."""
+    def update(self, trajectories: Sequence[Trajectory]) -> None:
+        """Updates the adaptive curriculum with the results of an iteration."""
         if self._config.kind == "adaptive":
-            found = adapted(self._reveals(), played, self._cuts, threshold=self._config.threshold)
-            self._low.copy_(torch.tensor([found[task].low for task in self._tasks]))
-            self._high.copy_(torch.tensor([found[task].high for task in self._tasks]))
+            reveals = update_reveals(
+                self._current_reveals(), trajectories, self._cuts, threshold=self._config.threshold
+            )
+            self._low.copy_(torch.tensor([reveals[task].low for task in self._tasks]))
+            self._high.copy_(torch.tensor([reveals[task].high for task in self._tasks]))

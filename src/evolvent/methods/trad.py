@@ -1,6 +1,7 @@
 """TRAD: thought retrieval and aligned decision, and its family as settings of one agent.
 
-Zhou et al., "TRAD: Enhancing LLM Agents with Step-Wise Thought Retrieval and Aligned Decision" (arXiv 2403.06221).
+Zhou et al., "TRAD: Enhancing LLM Agents with Step-Wise Thought Retrieval and Aligned Decision" (arXiv
+2403.06221).
 
     offline:  thought(s) for every step s of the demonstrations, its action known        (label_thoughts)
     episode:  D = the K demonstrations whose task is most like this one
@@ -9,10 +10,10 @@ Zhou et al., "TRAD: Enhancing LLM Agents with Step-Wise Thought Retrieval and Al
               windows = steps -B to +F around each of S, numbered from it                (expansion, relative marks)
               action = policy(windows, last B + F steps of the history, observation, thought)        (alignment)
 
-Nothing is trained. ReAct (2210.03629) shows fixed demonstrations and thinks in line; Synapse (2306.07863) shows whole
-demonstrations by metadata; RAP (2402.03610) retrieves windows by another key. RAP's score is a weighted sum over task,
-plan and a key that a model writes; here the type of the task filters and the observation is the key. The published
-harness ends games that repeat themselves; here the horizon does.
+Nothing is trained. ReAct (2210.03629) shows fixed demonstrations and thinks in line; Synapse (2306.07863) shows
+whole demonstrations by metadata; RAP (2402.03610) retrieves windows by another key. RAP's score is a weighted
+sum over task, plan and a key that a model writes; here the type of the task filters and the observation is the
+key. The published harness ends games that repeat themselves; here the horizon does.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from evolvent.agents.prompts import explaining_prompt, prompts_digest
+from evolvent.agents.prompts import hindsight_prompt, prompts_digest
 from evolvent.agents.steps import StepAgent
-from evolvent.agents.writers import Asked, Writer, writer_for
+from evolvent.agents.writers import Writer, WriteRequest, writer_for
 from evolvent.config import Config
-from evolvent.engine.asks import GREEDY, Engine, Sampling, Work
-from evolvent.engine.driver import drive
+from evolvent.engine.asks import GREEDY, Engine, Job, Sampling
+from evolvent.engine.driver import run_jobs
 from evolvent.engine.endpoint import Endpoint
 from evolvent.errors import ConfigError, EvolventError, Problem
-from evolvent.memory.records import Demonstration, Key, demonstration
+from evolvent.memory.records import Demonstration, Key, make_demonstration
 from evolvent.memory.steps import StepMemory
 from evolvent.models.policy import Policy
 from evolvent.rollout.collect import collect
@@ -46,20 +47,20 @@ __all__ = [
     "SYNAPSE",
     "TRAD",
     "ZERO_SHOT",
-    "Labelled",
-    "Trad",
-    "agent_for",
+    "LabeledDemonstrations",
+    "TradConfig",
+    "build_agent",
     "label_thoughts",
-    "shots_of",
+    "select_shots",
     "trad",
 ]
 
-Who = Policy | Endpoint | Writer
-_THOUGHT = 300  # tokens of a thought at most, as published
+LanguageModel = Policy | Endpoint | Writer
+_MAX_THOUGHT_TOKENS = 300  # tokens of a thought at most, as published
 
 
-class Trad(Config):
-    """What can be chosen about TRAD and its family. The defaults are TRAD's for households."""
+class TradConfig(Config):
+    """Settings of TRAD and its family. The defaults are TRAD's for households."""
 
     think: Literal["call", "inline"] | None = Field(default="call", description="a call of its own, lines, or none")
     level: Literal["step", "trajectory"] | None = Field(default="step", description="what is found; none: fixed shots")
@@ -70,7 +71,7 @@ class Trad(Config):
     align: bool = Field(default=True, description="cut the own history to the length of a window")
     by: str = Field(default="", description="the key of steps, as thought or observation; none: the memory's first")
     kind_words: int | None = Field(default=1, ge=1, description="words of the task's kind that must agree; none: any")
-    thought_tokens: int = Field(default=_THOUGHT, ge=1, description="longest thought")
+    thought_tokens: int = Field(default=_MAX_THOUGHT_TOKENS, ge=1, description="longest thought")
     action_tokens: int = Field(default=100, ge=1, description="longest action")
     temperature: float = Field(default=0.0, ge=0, description="of both; 0: the likeliest token")
 
@@ -91,17 +92,17 @@ ABLATIONS: Mapping[str, Mapping[str, object]] = {
 """What the paper takes away, one at a time, and its retrieval by thoughts."""
 
 
-def agent_for(who: Who, config: Trad, *, memory: StepMemory | None) -> StepAgent:
-    """The agent that the settings describe.
+def build_agent(model: LanguageModel, config: TradConfig, *, memory: StepMemory | None) -> StepAgent:
+    """Builds the agent that the settings describe.
 
     Args:
-        memory: found in, or at level none the source of the fixed demonstrations; None: nothing is shown.
+        memory: searched, or at level none the source of the fixed demonstrations; None: nothing is shown.
     Raises:
-        ConfigError: settings that contradict each other or the memory.
+        ConfigError: settings contradict each other or the memory.
     """
-    fixed = () if memory is None or config.level is not None else shots_of(memory, config.k)
+    fixed_shots = () if memory is None or config.level is not None else select_shots(memory, config.k)
     return StepAgent(
-        who,
+        model,
         None if config.level is None else memory,
         config.think,
         config.level,
@@ -109,60 +110,64 @@ def agent_for(who: Who, config: Trad, *, memory: StepMemory | None) -> StepAgent
         (config.before, config.after),
         config.mark,
         config.align,
-        by=Key.of_name(config.by) if config.by else None,
+        step_key=Key.from_name(config.by) if config.by else None,
         kind_words=config.kind_words,
-        shots=fixed,
+        shots=fixed_shots,
         sampling=Sampling(temperature=config.temperature),
         tokens=(config.thought_tokens, config.action_tokens),
     )
 
 
-def shots_of(memory: StepMemory, k: int) -> list[Demonstration]:
-    """ReAct's fixed demonstrations: the first k + 1 of each type by their ids, since one may be the task's own."""
-    seen: Counter[str] = Counter()
-    found = []
-    for one in map(memory.demonstration, memory.ids):
-        seen[one.kind] += 1
-        found += [one] if seen[one.kind] <= k + 1 else []
-    return found
+def select_shots(memory: StepMemory, k: int) -> list[Demonstration]:
+    """Selects ReAct's fixed demonstrations: the first k + 1 of each type by their ids, since one may be the task's
+    own.
+    """
+    counts: Counter[str] = Counter()
+    shots = []
+    for shot in map(memory.get_demonstration, memory.trajectory_ids):
+        counts[shot.kind] += 1
+        shots += [shot] if counts[shot.kind] <= k + 1 else []
+    return shots
 
 
 def trad(
-    who: Who,
+    model: LanguageModel,
     starts: Sequence[Start],
     *,
-    config: Trad,
+    config: TradConfig,
     worlds: Mapping[str, World],
     memory: StepMemory | None,
     engine: Engine | None = None,
     seed: int = 0,
 ) -> Iterator[Trajectory]:
-    """Play tasks; yields episodes as they end. Each holds the settings, the templates' and the memory's digest.
+    """Plays tasks; yields episodes as they end. Each holds the settings, and the digests of the templates and the
+    memory.
 
     Args:
-        engine: of a policy of ours (`engine.fitting.engine_for`); None for endpoints and scripts.
+        engine: of a local policy (`engine.fitting.engine_for`); None for endpoints and scripts.
     Raises:
-        ConfigError: settings that contradict each other or the memory; what `collect` refuses.
+        ConfigError: settings contradict each other or the memory; also the errors of `collect`.
     """
-    agent = agent_for(who, config, memory=memory)
-    about = {
+    agent = build_agent(model, config, memory=memory)
+    metadata = {
         "method": "trad",
         "config": config.model_dump(),
         "prompts": prompts_digest(),
         "memory": "" if memory is None else memory.digest,
     }
-    for one in collect(worlds, starts, agent, engine=engine, seed=seed):
-        yield replace(one, meta={**one.meta, "trad": about})
+    for trajectory in collect(worlds, starts, agent, engine=engine, seed=seed):
+        yield replace(trajectory, meta={**trajectory.meta, "trad": metadata})
 
 
 @dataclass(frozen=True, slots=True)
-class Labelled:
-    """What became of demonstrations.
+class LabeledDemonstrations:
+    """The result of labeling demonstrations.
 
     Args:
-        trajectories: in their order, with thoughts. written: new thoughts.
-        missing: steps for which nothing was written, which keep no thought.
-        failed: id -> the error that ended its labelling; such a trajectory is as it was.
+        trajectories: in their order, with thoughts.
+        written: number of new thoughts.
+        missing: number of steps without a written thought.
+        failed: id -> the error that ended its labeling; such a trajectory is unchanged.
     """
 
     trajectories: tuple[Trajectory, ...]
@@ -173,64 +178,83 @@ class Labelled:
 
 def label_thoughts(
     data: Sequence[Trajectory],
-    who: Who,
+    model: LanguageModel,
     *,
     worlds: Mapping[str, World],
     engine: Engine | None = None,
     sampling: Sampling = GREEDY,
-    again: bool = False,
+    overwrite: bool = False,
     seed: int = 0,
     slots: int = 64,
-) -> Labelled:
-    """Write the thoughts of demonstrations, each with its action known; any policy may do it.
+) -> LabeledDemonstrations:
+    """Writes the thoughts of demonstrations, each with its action known; any policy can write them.
 
-    A thought is written after the steps before it and their thoughts, never after what was seen later. That it explains
-    an action that is given makes it better than what an agent would think; retrieval has to bridge that.
+    A thought is written after the steps before it and their thoughts, never after later observations. Because it
+    explains a given action, it is better than an agent's own thought; retrieval has to bridge that gap.
 
     Args:
-        worlds: by name, for their instructions. again: write thoughts anew where there are some.
+        worlds: by name, for their instructions.
+        overwrite: write thoughts anew where there are some.
     Raises:
-        ConfigError: two trajectories of one id; observations without a text; a world that was not handed in.
+        ConfigError: two trajectories share an id, observations have no text, or a world is missing.
     """
-    ids = Counter(one.id for one in data)
+    ids = Counter(trajectory.id for trajectory in data)
     problems = [
-        Problem(one, f"{count} trajectories of this id", "hand each in once") for one, count in ids.items() if count > 1
+        Problem(trajectory, f"{count} trajectories of this id", "hand each in once")
+        for trajectory, count in ids.items()
+        if count > 1
     ]
     problems += [
-        Problem(one, "no such world was handed in", f"known: {', '.join(worlds)}")
-        for one in sorted({one.task.world for one in data} - set(worlds))
+        Problem(trajectory, "no such world was handed in", f"known: {', '.join(worlds)}")
+        for trajectory in sorted({trajectory.task.world for trajectory in data} - set(worlds))
     ]
     if problems:
         raise ConfigError(problems)
-    writer = writer_for(who, sampling)
-    works = [
-        _explained(demonstration(one), writer, worlds[one.task.world].instructions, again=again, seed=seed)
-        for one in data
+    writer = writer_for(model, sampling)
+    jobs = [
+        _write_thoughts(
+            make_demonstration(trajectory),
+            writer,
+            worlds[trajectory.task.world].instructions,
+            overwrite=overwrite,
+            seed=seed,
+        )
+        for trajectory in data
     ]
-    made, failed, counts = list(data), dict[str, EvolventError](), Counter[str]()
-    for done in drive(works, engine, slots=slots):
-        one = data[done.index]
-        if done.value is None:
-            if not isinstance(done.error, EvolventError):
-                raise done.error or EvolventError("a labelling ended without thoughts", value=one.id)
-            failed[one.id] = done.error
+    labeled, failed, counts = list(data), dict[str, EvolventError](), Counter[str]()
+    for job_result in run_jobs(jobs, engine, slots=slots):
+        trajectory = data[job_result.index]
+        if job_result.value is None:
+            if not isinstance(job_result.error, EvolventError):
+                raise job_result.error or EvolventError("a labelling ended without thoughts", value=trajectory.id)
+            failed[trajectory.id] = job_result.error
             continue
-        steps = tuple(replace(step, thought=text or None) for step, text in zip(one.steps, done.value, strict=True))
-        counts["written"] += sum(new.thought != old.thought for new, old in zip(steps, one.steps, strict=True))
-        counts["missing"] += sum(not text for text in done.value)
-        made[done.index] = replace(one, steps=steps, meta={**one.meta, "thoughts": prompts_digest()})
-    return Labelled(tuple(made), counts["written"], counts["missing"], failed)
+        steps = tuple(
+            replace(step, thought=text or None) for step, text in zip(trajectory.steps, job_result.value, strict=True)
+        )
+        counts["written"] += sum(
+            new_step.thought != old_step.thought for new_step, old_step in zip(steps, trajectory.steps, strict=True)
+        )
+        counts["missing"] += sum(not text for text in job_result.value)
+        labeled[job_result.index] = replace(
+            trajectory, steps=steps, meta={**trajectory.meta, "thoughts": prompts_digest()}
+        )
+    return LabeledDemonstrations(tuple(labeled), counts["written"], counts["missing"], failed)
 
 
-def _explained(found: Demonstration, writer: Writer, instructions: str, *, again: bool, seed: int) -> Work[list[str]]:
-    """The thoughts of one demonstration, step by step."""
-    pen, thoughts = writer.begin(sample_seed(seed, "thoughts", found.trajectory_id) % 2**63), list[str]()
-    for at, step in enumerate(found.steps):
-        if step.thought and not again:
+def _write_thoughts(
+    record: Demonstration, writer: Writer, instructions: str, *, overwrite: bool, seed: int
+) -> Job[list[str]]:
+    """Writes the thoughts of one demonstration, step by step."""
+    session, thoughts = writer.begin(sample_seed(seed, "thoughts", record.trajectory_id) % 2**63), list[str]()
+    for index, step in enumerate(record.steps):
+        if step.thought and not overwrite:
             thoughts.append(step.thought)
             continue
-        known = [replace(one, thought=text) for one, text in zip(found.steps, [*thoughts, ""], strict=False)]
-        prompt = explaining_prompt(instructions, replace(found, steps=tuple(known)), at)
-        written: Any = yield from pen.write(Asked(prompt, ("\n>",), _THOUGHT, tight=True))
-        thoughts.append(written.text.partition("\n>")[0].strip())
+        steps_so_far = [
+            replace(step_record, thought=text) for step_record, text in zip(record.steps, [*thoughts, ""], strict=False)
+        ]
+        prompt = hindsight_prompt(instructions, replace(record, steps=tuple(steps_so_far)), index)
+        reply: Any = yield from session.write(WriteRequest(prompt, ("\n>",), _MAX_THOUGHT_TOKENS, allow_shorter=True))
+        thoughts.append(reply.text.partition("\n>")[0].strip())
     return thoughts

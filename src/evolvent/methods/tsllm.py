@@ -1,15 +1,18 @@
-"""TS-LLM: a tree search guided by a learned value finds better texts than sampling; policy and value learn from them.
+"""TS-LLM: a tree search guided by a learned value finds better texts than sampling; policy and value learn from
+them.
 
-Feng et al., "AlphaZero-like Tree-Search can Guide Large Language Model Decoding and Training" (arXiv 2309.17179).
+Feng et al., "AlphaZero-like Tree-Search can Guide Large Language Model Decoding and Training" (arXiv
+2309.17179).
 
     samples of the policy, each with its outcome   ->  value: the outcome at the end of every span; at the last: the ORM
     rounds:  sampled search, guided by the value   ->  the best of each task  ->  policy, by their likelihood
              old and new episodes                  ->  value
 
-An action of the search is a span of a response, a token of it, or a whole turn. Outcomes are in 0..1; the paper has
--1..1, which is the same up to scale. Where there is a reward model (the paper's alignment task), it is fitted to pairs
-first, and its scores take the world's place in training and in search. The true reward is left to measurements.
-Policy and value go on from the last round; which weights the paper's rounds begin with is not known here.
+An action of the search is a span of a response, a token of it, or a whole turn. Outcomes are in 0..1; the paper
+has -1..1, which is the same up to scale. Where there is a reward model (the paper's alignment task), it is
+fitted to pairs first, and its scores replace the world's in training and in search. The true reward is used in
+evaluation only. Policy and value continue from the last round; the paper does not say which weights its rounds
+begin with.
 """
 
 from __future__ import annotations
@@ -24,25 +27,25 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from evolvent.config import Config
-from evolvent.curate.balance import balanced
-from evolvent.curate.chosen import best_of_each, distinct
+from evolvent.curate.balance import balance_worlds
+from evolvent.curate.chosen import select_best_per_task, select_distinct
 from evolvent.errors import ConfigError, Problem
-from evolvent.learn.objectives import reward_pairs, weighted_nll
-from evolvent.learn.token_sequences import Parts
+from evolvent.learn.objectives import reward_pairs_objective, weighted_nll
+from evolvent.learn.token_sequences import TokenSequence
 from evolvent.models.policy import Policy
-from evolvent.reward.scoring import episode_rewards, judge_objective, judge_parts, rescored
-from evolvent.rollout.held_out import check_held_out, measured_tasks
+from evolvent.reward.scoring import build_judge_rows, judge_objective, replace_score, score_episodes
+from evolvent.rollout.held_out import check_held_out, evaluated_tasks
 from evolvent.run import Run
 from evolvent.search.settings import SearchConfig
 from evolvent.trajectory import Start, Task, Trajectory
 
-__all__ = ["ALIGNMENT", "GAME24", "GSM8K", "TSLLM", "Scores", "kept", "tsllm"]
+__all__ = ["ALIGNMENT", "GAME24", "GSM8K", "RewardModelScores", "TSLLMConfig", "select_best", "tsllm"]
 
-Rewarded = Callable[[Sequence[Trajectory]], list[Trajectory]]
+ScoreFunction = Callable[[Sequence[Trajectory]], list[Trajectory]]
 
 
-class TSLLM(Config):
-    """What can be chosen about TS-LLM."""
+class TSLLMConfig(Config):
+    """Settings of TS-LLM."""
 
     rounds: int = Field(default=2, ge=0, description="rounds of searching and learning")
     samples: int = Field(default=16, ge=1, description="samples of a task whose outcomes the value learns first")
@@ -63,28 +66,30 @@ class TSLLM(Config):
     )
 
     @model_validator(mode="after")
-    def _agree(self) -> TSLLM:
-        wrong = []
+    def _check_combination(self) -> TSLLMConfig:
+        violations = []
         if self.search.score not in ("value", "outcome"):
-            wrong.append(f"search.score: {self.search.score!r} is not learned from outcomes; take 'value' or 'outcome'")
+            violations.append(
+                f"search.score: {self.search.score!r} is not learned from outcomes; take 'value' or 'outcome'"
+            )
         if self.guided and self.search.value in ("rollouts", "reward"):
-            wrong.append(
+            violations.append(
                 f"guided: search.value = {self.search.value!r} would ask for the true rewards of what is "
                 "measured; guided = false"
             )
-        asked = _asked(self.search)
-        if self.reward == "model" and asked:
-            wrong.append(f"{asked}: only the model's reward may be used to search; leave it out")
-        if wrong:
-            raise ValueError("; ".join(wrong))
+        reward_setting = _find_reward_setting(self.search)
+        if self.reward == "model" and reward_setting:
+            violations.append(f"{reward_setting}: only the model's reward may be used to search; leave it out")
+        if violations:
+            raise ValueError("; ".join(violations))
         return self
 
 
-def _asked(how: SearchConfig) -> str:
-    """With which setting a search asks the world for rewards; empty: it does not."""
-    if how.value in ("rollouts", "reward"):
-        return f"search.value = {how.value!r}"
-    return "search.terminal = 'reward'" if how.terminal == "reward" else ""
+def _find_reward_setting(search: SearchConfig) -> str:
+    """Returns the setting with which a search asks the world for rewards; empty: it does not."""
+    if search.value in ("rollouts", "reward"):
+        return f"search.value = {search.value!r}"
+    return "search.terminal = 'reward'" if search.terminal == "reward" else ""
 
 
 _MCTS = {"method": "mcts", "sampled": True, "paths": 1, "explore": 3.0, "top_k": 100}
@@ -114,7 +119,7 @@ ALIGNMENT: Mapping[str, object] = {
 
 
 @dataclass(frozen=True)
-class Scores:
+class RewardModelScores:
     """Scores in 0..1 of a reward model: `1 / (1 + exp(-(r - mean) / deviation))` of its reward r.
 
     Args:
@@ -126,9 +131,9 @@ class Scores:
     deviation: float
 
     @classmethod
-    def over(cls, model: Policy, samples: Sequence[Trajectory]) -> Scores:
-        """Normalised over these. Raises ConfigError where none can be scored."""
-        rewards = [reward for reward in episode_rewards(model, samples) if isfinite(reward)]
+    def from_samples(cls, model: Policy, samples: Sequence[Trajectory]) -> RewardModelScores:
+        """Builds scores that are normalized over these samples; raises ConfigError where none can be scored."""
+        rewards = [reward for reward in score_episodes(model, samples) if isfinite(reward)]
         if not rewards:
             raise ConfigError(
                 "the reward model can score no sample",
@@ -138,70 +143,92 @@ class Scores:
         return cls(model, float(np.mean(rewards)), max(float(np.std(rewards)), 1e-6))
 
     def __call__(self, trajectories: Sequence[Trajectory]) -> list[Trajectory]:
-        """The episodes, with this score in place of the world's."""
-        rewards = episode_rewards(self.model, trajectories)
-        return [rescored(one, self.unit(reward)) for one, reward in zip(trajectories, rewards, strict=True)]
+        """Returns the episodes, with this score in place of the world's."""
+        rewards = score_episodes(self.model, trajectories)
+        return [
+            replace_score(trajectory, self.unit_score(reward))
+            for trajectory, reward in zip(trajectories, rewards, strict=True)
+        ]
 
-    def unit(self, reward: float) -> float | None:
-        """The score of a reward; None where it is not finite."""
+    def unit_score(self, reward: float) -> float | None:
+        """Returns the score of a reward; None where it is not finite."""
         return 1.0 / (1.0 + exp(min(700.0, -(reward - self.mean) / self.deviation))) if isfinite(reward) else None
 
 
-def kept(found: Sequence[Trajectory], config: TSLLM) -> list[Trajectory]:
-    """What is imitated: of each task the best distinct episodes, `per_task` of them, none below the threshold."""
+def select_best(trajectories: Sequence[Trajectory], config: TSLLMConfig) -> list[Trajectory]:
+    """Selects the episodes to imitate: of each task the best distinct ones, `per_task` of them, none below the
+    threshold.
+    """
 
-    def worth(one: Trajectory) -> float | None:
-        unit = one.score.unit
+    def score(trajectory: Trajectory) -> float | None:
+        unit = trajectory.score.unit
         return unit if unit is not None and unit >= config.threshold else None
 
-    return best_of_each(found, worth, most=config.per_task)
+    return select_best_per_task(trajectories, score, max_per_task=config.per_task)
 
 
 def tsllm(
     policy: Policy,
     tasks: Sequence[Task],
     *,
-    config: TSLLM,
+    config: TSLLMConfig,
     run: Run[Policy],
     demonstrations: Sequence[Trajectory] = (),
-    preferences: Sequence[Parts] = (),
+    preferences: Sequence[TokenSequence] = (),
     horizons: Mapping[str, int] | None = None,
 ) -> tuple[Policy, Policy]:
-    """Alternate between searching with a value and learning from what was found. The policy is left as it was.
+    """Runs rounds of searching with a value and learning from the results; the input policy is unchanged.
 
     Args:
-        demonstrations: imitated in every round beside what was found.
-        preferences: read-outs of chosen, rejected, chosen, rejected, ... (`learn.preferences.readout`), for a reward
-            model.
+        demonstrations: imitated in every round beside the search results.
+        preferences: read-outs of chosen, rejected, chosen, rejected, ... (`learn.preferences.append_readout`), for
+            a reward model.
         horizons: of the worlds, by name; see `judge_parts`.
     Returns:
-        the policy and its judge, after the last round.
+        the policy and its value model, after the last round.
     Raises:
-        ConfigError: tasks that are measured on; a reward model, and no preferences.
+        ConfigError: tasks are also evaluation tasks, or a reward model has no preferences.
     """
     if config.reward == "model" and not preferences:
         raise ConfigError([Problem("preferences", "there are none", "give pairs, or take reward = 'world'")])
-    check_held_out(tasks, measured_tasks(run.evaluate(policy, 0)))
-    how, objective = config.search, judge_objective(config.search)
-    learn = partial(run.fit, lr_scale=config.lr_scale)
-    tried = run.collect(policy, _starts(tasks, config.samples), temperature=config.temperature)
-    scored: Rewarded = list
+    check_held_out(tasks, evaluated_tasks(run.evaluate(policy, 0)))
+    search, objective = config.search, judge_objective(config.search)
+    fit_round = partial(run.fit, lr_scale=config.lr_scale)
+    samples = run.collect(policy, _build_starts(tasks, config.samples), temperature=config.temperature)
+    rescore: ScoreFunction = list
     if config.reward == "model":
-        scored = Scores.over(run.fit(policy, preferences, reward_pairs(center=0.01)), tried)
-    known, best = distinct(scored(tried), config.distinct), list[Trajectory]()
-    judge = run.fit(policy, judge_parts(known, policy, how, horizons=horizons), objective, tokens=config.judge_tokens)
+        rescore = RewardModelScores.from_samples(
+            run.fit(policy, preferences, reward_pairs_objective(center=0.01)), samples
+        )
+    value_episodes, best_episodes = select_distinct(rescore(samples), config.distinct), list[Trajectory]()
+    value_model = run.fit(
+        policy,
+        build_judge_rows(value_episodes, policy, search, horizons=horizons),
+        objective,
+        tokens=config.judge_tokens,
+    )
     for number in run.rounds(config.rounds):
-        found = scored(run.search(policy, _starts(tasks, config.trajectories), how, judge=judge))
-        best, known = kept([*best, *found], config), distinct([*known, *found])
-        imitated = balanced([*demonstrations, *best])
-        policy = learn(policy, imitated, weighted_nll, tokens=config.tokens) if imitated else policy
-        judge = learn(judge, judge_parts(known, policy, how, horizons=horizons), objective, tokens=config.judge_tokens)
+        searched = rescore(
+            run.search(policy, _build_starts(tasks, config.trajectories), search, value_model=value_model)
+        )
+        best_episodes, value_episodes = (
+            select_best([*best_episodes, *searched], config),
+            select_distinct([*value_episodes, *searched]),
+        )
+        imitation_data = balance_worlds([*demonstrations, *best_episodes])
+        policy = fit_round(policy, imitation_data, weighted_nll, tokens=config.tokens) if imitation_data else policy
+        value_model = fit_round(
+            value_model,
+            build_judge_rows(value_episodes, policy, search, horizons=horizons),
+            objective,
+            tokens=config.judge_tokens,
+        )
         run.evaluate(policy, number)
         if config.guided:
-            plain = how.model_copy(update={"sampled": False, "noise": 0.0, "terminal": "value"})
-            run.arm("guided").evaluate(policy, number, how=plain, judge=judge)
-    return policy, judge
+            greedy_search = search.model_copy(update={"sampled": False, "noise": 0.0, "terminal": "value"})
+            run.arm("guided").evaluate(policy, number, search=greedy_search, value_model=value_model)
+    return policy, value_model
 
 
-def _starts(tasks: Sequence[Task], count: int) -> list[Start]:
+def _build_starts(tasks: Sequence[Task], count: int) -> list[Start]:
     return [Start(task, number) for task in tasks for number in range(count)]

@@ -1,1 +1,1 @@
-"""Networks, the policy, and the dialects that turn turns into tokens."""
+"""Networks, the policy, and the dialects that convert turns to tokens."""

@@ -14,19 +14,19 @@ from typing import Any, Literal
 from pydantic import Field
 
 from evolvent.config import Config
-from evolvent.errors import ConfigError, Problem, boundary, unknown
+from evolvent.errors import ConfigError, Problem, boundary, unknown_name_problem
 from evolvent.models.policy import Policy
 from evolvent.models.tuned import (
     NAME,
     adapter_names,
     adapter_tensors,
     base_digest,
+    import_peft,
     kind_of,
     light_copy,
-    peft_library,
     plain_model,
-    quietly,
     save_adapter,
+    seeded_silence,
     trainable,
     virtual_tokens,
 )
@@ -38,7 +38,7 @@ __all__ = [
     "adapter_tensors",
     "base_digest",
     "kind_of",
-    "merged",
+    "merge_adapter",
     "plain_model",
     "save_adapter",
     "trainable",
@@ -49,7 +49,7 @@ ALL = "all-linear"
 
 
 class AdapterConfig(Config):
-    """What is learned instead of a policy's own weights; by default nothing: the weights themselves are."""
+    """The adapter that is trained instead of a policy's own weights; by default there is none."""
 
     kind: Literal["none", "lora", "dora", "ia3", "prefix", "prompt"] = Field(
         default="none", description="the adapter; none: the policy's own weights are trained"
@@ -66,52 +66,53 @@ class AdapterConfig(Config):
 
 
 def adapt(policy: Policy, config: AdapterConfig, *, seed: int) -> Policy:
-    """The policy with a fresh adapter. The given one stays as it is; both share the memory of the frozen weights.
+    """Returns the policy with a fresh adapter. The given policy stays unchanged; both share the memory of the frozen
+    weights.
 
     LoRA, DoRA and IA3 begin as no change at all. Virtual tokens begin as random words of the vocabulary: as their
     embeddings, or as the keys and values that the model computes for them.
 
     Args:
-        seed: of what is drawn; the global random state is left as it was.
+        seed: of the random initialization; the global random state is left as it was.
     Raises:
         ConfigError: all mistakes at once, before anything is built. MissingExtra: without peft.
     """
     if config.kind == "none":
         return policy
-    peft, model = peft_library(), policy.model
-    problems = _problems(policy, config)
+    peft, model = import_peft(), policy.model
+    problems = _find_problems(policy, config)
     if problems:
         raise ConfigError(problems)
     with boundary(ConfigError, "the model takes no such adapter", adapter=config.kind, model=model.config.model_type):
-        with quietly(seed):
-            tuned = peft.get_peft_model(light_copy(model), _settings(model, config), adapter_name=NAME)
+        with seeded_silence(seed):
+            tuned = peft.get_peft_model(light_copy(model), _peft_config(model, config), adapter_name=NAME)
             if config.kind in ("prefix", "prompt"):
-                _begin_as_words(tuned, policy.tokenizer, count=config.tokens, seed=seed)
+                _init_virtual_tokens(tuned, policy.tokenizer, count=config.tokens, seed=seed)
     return replace(policy, model=tuned.train(model.training))
 
 
-def merged(policy: Policy) -> Policy:
-    """An ordinary policy whose plain weights do what the adapter does, with all weights of its own.
+def merge_adapter(policy: Policy) -> Policy:
+    """Returns an ordinary policy with its own plain weights that compute the same as the adapter.
 
-    A policy without adapter is given back as it is.
+    A policy without adapter is returned unchanged.
     Raises:
-        ConfigError: virtual tokens, which no weights can stand for.
+        ConfigError: virtual tokens, which no weights can represent.
     """
     if kind_of(policy.model) is None:
         return policy
     return replace(policy, model=copy.deepcopy(plain_model(policy.model)).requires_grad_(True))
 
 
-def _settings(model: Any, config: AdapterConfig) -> Any:
-    """The configuration as peft has it."""
-    peft, task = peft_library(), "CAUSAL_LM"
+def _peft_config(model: Any, config: AdapterConfig) -> Any:
+    """Builds peft's form of the configuration."""
+    peft, task = import_peft(), "CAUSAL_LM"
     if config.kind == "prefix":
         return peft.PrefixTuningConfig(task_type=task, num_virtual_tokens=config.tokens)
     if config.kind == "prompt":
         return peft.PromptTuningConfig(task_type=task, num_virtual_tokens=config.tokens)
-    targets = _targets(model, config)
+    targets = _target_names(model, config)
     if config.kind == "ia3":
-        inner = _known(model, "IA3_FEEDFORWARD_MODULES")
+        inner = _peft_defaults(model, "IA3_FEEDFORWARD_MODULES")
         scaled = [name for name in targets if any(f".{name}".endswith(f".{end}") for end in inner)]
         return peft.IA3Config(task_type=task, target_modules=targets, feedforward_modules=scaled)
     return peft.LoraConfig(
@@ -124,83 +125,83 @@ def _settings(model: Any, config: AdapterConfig) -> Any:
     )
 
 
-def _begin_as_words(tuned: Any, tokenizer: Any, *, count: int, seed: int) -> None:
-    """Let virtual tokens begin as random words that are no control tokens: noise would hide what the model knows."""
+def _init_virtual_tokens(tuned: Any, tokenizer: Any, *, count: int, seed: int) -> None:
+    """Sets virtual tokens to random non-control words: noise would hide the model's knowledge."""
     import torch
 
     embedding = tuned.get_input_embeddings()
     control = set(tokenizer.all_special_ids)
-    words = [index for index in range(min(len(tokenizer), len(embedding.weight))) if index not in control]
-    numbers = torch.randint(len(words), (1, count), generator=torch.Generator().manual_seed(seed & (2**63 - 1)))
-    drawn = torch.tensor(words)[numbers].to(embedding.weight.device)
+    vocabulary = [index for index in range(min(len(tokenizer), len(embedding.weight))) if index not in control]
+    numbers = torch.randint(len(vocabulary), (1, count), generator=torch.Generator().manual_seed(seed & (2**63 - 1)))
+    token_ids = torch.tensor(vocabulary)[numbers].to(embedding.weight.device)
     with torch.no_grad():
         if kind_of(tuned) == "prompt":
-            tuned.prompt_encoder[NAME].embedding.weight.copy_(embedding(drawn)[0])
+            tuned.prompt_encoder[NAME].embedding.weight.copy_(embedding(token_ids)[0])
         else:
-            cache = tuned.get_base_model()(input_ids=drawn, use_cache=True).past_key_values
-            peft_library().initialize_kv_prefix_from_past_key_values(tuned, past_key_values=cache)
+            cache = tuned.get_base_model()(input_ids=token_ids, use_cache=True).past_key_values
+            import_peft().initialize_kv_prefix_from_past_key_values(tuned, past_key_values=cache)
 
 
 # ---------------------------------------------------------------------- what an adapter goes on
 
 
-def _problems(policy: Policy, config: AdapterConfig) -> list[Problem]:
-    """Everything that is wrong with a configuration for this policy."""
+def _find_problems(policy: Policy, config: AdapterConfig) -> list[Problem]:
+    """Returns everything that is wrong with a configuration for this policy."""
     if (kind := kind_of(policy.model)) is not None:
         return [Problem("adapter.kind", f"the policy has an adapter already: {kind}", "merged(policy) makes it plain")]
     if config.kind not in ("prefix", "prompt"):
-        return _target_problems(policy.model, config)
+        return _find_target_problems(policy.model, config)
     if config.tokens < policy.context:
         return []
-    what = f"{config.tokens} virtual tokens leave no room in a context of {policy.context} tokens"
-    return [Problem("adapter.tokens", what, "take fewer")]
+    message = f"{config.tokens} virtual tokens leave no room in a context of {policy.context} tokens"
+    return [Problem("adapter.tokens", message, "take fewer")]
 
 
-def _target_problems(model: Any, config: AdapterConfig) -> list[Problem]:
-    linear, targets = _linear(model), _targets(model, config)
+def _find_target_problems(model: Any, config: AdapterConfig) -> list[Problem]:
+    linear, targets = _linear_layers(model), _target_names(model, config)
     if not targets:
-        what = f"peft knows no targets of {config.kind} in a {model.config.model_type} model"
-        return [Problem("adapter.targets", what, f"name some of: {', '.join(sorted(_leaves(linear)))}")]
+        message = f"peft knows no targets of {config.kind} in a {model.config.model_type} model"
+        return [Problem("adapter.targets", message, f"name some of: {', '.join(sorted(_last_names(linear)))}")]
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
     problems, widths = [], []
     for target in targets:
-        here = {name: module for name, module in linear.items() if name == target or name.endswith(f".{target}")}
-        widths += [(min(module.weight.shape), name) for name, module in here.items()]
-        if not here:
-            problems.append(unknown("target", target, _leaves(linear), where="adapter.targets"))
-        elif head in here.values() and head.weight is embedding.weight:
-            what = f"{target!r} has one weight with the embedding: what is added to one would change both"
-            problems.append(Problem("adapter.targets", what, "leave it out"))
+        matching = {name: module for name, module in linear.items() if name == target or name.endswith(f".{target}")}
+        widths += [(min(module.weight.shape), name) for name, module in matching.items()]
+        if not matching:
+            problems.append(unknown_name_problem("target", target, _last_names(linear), location="adapter.targets"))
+        elif head in matching.values() and head.weight is embedding.weight:
+            message = f"{target!r} has one weight with the embedding: what is added to one would change both"
+            problems.append(Problem("adapter.targets", message, "leave it out"))
     if widths and config.kind != "ia3" and config.rank > min(widths)[0]:
         width, name = min(widths)
         problems.append(Problem("adapter.rank", f"{config.rank} is more than the width of {name}", f"at most {width}"))
     return problems
 
 
-def _targets(model: Any, config: AdapterConfig) -> list[str]:
-    """The names of the layers to change; empty where nobody names any."""
+def _target_names(model: Any, config: AdapterConfig) -> list[str]:
+    """Returns the names of the layers to change; empty where none are named."""
     if config.targets not in (None, (ALL,)):
         return list(config.targets or ())
-    known = _known(model, "IA3_TARGET_MODULES" if config.kind == "ia3" else "LORA_TARGET_MODULES")
-    if config.targets is None and (known or config.kind == "ia3"):
-        return known
+    defaults = _peft_defaults(model, "IA3_TARGET_MODULES" if config.kind == "ia3" else "LORA_TARGET_MODULES")
+    if config.targets is None and (defaults or config.kind == "ia3"):
+        return defaults
     head = model.get_output_embeddings()
-    return sorted(_leaves({name: module for name, module in _linear(model).items() if module is not head}))
+    return sorted(_last_names({name: module for name, module in _linear_layers(model).items() if module is not head}))
 
 
-def _known(model: Any, what: str) -> list[str]:
-    """What peft has in a table for this architecture."""
-    table = getattr(peft_library().utils.constants, f"TRANSFORMERS_MODELS_TO_{what}_MAPPING")
+def _peft_defaults(model: Any, table_name: str) -> list[str]:
+    """Returns peft's table entry for this architecture."""
+    table = getattr(import_peft().utils.constants, f"TRANSFORMERS_MODELS_TO_{table_name}_MAPPING")
     return list(table.get(model.config.model_type) or ())
 
 
-def _linear(model: Any) -> dict[str, Any]:
-    """The linear layers by their full names; GPT-2's are called Conv1D."""
+def _linear_layers(model: Any) -> dict[str, Any]:
+    """Returns the linear layers by their full names; GPT-2's are called Conv1D."""
     from torch import nn
     from transformers.pytorch_utils import Conv1D
 
     return {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear | Conv1D)}
 
 
-def _leaves(linear: dict[str, Any]) -> set[str]:
+def _last_names(linear: dict[str, Any]) -> set[str]:
     return {name.rpartition(".")[2] for name in linear}

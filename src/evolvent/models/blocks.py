@@ -1,4 +1,4 @@
-"""Attention, and the block of attention and MLP that every sequence model here is made of (`models.trunk`)."""
+"""Attention, and the block of attention and MLP that all sequence models here are built from (`models.trunk`)."""
 
 from __future__ import annotations
 
@@ -30,15 +30,16 @@ _ACTIVATIONS: dict[str, Call] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrunkShape:
-    """What a trunk is made of.
+    """The architecture of a trunk.
 
     Attributes:
         width: D. heads: they divide it. layers: L, blocks. mlp: its inner width, in widths.
         norm: "pre" (GPT-2: `x + f(norm(x))`, a norm at the end) or "post" (`norm(x + f(x))`, none at the end).
         activation: of the MLP; "gelu_tanh" is GPT-2's approximation.
-        causal: whether a position sees only itself and those before it.
-        cross: whether blocks have cross attention in which the MEMORY asks and the stream answers (MAT's decoder).
-        dropout: of attention weights and of what is added to the stream; off at evaluation.
+        causal: whether a position attends only to itself and earlier positions.
+        cross: whether blocks have cross attention with queries from the MEMORY and keys from the stream (MAT's
+            decoder).
+        dropout: of attention weights and of the residual branches; off at evaluation.
         init: "normal": N(0, .02), as GPT-2; "orthogonal": gains of .01 and, before an activation, sqrt(2), as MAT.
     Raises:
         ConfigError: sizes that are not positive, heads that do not divide the width, a dropout outside [0, 1).
@@ -70,20 +71,24 @@ class TrunkShape:
 
 
 class Past(NamedTuple):
-    """Where one attention keeps its keys and values, `kept [B, room, 2 D]`, the first `length` of them filled."""
+    """The keys and values of one attention, `buffer [B, room, 2 D]`, the first `length` of them filled."""
 
-    kept: Tensor
+    buffer: Tensor
     length: int
 
-    def extended(self, new: Tensor) -> Tensor:
-        """Write `new [B, t, 2 D]` behind the others; all of them then, `[B, length + t, 2 D]`."""
+    def extend(self, new: Tensor) -> Tensor:
+        """Writes `new [B, t, 2 D]` after the stored positions and returns all of them, `[B, length + t, 2 D]`."""
         end = self.length + new.shape[1]
-        self.kept[:, self.length : end] = new
-        return self.kept[:, :end]
+        self.buffer[:, self.length : end] = new
+        return self.buffer[:, :end]
 
 
 def orthogonal_(layer: nn.Linear, gain: float = 0.01, *, parts: int = 1) -> nn.Linear:
-    """An orthogonal weight times `gain`, bias 0; returns the layer. `parts`: the weight stacks so many matrices."""
+    """Sets an orthogonal weight times `gain` and a bias of 0, and returns the layer.
+
+    Args:
+        parts: the number of matrices that the weight stacks.
+    """
     for part in layer.weight.data.chunk(parts):
         nn.init.orthogonal_(part, gain)
     if layer.bias is not None:
@@ -108,17 +113,20 @@ class Attention(nn.Module):
     def forward(
         self,
         x: Tensor,
-        asking: Tensor | None = None,
+        queries: Tensor | None = None,
         *,
         mask: Tensor | None = None,
         causal: bool = False,
         past: Past | None = None,
     ) -> Tensor:
-        """`[B, T, D]`, what `asking [B, T, D]` (without cross: `x` itself) finds in `x [B, T, D]` and in the past.
+        """Computes attention of the queries over `x` and the past, `[B, T, D]`.
 
         Args:
-            mask: `[B or 1, 1, T, S]` bool, True where row t sees column s; S counts the past. None: all.
-            causal: t sees s <= t; without mask and past. past: keys and values before `x`, to which its own are added.
+            x: `[B, T, D]`, the keys and values. queries: `[B, T, D]`; without cross attention they come from `x`
+                itself.
+            mask: `[B or 1, 1, T, S]` bool, True where row t attends to column s; S counts the past. None: all.
+            causal: t attends to s <= t; without mask and past. past: keys and values before `x`; those of `x` are
+                added.
         Raises:
             BatchMismatch: cross attention without a memory of the stream's size.
         """
@@ -126,29 +134,29 @@ class Attention(nn.Module):
         mixed = F.linear(x, self.mix.weight, self.mix.bias)  # not self.mix(x): calls of modules cost more than this
         if self.query is None:
             q, k, v = mixed.chunk(3, -1)
-        elif asking is None or asking.shape != x.shape:
+        elif queries is None or queries.shape != x.shape:
             raise BatchMismatch(
                 "cross attention needs a memory of the stream's size",
                 expected=tuple(x.shape),
-                value=None if asking is None else tuple(asking.shape),
+                value=None if queries is None else tuple(queries.shape),
             )
         else:
-            q = F.linear(asking, self.query.weight, self.query.bias)
+            q = F.linear(queries, self.query.weight, self.query.bias)
             k, v = mixed.chunk(2, -1)
         if past is not None:
-            k, v = past.extended(mixed[..., -2 * width :]).chunk(2, -1)
-        each = (batch, -1, self.heads, width // self.heads)
-        q, k, v = (part.view(each).transpose(1, 2) for part in (q, k, v))
+            k, v = past.extend(mixed[..., -2 * width :]).chunk(2, -1)
+        head_shape = (batch, -1, self.heads, width // self.heads)
+        q, k, v = (part.view(head_shape).transpose(1, 2) for part in (q, k, v))
         dropout = self.dropout if self.training else 0.0
-        found = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal)
-        return F.linear(found.transpose(1, 2).reshape(batch, length, width), self.out.weight, self.out.bias)
+        attended = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal)
+        return F.linear(attended.transpose(1, 2).reshape(batch, length, width), self.out.weight, self.out.bias)
 
 
 class Block(nn.Module):
-    """Self attention, with `shape.cross` attention of the memory to the stream, and an MLP: `[B, T, D] -> [B, T, D]`.
+    """Self attention, optional cross attention of the memory to the stream, and an MLP: `[B, T, D] -> [B, T, D]`.
 
-    With cross attention what goes on from there is the memory: it asks at each position, the stream answers with what
-    it holds up to there, and the answer is added to the memory (MAT, arXiv 2205.14953, section 4.2).
+    With cross attention (`shape.cross`) the output continues from the memory: its queries attend to the stream up
+    to each position, and the result is added to the memory (MAT, arXiv 2205.14953, section 4.2).
     """
 
     def __init__(self, shape: TrunkShape) -> None:
@@ -178,24 +186,24 @@ class Block(nn.Module):
         causal: bool = False,
         past: Sequence[Past | None] = (None, None),
     ) -> Tensor:
-        """The stream after this block.
+        """Computes the stream after this block.
 
         Args:
             x, memory: `[B, T, D]`. mask, causal: as `Attention` takes them.
-            past: of the self attention and of the cross attention, where `x` goes on after positions read before.
+            past: of the self attention and of the cross attention, where `x` continues earlier positions.
         """
-        rest = self._drop
+        drop = self._drop
         if self.before:
-            x = x + rest(self.attention(_normed(self.norm_attention, x), mask=mask, causal=causal, past=past[0]))
+            x = x + drop(self.attention(_layer_norm(self.norm_attention, x), mask=mask, causal=causal, past=past[0]))
         else:
-            x = _normed(self.norm_attention, x + rest(self.attention(x, mask=mask, causal=causal, past=past[0])))
+            x = _layer_norm(self.norm_attention, x + drop(self.attention(x, mask=mask, causal=causal, past=past[0])))
         if self.cross is not None and self.norm_cross is not None and memory is not None:
-            stream = _normed(self.norm_cross, x) if self.before else x
-            found = rest(self.cross(stream, memory, mask=mask, causal=causal, past=past[1]))
-            x = memory + found if self.before else _normed(self.norm_cross, memory + found)
+            stream = _layer_norm(self.norm_cross, x) if self.before else x
+            attended = drop(self.cross(stream, memory, mask=mask, causal=causal, past=past[1]))
+            x = memory + attended if self.before else _layer_norm(self.norm_cross, memory + attended)
         if self.before:
-            return x + rest(self._mlp(_normed(self.norm_mlp, x)))
-        return _normed(self.norm_mlp, x + rest(self._mlp(x)))
+            return x + drop(self._mlp(_layer_norm(self.norm_mlp, x)))
+        return _layer_norm(self.norm_mlp, x + drop(self._mlp(x)))
 
     def _mlp(self, x: Tensor) -> Tensor:
         inner = self.activation(F.linear(x, self.up.weight, self.up.bias))
@@ -205,5 +213,5 @@ class Block(nn.Module):
         return F.dropout(x, self.dropout, self.training) if self.dropout else x
 
 
-def _normed(norm: nn.LayerNorm, x: Tensor) -> Tensor:
+def _layer_norm(norm: nn.LayerNorm, x: Tensor) -> Tensor:
     return F.layer_norm(x, norm.normalized_shape, norm.weight, norm.bias, norm.eps)

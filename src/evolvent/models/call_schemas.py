@@ -1,11 +1,11 @@
-"""Schemas made narrow: for parameters of a tool, a schema that a grammar can hold and that only asks for more.
+"""Narrow schemas: for parameters of a tool, a stricter schema that a grammar can express.
 
-What a narrow schema accepts the original accepts too; not always the other way round. Texts, lists and numbers get an
-upper bound, for a model may otherwise write one value until its tokens end (the decimals of a number that has bounds
-are not counted). Keys that a schema leaves open are not
-invented: an object that names its properties has no others, and one that names none holds at most one, because no
-grammar can tell whether a key is written twice. Formats are not enforced: in JSON Schema they are notes. Classes of
-characters in patterns are those of ASCII, as `schemas.matcher` reads them.
+The original schema accepts everything that its narrow schema accepts; not always the other way round. Texts,
+lists and numbers get an upper bound, since a model may otherwise write one value until its tokens end (the
+decimals of a number that has bounds are not counted). Keys that a schema leaves open are not invented: an
+object that names its properties has no others, and an object without named properties holds at most one,
+because no grammar can tell whether a key is written twice. Formats are not enforced: in JSON Schema they are
+notes. Classes of characters in patterns are those of ASCII, as `schemas.matcher` reads them.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import Any
 
 from evolvent.errors import ConfigError, Problem, SampleInvalid
 from evolvent.messages import Tool
-from evolvent.schemas import faults, json_schema
+from evolvent.schemas import find_argument_faults, json_schema
 from evolvent.trajectory import canonical_json
 
-__all__ = ["Limits", "Narrow", "narrow"]
+__all__ = ["AnswerLimits", "Narrow", "narrow_schema"]
 
 Narrow = dict[str, Any]
 """One of `enum`, `anyOf`, or one `type` with the keywords that belong to it; every key that matters is there."""
-_SAID = frozenset(("title", "description", "default", "examples", "format"))
+_ANNOTATIONS = frozenset(("title", "description", "default", "examples", "format"))
 _TYPES = ("string", "integer", "number", "boolean", "null", "array", "object")
 _OF_TYPE: Mapping[str, frozenset[str]] = {
     "string": frozenset(("minLength", "maxLength", "pattern")),
@@ -34,7 +34,10 @@ _OF_TYPE: Mapping[str, frozenset[str]] = {
     "array": frozenset(("items", "prefixItems", "minItems", "maxItems")),
     "object": frozenset(("properties", "required", "additionalProperties", "minProperties", "maxProperties")),
 }
-_APPLIED = {"additionalProperties": "properties", "items": "prefixItems"}  # to what these leave, in the same schema
+_APPLIES_BESIDE = {
+    "additionalProperties": "properties",
+    "items": "prefixItems",
+}  # to what these leave, in the same schema
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 _ASCII = {
     "d": "[0-9]",
@@ -44,13 +47,13 @@ _ASCII = {
     "s": r"[\t\n\f\r ]",
     "S": r"[^\t\n\f\r ]",
 }
-_LARGEST = 10**15  # whole numbers up to here are exact as floats
-_WITHIN = 1e-9  # what lies that close to a bound that is excluded might be rounded onto it
+_MAX_NUMBER = 10**15  # whole numbers up to here are exact as floats
+_EXCLUSIVE_MARGIN = 1e-9  # what lies that close to a bound that is excluded might be rounded onto it
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """How much a constrained answer may hold where its schemas leave it open.
+class AnswerLimits:
+    """Size limits of a constrained answer where its schemas set none.
 
     Args:
         calls: in one answer, at most 256. text: characters of one text (in whole words: words). items: of one list.
@@ -64,22 +67,22 @@ class Limits:
 
     def __post_init__(self) -> None:
         sizes = {"calls": self.calls, "text": self.text, "items": self.items}
-        wrong = [Problem(name, f"must be 1 or more, got {size}") for name, size in sizes.items() if size < 1]
+        problems = [Problem(name, f"must be 1 or more, got {size}") for name, size in sizes.items() if size < 1]
         if self.calls > 256:
-            wrong.append(Problem("calls", f"at most 256 are read, got {self.calls}"))
-        if wrong:
-            raise ConfigError(wrong)
+            problems.append(Problem("calls", f"at most 256 are read, got {self.calls}"))
+        if problems:
+            raise ConfigError(problems)
 
 
-def narrow(tool: Tool, limits: Limits) -> Narrow:
-    """The parameters of a tool as a narrow object.
+def narrow_schema(tool: Tool, limits: AnswerLimits) -> Narrow:
+    """Converts the parameters of a tool to a narrow object schema.
 
     Raises:
         SampleInvalid: naming the tool and the path; no schema, one that no value satisfies, or a keyword that no
             grammar can hold (`not`, `if`, `uniqueItems`, `contains`, ...).
     """
     try:
-        return _Reader(limits).read(json_schema(tool.parameters), ())
+        return _Reader(limits).read_schema(json_schema(tool.parameters), ())
     except SampleInvalid as error:
         raise SampleInvalid(
             f"calls of the tool {tool.name!r} cannot be constrained: {error.what}",
@@ -93,19 +96,19 @@ class _Empty(SampleInvalid):
     """No value satisfies a schema."""
 
 
-def _empty(path: Sequence[str]) -> _Empty:
-    return _Empty(f"no value is possible at {_where(path)}", expected="a schema that something satisfies")
+def _empty_error(path: Sequence[str]) -> _Empty:
+    return _Empty(f"no value is possible at {_format_path(path)}", expected="a schema that something satisfies")
 
 
-def _refused(what: str, path: Sequence[str]) -> SampleInvalid:
+def _refusal(message: str, path: Sequence[str]) -> SampleInvalid:
     return SampleInvalid(
-        f"{what} at {_where(path)}",
+        f"{message} at {_format_path(path)}",
         expected="a schema that a grammar can hold",
         hint="leave it out of the schema, or decode without the constraint",
     )
 
 
-def _where(path: Sequence[str]) -> str:
+def _format_path(path: Sequence[str]) -> str:
     return ".".join(path[:8]) or "the top"
 
 
@@ -113,153 +116,178 @@ def _where(path: Sequence[str]) -> str:
 class _Reader:
     """Reads the output of `json_schema`, which is a finite tree."""
 
-    limits: Limits
+    limits: AnswerLimits
 
-    def read(self, node: object, path: tuple[str, ...]) -> Narrow:
+    def read_schema(self, node: object, path: tuple[str, ...]) -> Narrow:
+        """Reads one schema node and returns its narrow schema."""
         if node is False:
-            raise _empty(path)
+            raise _empty_error(path)
         if not isinstance(node, Mapping):
             return self._anything()
-        schema = {key: value for key, value in node.items() if key not in _SAID}
+        schema = {key: value for key, value in node.items() if key not in _ANNOTATIONS}
         if "enum" in schema or "const" in schema:
-            return self._listed(schema, path)
-        schema = _joined(schema, path)
+            return self._read_enum(schema, path)
+        schema = _merge_all_of(schema, path)
         if "enum" in schema or "const" in schema:
-            return self._listed(schema, path)
+            return self._read_enum(schema, path)
         for key in ("anyOf", "oneOf"):
             if key in schema:
-                return self._branches(schema, key, path)
+                return self._read_branches(schema, key, path)
         kinds = schema.get("type", [kind for kind in _TYPES if _OF_TYPE.get(kind, frozenset()) & schema.keys()])
         kinds = [kinds] if isinstance(kinds, str) else list(kinds)
-        known = frozenset[str]().union(*(_OF_TYPE.get(kind, frozenset()) for kind in kinds))
-        left = sorted(schema.keys() - known - {"type"})
+        known_keywords = frozenset[str]().union(*(_OF_TYPE.get(kind, frozenset()) for kind in kinds))
+        left = sorted(schema.keys() - known_keywords - {"type"})
         left = [key for key in left if not (key == "uniqueItems" and not schema[key])]
         if left:
-            raise _refused(f"the keyword {left[0]!r}", path)
+            raise _refusal(f"the keyword {left[0]!r}", path)
         if not kinds:
             if "type" in schema:
-                raise _empty(path)
+                raise _empty_error(path)
             return self._anything()
-        return self._either([{**_part(schema, kind), "type": kind} for kind in kinds], path)
+        return self._any_of([{**_keywords_of(schema, kind), "type": kind} for kind in kinds], path)
 
-    def _either(self, schemas: Sequence[Mapping[str, Any]], path: tuple[str, ...]) -> Narrow:
-        """Any of several schemas, those left out that nothing satisfies."""
-        found: list[Narrow] = []
+    def _any_of(self, schemas: Sequence[Mapping[str, Any]], path: tuple[str, ...]) -> Narrow:
+        """Returns a narrow schema for any of several schemas; impossible schemas are left out."""
+        branches: list[Narrow] = []
         for schema in schemas:
             try:
-                found.append(self._typed(schema, path) if _plain(schema) else self.read(schema, path))
+                branches.append(self._typed(schema, path) if _plain(schema) else self.read_schema(schema, path))
             except _Empty:
                 if len(schemas) == 1:
                     raise  # its path says more
-        if not found:
-            raise _empty(path)
-        return found[0] if len(found) == 1 else {"anyOf": found}
+        if not branches:
+            raise _empty_error(path)
+        return branches[0] if len(branches) == 1 else {"anyOf": branches}
 
-    def _listed(self, schema: Mapping[str, Any], path: tuple[str, ...]) -> Narrow:
-        """The listed values that the rest of the schema accepts."""
+    def _read_enum(self, schema: Mapping[str, Any], path: tuple[str, ...]) -> Narrow:
+        """Returns the listed values that the rest of the schema accepts."""
         values = schema["enum"] if "enum" in schema else [schema["const"]]
-        rest = {key: value for key, value in schema.items() if key != "enum"}  # it holds for all of them
-        whole = {"type": "object", "properties": {"value": rest}}
-        found: dict[str, Any] = {}
+        other_keywords = {key: value for key, value in schema.items() if key != "enum"}  # it holds for all of them
+        wrapper = {"type": "object", "properties": {"value": other_keywords}}
+        accepted: dict[str, Any] = {}
         for value in values:
             written = canonical_json(value)
-            if written not in found and not faults({"value": value}, whole):
-                found[written] = value
-        if not found:
-            raise _empty(path)
-        return {"enum": list(found.values())}
+            if written not in accepted and not find_argument_faults({"value": value}, wrapper):
+                accepted[written] = value
+        if not accepted:
+            raise _empty_error(path)
+        return {"enum": list(accepted.values())}
 
-    def _branches(self, schema: Mapping[str, Any], key: str, path: tuple[str, ...]) -> Narrow:
-        beside = {name: value for name, value in schema.items() if name != key}
-        given = [{} if one is True else one for one in schema[key] if one is not False]
-        branches = [_joined({"allOf": [beside, one]} if beside else one, path) for one in given]
-        if key == "oneOf" and not _apart(branches):
-            raise _refused("a oneOf whose branches may hold the same value", path)
-        return self._either(branches, path)
+    def _read_branches(self, schema: Mapping[str, Any], key: str, path: tuple[str, ...]) -> Narrow:
+        shared = {name: value for name, value in schema.items() if name != key}
+        listed = [{} if branch is True else branch for branch in schema[key] if branch is not False]
+        branches = [_merge_all_of({"allOf": [shared, branch]} if shared else branch, path) for branch in listed]
+        if key == "oneOf" and not _are_disjoint(branches):
+            raise _refusal("a oneOf whose branches may hold the same value", path)
+        return self._any_of(branches, path)
 
     def _anything(self, *, depth: int = 1) -> Narrow:
-        """A value of which nothing is known: a scalar, or a list or an object of scalars."""
+        """Returns a schema for an unknown value: a scalar, or a list or an object of scalars."""
         kinds = ("string", "number", "boolean", "null")
-        found = [self._typed({"type": kind}, ()) for kind in kinds]
+        branches = [self._typed({"type": kind}, ()) for kind in kinds]
         if depth:
             inner = self._anything(depth=depth - 1)
-            found.append(
+            branches.append(
                 {"type": "array", "items": inner, "prefixItems": [], "minItems": 0, "maxItems": self.limits.items}
             )
-            found.append(_free(inner, least=0))
-        return {"anyOf": found}
+            branches.append(_open_object(inner, min_properties=0))
+        return {"anyOf": branches}
 
     def _typed(self, schema: Mapping[str, Any], path: tuple[str, ...]) -> Narrow:
         kind = schema["type"]
         if kind == "string":
             return self._string(schema, path)
         if kind in ("integer", "number"):
-            return _number(schema, path)
+            return _narrow_number(schema, path)
         if kind == "array":
             return self._array(schema, path)
         return self._object(schema, path) if kind == "object" else {"type": kind}
 
     def _string(self, schema: Mapping[str, Any], path: tuple[str, ...]) -> Narrow:
-        least = math.ceil(schema.get("minLength", 0))
-        most = math.floor(min(schema.get("maxLength", math.inf), max(self.limits.text, least)))
-        if least > most:
-            raise _empty(path)
-        found: Narrow = {"type": "string", "minLength": least, "maxLength": most}
-        return {**found, "pattern": _in_ascii(schema["pattern"])} if "pattern" in schema else found
+        min_length = math.ceil(schema.get("minLength", 0))
+        max_length = math.floor(min(schema.get("maxLength", math.inf), max(self.limits.text, min_length)))
+        if min_length > max_length:
+            raise _empty_error(path)
+        narrow_string: Narrow = {"type": "string", "minLength": min_length, "maxLength": max_length}
+        return (
+            {**narrow_string, "pattern": _expand_classes(schema["pattern"])} if "pattern" in schema else narrow_string
+        )
 
     def _array(self, schema: Mapping[str, Any], path: tuple[str, ...]) -> Narrow:
-        first = [self.read(one, (*path, str(at))) for at, one in enumerate(schema.get("prefixItems", ()))]
+        prefix_items = [
+            self.read_schema(item_schema, (*path, str(index)))
+            for index, item_schema in enumerate(schema.get("prefixItems", ()))
+        ]
         limit = math.floor(schema.get("maxItems", math.inf)) if "maxItems" in schema else None
-        least = math.ceil(schema.get("minItems", 0))
-        if first and limit is not None and limit < len(first):
-            first = first[:limit]
-        least = max(least, len(first))  # a tuple is written whole
-        most = max(self.limits.items, least) if limit is None else min(limit, max(self.limits.items, least))
+        min_items = math.ceil(schema.get("minItems", 0))
+        if prefix_items and limit is not None and limit < len(prefix_items):
+            prefix_items = prefix_items[:limit]
+        min_items = max(min_items, len(prefix_items))  # a tuple is written whole
+        max_items = (
+            max(self.limits.items, min_items) if limit is None else min(limit, max(self.limits.items, min_items))
+        )
         items: Narrow | None = None
-        if len(first) < most and (not first or "items" in schema):
+        if len(prefix_items) < max_items and (not prefix_items or "items" in schema):
             try:
-                items = self.read(schema.get("items", True), (*path, "items"))
+                items = self.read_schema(schema.get("items", True), (*path, "items"))
             except _Empty:
                 items = None
         if items is None:
-            most = len(first)
-        if least > most:
-            raise _empty(path)
-        return {"type": "array", "items": items, "prefixItems": first, "minItems": least, "maxItems": most}
+            max_items = len(prefix_items)
+        if min_items > max_items:
+            raise _empty_error(path)
+        return {
+            "type": "array",
+            "items": items,
+            "prefixItems": prefix_items,
+            "minItems": min_items,
+            "maxItems": max_items,
+        }
 
     def _object(self, schema: Mapping[str, Any], path: tuple[str, ...]) -> Narrow:
         required = list(schema.get("required", ()))
-        least, most = math.ceil(schema.get("minProperties", 0)), schema.get("maxProperties", math.inf)
-        rest = schema.get("additionalProperties", True)
-        if not schema.get("properties") and not required and rest is not False and most >= 1:
-            if least > 1:
-                raise _refused("minProperties of an object with unnamed properties", path)
-            return _free(self.read(rest, (*path, "additionalProperties")), least=least)
-        known: dict[str, Narrow] = {}
-        for name, one in {**dict.fromkeys(required, rest), **schema.get("properties", {})}.items():
+        min_properties, max_properties = (
+            math.ceil(schema.get("minProperties", 0)),
+            schema.get("maxProperties", math.inf),
+        )
+        additional = schema.get("additionalProperties", True)
+        if not schema.get("properties") and not required and additional is not False and max_properties >= 1:
+            if min_properties > 1:
+                raise _refusal("minProperties of an object with unnamed properties", path)
+            return _open_object(
+                self.read_schema(additional, (*path, "additionalProperties")), min_properties=min_properties
+            )
+        properties: dict[str, Narrow] = {}
+        for name, property_schema in {**dict.fromkeys(required, additional), **schema.get("properties", {})}.items():
             try:
-                known[name] = self.read(one, (*path, name))
+                properties[name] = self.read_schema(property_schema, (*path, name))
             except _Empty:
                 if name in required:
                     raise
-        if least > len(known) or most < len(required):
-            raise _empty(path)
-        if (least > 1 and least > len(required)) or most < len(known):
-            raise _refused("a number of properties", path)
-        order = [name for name in schema.get("properties", {}) if name in known]
-        order += [name for name in known if name not in order]
+        if min_properties > len(properties) or max_properties < len(required):
+            raise _empty_error(path)
+        if (min_properties > 1 and min_properties > len(required)) or max_properties < len(properties):
+            raise _refusal("a number of properties", path)
+        order = [name for name in schema.get("properties", {}) if name in properties]
+        order += [name for name in properties if name not in order]
         return {
             "type": "object",
-            "properties": {name: known[name] for name in order},
+            "properties": {name: properties[name] for name in order},
             "required": required,
             "additionalProperties": None,
-            "minProperties": least if least > len(required) else 0,
+            "minProperties": min_properties if min_properties > len(required) else 0,
         }
 
 
-def _free(value: Narrow, *, least: int) -> Narrow:
-    """An object that names no properties: at most one."""
-    return {"type": "object", "properties": {}, "required": [], "additionalProperties": value, "minProperties": least}
+def _open_object(value: Narrow, *, min_properties: int) -> Narrow:
+    """Returns a schema for an object without named properties: it holds at most one."""
+    return {
+        "type": "object",
+        "properties": {},
+        "required": [],
+        "additionalProperties": value,
+        "minProperties": min_properties,
+    }
 
 
 def _plain(schema: Mapping[str, Any]) -> bool:
@@ -267,67 +295,68 @@ def _plain(schema: Mapping[str, Any]) -> bool:
     return isinstance(kind, str) and schema.keys() <= _OF_TYPE.get(kind, frozenset()) | {"type"}
 
 
-def _part(schema: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """What a schema says of one type."""
+def _keywords_of(schema: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    """Returns the keywords of a schema that belong to one type."""
     return {key: value for key, value in schema.items() if key in _OF_TYPE.get(kind, frozenset())}
 
 
-def _in_ascii(pattern: str) -> str:
-    """A pattern with its classes written out: where schemas are checked they are of ASCII, in grammars of Unicode."""
+def _expand_classes(pattern: str) -> str:
+    """Converts a pattern's classes to ASCII ranges, as schemas are checked; in grammars they would be of Unicode."""
     return _ESCAPE.sub(lambda found: _ASCII.get(found[1], found[0]), pattern)
 
 
-def _joined(schema: Mapping[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
-    """A schema whose `allOf` is written into it.
+def _merge_all_of(schema: Mapping[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
+    """Merges the `allOf` of a schema into it.
 
-    Refused where two parts say different things of one keyword, or where one speaks of what it leaves unnamed and the
-    other names more: joined, it would no longer hold for that.
+    Refused where two parts give one keyword different values, or where one part covers unnamed properties or items
+    and the other part names more: merged, the schema would no longer cover those.
     """
-    found = {key: value for key, value in schema.items() if key not in _SAID}
-    parts = [part for part in found.pop("allOf", []) if part is not True]
+    merged = {key: value for key, value in schema.items() if key not in _ANNOTATIONS}
+    parts = [part for part in merged.pop("allOf", []) if part is not True]
     if not all(isinstance(part, Mapping) for part in parts):
-        raise _empty(path)
-    whole = [found, *(_joined(part, path) for part in parts)]
-    for key, named in _APPLIED.items():
-        known = [str(part.get(named) or "") for part in whole]
+        raise _empty_error(path)
+    members = [merged, *(_merge_all_of(part, path) for part in parts)]
+    for key, named in _APPLIES_BESIDE.items():
+        named_properties = [str(part.get(named) or "") for part in members]
         if any(
-            part.get(key, True) not in (True, {}) and any(one not in ("", mine) for one in known)
-            for part, mine in zip(whole, known, strict=True)
+            part.get(key, True) not in (True, {})
+            and any(other_names not in ("", own_names) for other_names in named_properties)
+            for part, own_names in zip(members, named_properties, strict=True)
         ):
-            raise _refused(f"two schemas that must hold together, one of them with {key!r}", path)
-    for part in whole[1:]:
+            raise _refusal(f"two schemas that must hold together, one of them with {key!r}", path)
+    for part in members[1:]:
         for key, value in part.items():
-            old: Any = found.get(key)
+            old: Any = merged.get(key)
             if key == "required":
-                found[key] = list(dict.fromkeys([*found.get(key, ()), *value]))
-            elif key not in found or canonical_json(old) == canonical_json(value):  # True is not 1
-                found[key] = value
+                merged[key] = list(dict.fromkeys([*merged.get(key, ()), *value]))
+            elif key not in merged or canonical_json(old) == canonical_json(value):  # True is not 1
+                merged[key] = value
             elif key == "properties" and not old.keys() & value.keys():
-                found[key] = {**old, **value}
+                merged[key] = {**old, **value}
             elif (old, value) in (("integer", "number"), ("number", "integer")):
-                found[key] = "integer"
+                merged[key] = "integer"
             else:
-                raise _refused(f"two schemas that must hold together and both say {key!r}", path)
-    return found
+                raise _refusal(f"two schemas that must hold together and both say {key!r}", path)
+    return merged
 
 
-def _apart(branches: Sequence[Any]) -> bool:
-    """Whether no value can be of two branches, by their types alone."""
-    seen: set[str] = set()
-    for one in branches:
-        kinds = one.get("type") if isinstance(one, Mapping) else None
+def _are_disjoint(branches: Sequence[Any]) -> bool:
+    """Returns whether no value can belong to two branches, by their types alone."""
+    used_types: set[str] = set()
+    for branch in branches:
+        kinds = branch.get("type") if isinstance(branch, Mapping) else None
         if kinds is None:
             return False
         names = {kinds} if isinstance(kinds, str) else set(kinds)
         names |= {"integer", "number"} if names & {"integer", "number"} else set()
-        if names & seen:
+        if names & used_types:
             return False
-        seen |= names
+        used_types |= names
     return True
 
 
-def _number(schema: Mapping[str, Any], path: tuple[str, ...]) -> Narrow:
-    """Both bounds, ends included, those of whole numbers whole; none where nothing was said about it."""
+def _narrow_number(schema: Mapping[str, Any], path: tuple[str, ...]) -> Narrow:
+    """Returns both bounds, inclusive, whole for whole numbers; none where the schema sets none."""
     kind, multiple = schema["type"], schema.get("multipleOf")
     if schema.keys() == {"type"}:
         return {"type": kind}
@@ -335,12 +364,12 @@ def _number(schema: Mapping[str, Any], path: tuple[str, ...]) -> Narrow:
     below, above = schema.get("exclusiveMinimum", -math.inf), schema.get("exclusiveMaximum", math.inf)
     if multiple is not None:
         if float(multiple) != int(multiple):
-            raise _refused("multipleOf that is no whole number", path)
+            raise _refusal("multipleOf that is no whole number", path)
         kind = "integer"
     if low == -math.inf:
-        low = -max(_LARGEST, 10 * abs(min(high, above))) if math.isfinite(min(high, above)) else -_LARGEST
+        low = -max(_MAX_NUMBER, 10 * abs(min(high, above))) if math.isfinite(min(high, above)) else -_MAX_NUMBER
     if high == math.inf:
-        high = max(_LARGEST, 10 * abs(max(low, below)))
+        high = max(_MAX_NUMBER, 10 * abs(max(low, below)))
     if kind == "integer":
         low, high = math.ceil(low), math.floor(high)
         low = max(low, math.floor(below) + 1) if math.isfinite(below) else low
@@ -348,9 +377,9 @@ def _number(schema: Mapping[str, Any], path: tuple[str, ...]) -> Narrow:
         if multiple is not None:
             low, high = -(-low // int(multiple)) * int(multiple), high // int(multiple) * int(multiple)
     else:
-        low = max(low, below + _WITHIN * max(1.0, abs(below))) if math.isfinite(below) else low
-        high = min(high, above - _WITHIN * max(1.0, abs(above))) if math.isfinite(above) else high
+        low = max(low, below + _EXCLUSIVE_MARGIN * max(1.0, abs(below))) if math.isfinite(below) else low
+        high = min(high, above - _EXCLUSIVE_MARGIN * max(1.0, abs(above))) if math.isfinite(above) else high
     if low > high:
-        raise _empty(path)
-    found: Narrow = {"type": kind, "minimum": low, "maximum": high}
-    return {**found, "multipleOf": int(multiple)} if multiple is not None else found
+        raise _empty_error(path)
+    narrow_number: Narrow = {"type": kind, "minimum": low, "maximum": high}
+    return {**narrow_number, "multipleOf": int(multiple)} if multiple is not None else narrow_number

@@ -1,8 +1,9 @@
-"""Constrained decoding: which tokens may follow so that an answer becomes calls that parse and fit their schemas.
+"""Constrained decoding: restricts the next tokens so that an answer becomes calls that parse and fit their
+schemas.
 
 The automaton is llguidance's (microsoft/llguidance, MIT): a grammar over bytes is matched against the trie of a
-tokenizer's tokens. Any fast tokenizer of Hugging Face has such bytes; to a vocabulary of whole words we give them, the
-word and a space. `Matching` is what an engine calls a `Constraint` (`engine/asks.py`).
+tokenizer's tokens. Any fast tokenizer of Hugging Face has such bytes; a vocabulary of whole words gets them
+here, the word and a space. `GrammarConstraint` implements the engine's `Constraint` (`engine/asks.py`).
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from numpy.typing import NDArray
 
 from evolvent.errors import ConfigError, MissingExtra, SampleInvalid, VocabularyMismatch
 from evolvent.messages import CallSample, Tool
-from evolvent.models.call_grammars import CallForm, Grammar, grammar
-from evolvent.models.call_schemas import Limits
+from evolvent.models.call_grammars import CallForm, Grammar, build_grammar
+from evolvent.models.call_schemas import AnswerLimits
 from evolvent.models.policy import Policy
 from evolvent.models.toolchat import ChatTools
 from evolvent.models.toolprompt import Compact, FourBlocks, ToolPrompt
@@ -26,14 +27,14 @@ from evolvent.trajectory import canonical_json
 if TYPE_CHECKING:
     from llguidance import LLMatcher
 
-__all__ = ["CallConstraints", "Matching"]
+__all__ = ["CallConstraints", "GrammarConstraint"]
 
 _TAGS = ("<tool_call>", "</tool_call>")
-_KEPT = 256  # grammars kept ready; the requests of a panel share few sets of tools
+_MAX_GRAMMARS = 256  # grammars kept ready; the requests of a panel share few sets of tools
 
 
-class Matching:
-    """A text on its way through a grammar: which tokens may follow what was written. A state, of one text.
+class GrammarConstraint:
+    """The state of one text in a grammar: the tokens that may follow those written so far.
 
     Args:
         matcher: at the beginning, or wherever the text is.
@@ -44,14 +45,17 @@ class Matching:
         self._matcher, self._size = matcher, size
         self._allowed: NDArray[np.bool_] | None = None
 
-    def copy(self) -> Matching:
-        """The same state, to go on from on its own."""
-        other = Matching(self._matcher.deep_copy(), self._size)
-        other._allowed = self._allowed
-        return other
+    def copy(self) -> GrammarConstraint:
+        """Returns an independent copy of the same state."""
+        copied = GrammarConstraint(self._matcher.deep_copy(), self._size)
+        copied._allowed = self._allowed
+        return copied
 
     def allowed(self) -> NDArray[np.bool_]:
-        """`[V]`: the tokens that may follow; the stop tokens are among them where the text may end. Read only."""
+        """Returns the mask of the tokens that may follow, `[V]`. Read only.
+
+        The stop tokens are among them where the text may end.
+        """
         if self._allowed is None:
             bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
             self._allowed = np.unpackbits(bits, count=self._size, bitorder="little").view(np.bool_)
@@ -60,18 +64,18 @@ class Matching:
         return self._allowed
 
     def advance(self, token: int) -> None:
-        """Take a token that was allowed; after any other one nothing is."""
+        """Takes an allowed token; after any other token nothing is allowed."""
         self._matcher.consume_token(int(token))
         self._allowed = None
 
     @property
     def fault(self) -> str:
-        """Why nothing may follow, where the grammar could not be followed further; empty: nothing is wrong."""
+        """Returns the reason why the grammar could not be followed further; empty: nothing is wrong."""
         return str(self._matcher.get_error()) if self._matcher.is_error() else ""
 
 
 class CallConstraints:
-    """Makes the constraints of a policy's answers to requests with tools.
+    """Builds the constraints of a policy's answers to requests with tools.
 
     Args:
         policy: its tokenizer (of Hugging Face, fast) and the stop tokens of its dialect are used.
@@ -80,23 +84,27 @@ class CallConstraints:
         MissingExtra: llguidance is not installed. ConfigError: a tokenizer that is not fast.
     """
 
-    def __init__(self, policy: Policy, *, limits: Limits | None = None) -> None:
+    def __init__(self, policy: Policy, *, limits: AnswerLimits | None = None) -> None:
         try:
             import llguidance  # noqa: F401
         except ImportError as error:
             raise MissingExtra("constrained", "decoding held to valid calls") from error
-        self.limits = limits or Limits()
+        self.limits = limits or AnswerLimits()
         self._spaced = policy.dialect.name == "words"
-        make = _spaced_tokenizer if self._spaced else _byte_tokenizer
+        make_tokenizer = _spaced_tokenizer if self._spaced else _byte_tokenizer
         added = {} if self._spaced else policy.tokenizer.added_tokens_decoder
-        self._marks = {str(one): int(at) for at, one in added.items() if one.special and str(one) in _TAGS}
-        self._tokenizer, self._words = make(policy.tokenizer, sorted(policy.dialect.stop_ids))
-        self._known: OrderedDict[str, Matching] = OrderedDict()
+        self._marks = {
+            str(added_token): int(index)
+            for index, added_token in added.items()
+            if added_token.special and str(added_token) in _TAGS
+        }
+        self._tokenizer, self._words = make_tokenizer(policy.tokenizer, sorted(policy.dialect.stop_ids))
+        self._known: OrderedDict[str, GrammarConstraint] = OrderedDict()
 
-    def of(
+    def for_tools(
         self, tools: Sequence[Tool], *, form: CallForm, abstain: str | None = "[]", fenced: bool = False
-    ) -> Matching:
-        """The constraint of an answer to a request with these tools, at its beginning.
+    ) -> GrammarConstraint:
+        """Returns the constraint of an answer to a request with these tools, at its beginning.
 
         Args:
             form: how calls are written. A vocabulary of whole words has "words" alone.
@@ -111,7 +119,7 @@ class CallConstraints:
         except (TypeError, ValueError, RecursionError) as error:
             raise SampleInvalid("tools whose schemas are no JSON", value=str(error)) from error
         if key not in self._known:
-            made = grammar(
+            call_grammar = build_grammar(
                 tools,
                 form=form,
                 limits=self.limits,
@@ -120,49 +128,49 @@ class CallConstraints:
                 spaced=self._spaced,
                 marks=self._marks,
             )
-            self._known[key] = self._matching(made)
-            while len(self._known) > _KEPT:
+            self._known[key] = self._build_constraint(call_grammar)
+            while len(self._known) > _MAX_GRAMMARS:
                 self._known.popitem(last=False)
         self._known.move_to_end(key)
         return self._known[key].copy()
 
-    def under(self, prompt: ToolPrompt, sample: CallSample) -> Matching:
-        """The constraint of an answer that a prompt asks for, in the form that the prompt reads back.
+    def for_prompt(self, prompt: ToolPrompt, sample: CallSample) -> GrammarConstraint:
+        """Returns the constraint of an answer to a prompt, in the form that the prompt reads back.
 
         Raises:
             ConfigError: a prompt of unknown form. What `of` raises.
         """
         if isinstance(prompt, Compact):
-            return self.of(sample.tools, form="words")
+            return self.for_tools(sample.tools, form="words")
         if isinstance(prompt, FourBlocks):
-            return self.of(sample.tools, form="json", fenced=True)
+            return self.for_tools(sample.tools, form="json", fenced=True)
         if isinstance(prompt, ChatTools) and prompt.form in ("json", "xml", "python"):
-            return self.of(sample.tools, form=prompt.form, abstain=prompt.abstain)
+            return self.for_tools(sample.tools, form=prompt.form, abstain=prompt.abstain)
         raise ConfigError(
             "a prompt that does not say how calls are written",
             value=type(prompt).__name__,
             expected="Compact, FourBlocks or ChatTools",
         )
 
-    def _matching(self, made: Grammar) -> Matching:
+    def _build_constraint(self, grammar: Grammar) -> GrammarConstraint:
         from llguidance import LLMatcher
 
-        unknown = sorted(made.words - self._words) if self._spaced else []
-        if unknown:
+        unknown_words = sorted(grammar.vocabulary - self._words) if self._spaced else []
+        if unknown_words:
             raise VocabularyMismatch(
                 "calls need words that the policy's vocabulary does not have",
-                value=unknown[:5],
+                value=unknown_words[:5],
                 hint="build the policy for the worlds it is to act in",
             )
-        matcher = LLMatcher(self._tokenizer, made.text, log_level=0)
-        found = Matching(matcher, self._tokenizer.vocab_size)
-        if matcher.is_error() or not found.allowed().any():
+        matcher = LLMatcher(self._tokenizer, grammar.text, log_level=0)
+        constraint = GrammarConstraint(matcher, self._tokenizer.vocab_size)
+        if matcher.is_error() or not constraint.allowed().any():
             raise SampleInvalid(
                 "tools whose calls cannot be constrained",
-                value=found.fault[:300],
+                value=constraint.fault[:300],
                 hint="simplify their schemas, or decode without the constraint",
             )
-        return found
+        return constraint
 
 
 def _byte_tokenizer(tokenizer: Any, stop_ids: Sequence[int]) -> tuple[Any, frozenset[str]]:
@@ -176,33 +184,37 @@ def _byte_tokenizer(tokenizer: Any, stop_ids: Sequence[int]) -> tuple[Any, froze
     return from_tokenizer(tokenizer, eos_token=list(stop_ids)), frozenset()
 
 
-class _Spaced:
+class _WordTokenizer:
     """A vocabulary of whole words as llguidance wants it: the bytes of every token, a space behind each.
 
     With the space no token's bytes begin another's, so that `or` is no beginning of `order`.
     """
 
-    def __init__(self, words: Sequence[str], special: Sequence[int], stop: int) -> None:
+    def __init__(self, vocabulary: Sequence[str], special: Sequence[int], stop: int) -> None:
         self.eos_token_id, self.bos_token_id = stop, None
         marks = set(special)
-        self.tokens = [f"<{word}>".encode() if at in marks else f"{word} ".encode() for at, word in enumerate(words)]
+        self.tokens = [
+            f"<{word}>".encode() if index in marks else f"{word} ".encode() for index, word in enumerate(vocabulary)
+        ]
         self.special_token_ids = list(special)
 
     def __call__(self, text: bytes | str) -> list[int]:
-        """Never needed: grammars here are matched without forcing text."""
+        """Returns no tokens; it is never needed, since grammars here are matched without forcing text."""
         return []
 
 
 def _spaced_tokenizer(tokenizer: Any, stop_ids: Sequence[int]) -> tuple[Any, frozenset[str]]:
     from llguidance import LLTokenizer, TokenizerWrapper
 
-    from evolvent.models.tiny import CONTROL_WORDS, NO_WORD, vocabulary_of
+    from evolvent.models.tiny import CONTROL_WORDS, NO_WORD, read_vocabulary
 
-    known = vocabulary_of(tokenizer)
-    words = [""] * (max(known.values()) + 1)
-    for word, at in known.items():
-        words[at] = word
+    token_ids = read_vocabulary(tokenizer)
+    vocabulary = [""] * (max(token_ids.values()) + 1)
+    for word, index in token_ids.items():
+        vocabulary[index] = word
     # What no text holds, a control word or the mark for one, may not be written either.
-    special = [at for at, word in enumerate(words) if word in (*CONTROL_WORDS, NO_WORD, "")]
-    wrapper = TokenizerWrapper(_Spaced(words, special, stop_ids[0]))
-    return LLTokenizer(wrapper, eos_token=list(stop_ids)), frozenset(words) - {words[at] for at in special}
+    special = [index for index, word in enumerate(vocabulary) if word in (*CONTROL_WORDS, NO_WORD, "")]
+    wrapper = TokenizerWrapper(_WordTokenizer(vocabulary, special, stop_ids[0]))
+    return LLTokenizer(wrapper, eos_token=list(stop_ids)), frozenset(vocabulary) - {
+        vocabulary[index] for index in special
+    }

@@ -1,7 +1,7 @@
-"""A GPT over Gato's tokens (arXiv 2205.06175), for as many tasks as are put into it.
+"""A GPT over Gato's tokens (arXiv 2205.06175), for any number of tasks.
 
-Only tokens that its tasks can show have a row in its tables, so that a small generalist is small. Besides what a token
-is, the model knows its place in its step; steps follow each other without a position of their own.
+Only tokens of its tasks have a row in its tables, so that a small generalist is small. Besides a token's
+identity the model knows its position within its step; steps follow each other without their own position.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["GatoModel", "GatoShape"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatoShape:
-    """What the model is made of.
+    """The architecture of the model.
 
     Attributes:
         vocabulary: the tokens that it knows, ascending. longest: most tokens of a step.
@@ -66,60 +66,60 @@ class GatoModel(nn.Module):
         self.head = nn.Linear(shape.width, len(self.known))
 
     def rows(self, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where tokens stand in the vocabulary; SampleInvalid for one that it does not know."""
-        found = np.minimum(np.searchsorted(self.known, tokens), len(self.known) - 1)
-        odd = self.known[found] != tokens
-        if odd.any():
-            raise SampleInvalid("a token that was never learned", value=int(np.asarray(tokens)[odd].ravel()[0]))
-        return found
+        """Returns the rows of tokens in the vocabulary; raises SampleInvalid for an unknown token."""
+        indices = np.minimum(np.searchsorted(self.known, tokens), len(self.known) - 1)
+        unknown = self.known[indices] != tokens
+        if unknown.any():
+            raise SampleInvalid("a token that was never learned", value=int(np.asarray(tokens)[unknown].ravel()[0]))
+        return indices
 
     def nearest(self, tokens: NDArray[np.int64], *, low: int) -> NDArray[np.int64]:
-        """Tokens of numbers, `low` and above, moved to the nearest bin that was learned; others as they are."""
-        known = self.known[(self.known >= low) & (self.known < low + 1024)]
-        if not len(known):
+        """Moves number tokens, `low` and above, to the nearest learned bin; other tokens are unchanged."""
+        number_tokens = self.known[(self.known >= low) & (self.known < low + 1024)]
+        if not len(number_tokens):
             return tokens
-        near = known[np.abs(known[:, None] - tokens.ravel()).argmin(0)].reshape(tokens.shape)
+        near = number_tokens[np.abs(number_tokens[:, None] - tokens.ravel()).argmin(0)].reshape(tokens.shape)
         return np.where((tokens >= low) & (tokens < low + 1024), near, tokens)
 
-    def forward(self, rows: Tensor, place: Tensor, *, seen: Tensor | None = None) -> Tensor:
-        """Logits of the next token, `[B, L, V]`.
+    def forward(self, rows: Tensor, step_position: Tensor, *, attention_mask: Tensor | None = None) -> Tensor:
+        """Computes the logits of the next token, `[B, L, V]`.
 
         Args:
-            rows, place: `[B, L]` int64, the token's row and its place in its step; places beyond the longest step that
-                was learned share the last one. seen: `[B, L]`, False at padding.
+            rows, step_position: `[B, L]` int64, the token's row and its position in its step; positions beyond the
+                longest learned step share the last one. attention_mask: `[B, L]`, False at padding.
         """
-        place = place.clamp(max=self.shape.longest - 1)
-        stream = F.dropout(self.embed(rows) + self.place(place), self.shape.dropout, self.training)
-        logits: Tensor = self.head(self.trunk(stream, seen=seen))
+        step_position = step_position.clamp(max=self.shape.longest - 1)
+        stream = F.dropout(self.embed(rows) + self.place(step_position), self.shape.dropout, self.training)
+        logits: Tensor = self.head(self.trunk(stream, attention_mask=attention_mask))
         return logits
 
     @torch.no_grad()
-    def written(
+    def generate(
         self,
         tokens: NDArray[np.int64],
-        place: NDArray[np.int64],
+        step_position: NDArray[np.int64],
         *,
         allowed: NDArray[np.int64],
-        most: int,
+        max_tokens: int,
         stop: int | None = None,
     ) -> NDArray[np.int64]:
-        """The likeliest continuation of each prefix `[B, L]` by allowed tokens, at most `most`: `[B, up to most]`.
+        """Generates the likeliest continuation of each prefix `[B, L]` by allowed tokens: `[B, up to max_tokens]`.
 
         Args:
-            place: `[B, L]`. allowed: tokens that may be written. stop: a token after which nothing more is written.
+            step_position: `[B, L]`. allowed: tokens that may be written. stop: a token that ends the continuation.
         """
-        may = np.isin(self.known, allowed)
-        if not may.any():
+        is_allowed = np.isin(self.known, allowed)
+        if not is_allowed.any():
             raise ConfigError("none of the allowed tokens was learned", value=allowed[:5].tolist())
-        mask = torch.from_numpy(~may)
-        rows, at = torch.from_numpy(self.rows(tokens)), torch.from_numpy(place)
-        made: list[Tensor] = []
+        mask = torch.from_numpy(~is_allowed)
+        rows, positions = torch.from_numpy(self.rows(tokens)), torch.from_numpy(step_position)
+        new_rows: list[Tensor] = []
         done = torch.zeros(len(rows), dtype=torch.bool)
-        while len(made) < most and not bool(done.all()):
-            best = self(rows, at)[:, -1].masked_fill(mask, -torch.inf).argmax(-1)
-            made.append(best)
-            rows, at = torch.cat([rows, best[:, None]], 1), torch.cat([at, at[:, -1:] + 1], 1)
+        while len(new_rows) < max_tokens and not bool(done.all()):
+            best = self(rows, positions)[:, -1].masked_fill(mask, -torch.inf).argmax(-1)
+            new_rows.append(best)
+            rows, positions = torch.cat([rows, best[:, None]], 1), torch.cat([positions, positions[:, -1:] + 1], 1)
             if stop is not None:
                 done = done | (torch.from_numpy(self.known)[best] == stop)
-        found: NDArray[np.int64] = self.known[torch.stack(made, 1).numpy()]
-        return found
+        generated: NDArray[np.int64] = self.known[torch.stack(new_rows, 1).numpy()]
+        return generated

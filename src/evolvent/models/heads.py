@@ -19,7 +19,7 @@ __all__ = ["ValueHead", "fresh_head", "load_head", "save_head"]
 
 
 class ValueHead(nn.Module):
-    """State values from hidden states: `hidden [..., H] -> values [...]`. Starts at value 0 everywhere."""
+    """State values from hidden states: `hidden [..., H] -> values [...]`. It starts at value 0 everywhere."""
 
     FILE = "value_head.safetensors"
 
@@ -36,7 +36,7 @@ class ValueHead(nn.Module):
 
 
 def fresh_head(hidden: int, *, seed: int) -> ValueHead:
-    """A head that was never trained; the same seed gives the same one, and torch's random state stays as it was."""
+    """Builds an untrained head; the same seed gives the same head, and torch's random state stays as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return ValueHead(hidden)
@@ -50,7 +50,7 @@ def save_head(head: nn.Module, folder: Path) -> None:
 
 
 def load_head(folder: Path, model: Any) -> ValueHead | None:
-    """The value head saved in a folder, or None where there is none.
+    """Loads the value head of a folder, or returns None where there is none.
 
     Raises:
         Incomplete: a file that cannot be read. ShapeMismatch: a head made for another hidden size.

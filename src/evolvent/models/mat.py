@@ -1,13 +1,14 @@
 """The Multi-Agent Transformer: a team's decision as a sequence, one agent after the other.
 
 "Multi-Agent Reinforcement Learning is a Sequence Modeling Problem" (arXiv 2205.14953). The encoder lets all
-observations look at each other and gives a representation and a value for each agent; the decoder reads the actions of
-the agents before, and each agent's representation asks it what to do. Acting is sequential with a cache of keys and
-values; training evaluates all agents in one pass. There is no embedding of agents or positions: the same weights fit
-teams of any size, and the encoder's results follow any permutation of the agents.
+observations attend to each other and gives a representation and a value for each agent; the decoder reads the
+actions of earlier agents, and each agent's representation queries it for an action. Acting is sequential with a
+cache of keys and values; training evaluates all agents in one pass. There is no embedding of agents or
+positions: the same weights fit teams of any size, and the encoder's results follow any permutation of the
+agents.
 
-The published network for HalfCheetah 6x1 counts 81,961 parameters. 4,088 of them are never read (an encoder of a
-central state and a second encoder of observations); the 77,873 others are this one's.
+The published network for HalfCheetah 6x1 counts 81,961 parameters. 4,088 of them are never read (an encoder of
+a central state and a second encoder of observations); the 77,873 others are this one's.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ except ImportError as error:
 
     raise MissingExtra("train", "a multi-agent transformer") from error
 
-from evolvent.models.team_actions import Acted, ActionHead, Judged, Seen, TeamModel, TeamShape
+from evolvent.models.team_actions import ActionHead, EvaluatedActions, SampledActions, TeamInputs, TeamModel, TeamShape
 from evolvent.models.trunk import Cache, Trunk, TrunkShape, bare, orthogonal_
 
-__all__ = ["MultiAgentTransformer", "head"]
+__all__ = ["MultiAgentTransformer", "build_head"]
 
 _BEFORE_ACTIVATION = math.sqrt(2.0)
 
 
-def head(width: int, outputs: int) -> nn.Sequential:
-    """What reads a representation: `[..., D] -> [..., outputs]`."""
+def build_head(width: int, outputs: int) -> nn.Sequential:
+    """Builds a head that reads a representation: `[..., D] -> [..., outputs]`."""
     return nn.Sequential(
         orthogonal_(nn.Linear(width, width), _BEFORE_ACTIVATION),
         nn.GELU(),
@@ -42,27 +43,31 @@ def head(width: int, outputs: int) -> nn.Sequential:
 
 
 class _Recurrent(nn.Module):
-    """In a trunk's place, a GRU over the agents (the ablation without attention).
+    """A GRU over the agents in place of a trunk (the ablation without attention).
 
     As an encoder it reads in both directions; as a decoder it reads each agent's representation and the action before.
     """
 
-    def __init__(self, width: int, layers: int, *, both: bool) -> None:
+    def __init__(self, width: int, layers: int, *, bidirectional: bool) -> None:
         super().__init__()
         self.gru = nn.GRU(
-            width if both else 2 * width, width // 2 if both else width, layers, batch_first=True, bidirectional=both
+            width if bidirectional else 2 * width,
+            width // 2 if bidirectional else width,
+            layers,
+            batch_first=True,
+            bidirectional=bidirectional,
         )
 
-    def forward(self, x: Tensor, memory: Tensor | None = None, *, seen: Tensor | None = None) -> Tensor:
-        if seen is not None:
-            x = x * seen[..., None]
-        found: Tensor = self.gru(x if memory is None else torch.cat([memory, x], -1))[0]
-        return found
+    def forward(self, x: Tensor, memory: Tensor | None = None, *, attention_mask: Tensor | None = None) -> Tensor:
+        if attention_mask is not None:
+            x = x * attention_mask[..., None]
+        outputs: Tensor = self.gru(x if memory is None else torch.cat([memory, x], -1))[0]
+        return outputs
 
     def step(self, x: Tensor, memory: Tensor, hidden: Tensor | None) -> tuple[Tensor, Tensor]:
-        """One agent, `[B, 1, D]`, and what is known of those before."""
-        found, hidden = self.gru(torch.cat([memory, x], -1), hidden)
-        return found, hidden
+        """Runs one agent, `[B, 1, D]`, and returns its output and the hidden state."""
+        output, hidden = self.gru(torch.cat([memory, x], -1), hidden)
+        return output, hidden
 
 
 class MultiAgentTransformer(TeamModel):
@@ -88,9 +93,9 @@ class MultiAgentTransformer(TeamModel):
         )
         self.encoder: Trunk | _Recurrent | None = None
         if shape.kind != "mat_decoder":
-            self.encoder = _Recurrent(width, shape.blocks, both=True) if gru else Trunk(trunk)
-        self.value_head = head(width, 1)
-        self.policy_head = head(width, shape.outputs)
+            self.encoder = _Recurrent(width, shape.blocks, bidirectional=True) if gru else Trunk(trunk)
+        self.value_head = build_head(width, 1)
+        self.policy_head = build_head(width, shape.outputs)
         self.head = ActionHead(shape)
         self.decoder: Trunk | _Recurrent | None = None
         if shape.kind == "mat_encoder":
@@ -99,7 +104,7 @@ class MultiAgentTransformer(TeamModel):
         embed = orthogonal_(nn.Linear(shape.outputs + first, width, bias=not first), _BEFORE_ACTIVATION)
         self.embed = nn.Sequential(embed, nn.GELU(), nn.LayerNorm(width))
         if gru:
-            self.decoder = _Recurrent(width, shape.blocks, both=False)
+            self.decoder = _Recurrent(width, shape.blocks, bidirectional=False)
         else:
             self.decoder = Trunk(
                 TrunkShape(
@@ -116,130 +121,143 @@ class MultiAgentTransformer(TeamModel):
 
     # ------------------------------------------------------------------ reading
 
-    def encode(self, seen: Seen) -> Tensor:
-        """Representations `[B, n, D]` of the agents; zeros where not alive, and nobody looks at such an agent."""
-        self.check(seen)
-        x: Tensor = self.observe(seen.observation)
+    def encode(self, inputs: TeamInputs) -> Tensor:
+        """Computes representations `[B, n, D]` of the agents; zeros for dead agents, which no agent attends to."""
+        self.check(inputs)
+        x: Tensor = self.observe(inputs.observation)
         if self.encoder is not None:
-            x = self.encoder(x, seen=seen.alive)
-        return x if seen.alive is None else x * seen.alive[..., None]
+            x = self.encoder(x, attention_mask=inputs.alive)
+        return x if inputs.alive is None else x * inputs.alive[..., None]
 
-    def values(self, seen: Seen) -> Tensor:
-        """`[B, n]`. With `prefix_values` all agents have that of the empty prefix, which the first who lives reads."""
-        representation = self.encode(seen)
+    def values(self, inputs: TeamInputs) -> Tensor:
+        """Computes values `[B, n]`.
+
+        With `prefix_values` all agents have the value of the empty prefix, which is read at the first living agent.
+        """
+        representation = self.encode(inputs)
         if not self.shape.prefix_values:
             return self._value(representation)
-        tokens = self._tokens(seen, None)
-        if seen.alive is None:
-            found = self._value(self._decode(tokens[:, :1], representation[:, :1], None))
+        tokens = self._shifted_actions(inputs, None)
+        if inputs.alive is None:
+            values = self._value(self._decode(tokens[:, :1], representation[:, :1], None))
         else:
-            every = self._value(self._decode(tokens, representation, _before(seen.alive)))
-            found = every.gather(1, seen.alive.int().argmax(1, keepdim=True))
-        return found.expand(representation.shape[:2])
+            values_of_all = self._value(self._decode(tokens, representation, _shift_alive(inputs.alive)))
+            values = values_of_all.gather(1, inputs.alive.int().argmax(1, keepdim=True))
+        return values.expand(representation.shape[:2])
 
-    def evaluate(self, seen: Seen, actions: Tensor) -> Judged:
-        """All agents in one teacher-forced pass."""
-        representation = self.encode(seen)
+    def evaluate(self, inputs: TeamInputs, actions: Tensor) -> EvaluatedActions:
+        """Evaluates all agents in one teacher-forced pass."""
+        representation = self.encode(inputs)
         stream = representation
         if self.decoder is not None:
-            stream = self._decode(self._tokens(seen, actions), representation, _before(seen.alive))
-        logp, entropy = self.head.judge(self.policy_head(stream), actions, seen.available)
-        return Judged(logp, entropy, self._value(stream if self.shape.prefix_values else representation))
+            stream = self._decode(self._shifted_actions(inputs, actions), representation, _shift_alive(inputs.alive))
+        logp, entropy = self.head.evaluate(self.policy_head(stream), actions, inputs.available)
+        return EvaluatedActions(logp, entropy, self._value(stream if self.shape.prefix_values else representation))
 
     def _value(self, stream: Tensor) -> Tensor:
-        found: Tensor = self.value_head(stream).squeeze(-1)
-        return found
+        value: Tensor = self.value_head(stream).squeeze(-1)
+        return value
 
-    def _decode(self, tokens: Tensor, representation: Tensor, seen: Tensor | None) -> Tensor:
+    def _decode(self, tokens: Tensor, representation: Tensor, attention_mask: Tensor | None) -> Tensor:
         if self.decoder is None:
             return representation
-        found: Tensor = self.decoder(self.embed(tokens), representation, seen=seen)
-        return found
+        decoded: Tensor = self.decoder(self.embed(tokens), representation, attention_mask=attention_mask)
+        return decoded
 
-    def _tokens(self, seen: Seen, actions: Tensor | None) -> Tensor:
-        """The stream of actions, shifted by one agent: `[B, n, A + 1]` behind a symbol of its own, or `[B, n, D]`
-        behind zeros. The place of an agent that is not alive is all zeros. None: the beginning alone."""
-        batch, agents = seen.observation.shape[:2]
+    def _shifted_actions(self, inputs: TeamInputs, actions: Tensor | None) -> Tensor:
+        """Returns the stream of actions, shifted by one agent.
+
+        It is `[B, n, A + 1]` after a start symbol, or `[B, n, D]` after zeros. The row of a dead agent is all zeros.
+        With actions None it holds only the beginning.
+        """
+        batch, agents = inputs.observation.shape[:2]
         first = int(self.head.log_std is None)
-        tokens = seen.observation.new_zeros(batch, agents, self.shape.outputs + first)
+        tokens = inputs.observation.new_zeros(batch, agents, self.shape.outputs + first)
         if first:
             tokens[:, 0, 0] = 1.0
         if actions is not None and agents > 1:
-            told = self.head.encode(actions[:, :-1]).to(tokens.dtype)
-            tokens[:, 1:, first:] = told if seen.alive is None else told * seen.alive[:, :-1, None]
+            encoded = self.head.encode(actions[:, :-1]).to(tokens.dtype)
+            tokens[:, 1:, first:] = encoded if inputs.alive is None else encoded * inputs.alive[:, :-1, None]
         return tokens
 
     # ------------------------------------------------------------------ acting
 
     @torch.no_grad()
-    def act(self, seen: Seen, uniform: Tensor, *, greedy: bool = False) -> Acted:
-        """Agent after agent; keys and values of those before are kept."""
-        representation = self.encode(seen)
+    def act(self, inputs: TeamInputs, uniform: Tensor, *, greedy: bool = False) -> SampledActions:
+        """Samples actions agent after agent, with a cache of the keys and values of earlier agents."""
+        representation = self.encode(inputs)
         if self.decoder is None:
             outputs_of_all = self.policy_head(representation)
-            return Acted(
-                *self.head.sample(outputs_of_all, uniform, seen.available, greedy=greedy), self._value(representation)
+            return SampledActions(
+                *self.head.sample(outputs_of_all, uniform, inputs.available, greedy=greedy), self._value(representation)
             )
-        looked, agents = _before(seen.alive), seen.observation.shape[1]
+        attention_mask, agents = _shift_alive(inputs.alive), inputs.observation.shape[1]
         noise = uniform if greedy else self.head.noise(uniform)
         past: Cache | Tensor | None = None
         if isinstance(self.decoder, Trunk):
             past = self.decoder.cache(len(representation), agents)
-        x, tell, read = (
-            self.embed(self._tokens(seen, None)[:, :1]),
-            self._teller(representation),
+        x, embed_action, policy_head = (
+            self.embed(self._shifted_actions(inputs, None)[:, :1]),
+            self._action_embedder(representation),
             bare(*self.policy_head),
         )
-        chosen, streams, outputs = [], [], []
+        actions_so_far, streams, outputs = [], [], []
         for agent in range(agents):
-            at = slice(agent, agent + 1)
-            look = None if looked is None else looked[:, at]
-            stream, past = self._next(x, representation[:, at], past, look)
-            outputs.append(read(stream))
-            available = None if seen.available is None else seen.available[:, at]
-            chosen.append(self.head.draw(outputs[-1], noise[:, at], available, greedy=greedy))
+            column = slice(agent, agent + 1)
+            column_mask = None if attention_mask is None else attention_mask[:, column]
+            stream, past = self._decode_next(x, representation[:, column], past, column_mask)
+            outputs.append(policy_head(stream))
+            available = None if inputs.available is None else inputs.available[:, column]
+            actions_so_far.append(self.head.draw(outputs[-1], noise[:, column], available, greedy=greedy))
             streams.append(stream)
             if agent + 1 < agents:
-                x = tell(chosen[-1], None if seen.alive is None else seen.alive[:, at])
-        actions = torch.cat(chosen, 1)
-        logp = self.head.logp(torch.cat(outputs, 1), actions, seen.available)
-        return Acted(actions, logp, self._value(torch.cat(streams, 1) if self.shape.prefix_values else representation))
+                x = embed_action(actions_so_far[-1], None if inputs.alive is None else inputs.alive[:, column])
+        actions = torch.cat(actions_so_far, 1)
+        logp = self.head.logp(torch.cat(outputs, 1), actions, inputs.available)
+        return SampledActions(
+            actions, logp, self._value(torch.cat(streams, 1) if self.shape.prefix_values else representation)
+        )
 
-    def _teller(self, like: Tensor) -> Callable[[Tensor, Tensor | None], Tensor]:
-        """What tells the next agent of an action `[B, 1, K]`: its embedding `[B, 1, D]`, that of zeros for the dead.
+    def _action_embedder(self, like: Tensor) -> Callable[[Tensor, Tensor | None], Tensor]:
+        """Returns a function that embeds an action `[B, 1, K]` as `[B, 1, D]`; dead agents get the embedding of
+        zeros.
 
-        Of one choice among few there are as many embeddings as choices: they are looked up.
+        A single choice has as many embeddings as options: they are looked up in a table.
         """
         first, embed = int(self.head.log_std is None), bare(*self.embed)
         if len(self.shape.sizes) == 1:
-            none = self.shape.outputs  # the last row: of an agent that is not alive
-            every = torch.zeros(none + 1, none + 1, dtype=like.dtype, device=like.device)
-            every[:none, 1:] = torch.eye(none)
-            table = embed(every)
+            dead_index = self.shape.outputs  # the last row: of an agent that is not alive
+            one_hot = torch.zeros(dead_index + 1, dead_index + 1, dtype=like.dtype, device=like.device)
+            one_hot[:dead_index, 1:] = torch.eye(dead_index)
+            table = embed(one_hot)
             return lambda action, alive: table[
-                (action if alive is None else action.masked_fill(~alive[..., None], none))[..., 0]
+                (action if alive is None else action.masked_fill(~alive[..., None], dead_index))[..., 0]
             ]
 
-        def embedded(action: Tensor, alive: Tensor | None) -> Tensor:
-            told = self.head.encode(action).to(like.dtype)
-            told = told if alive is None else told * alive[..., None]
-            return embed(nn.functional.pad(told, (first, 0)) if first else told)
+        def embed_one(action: Tensor, alive: Tensor | None) -> Tensor:
+            encoded = self.head.encode(action).to(like.dtype)
+            encoded = encoded if alive is None else encoded * alive[..., None]
+            return embed(nn.functional.pad(encoded, (first, 0)) if first else encoded)
 
-        return embedded
+        return embed_one
 
-    def _next(
-        self, x: Tensor, representation: Tensor, past: Cache | Tensor | None, /, seen: Tensor | None
+    def _decode_next(
+        self, x: Tensor, representation: Tensor, past: Cache | Tensor | None, /, attention_mask: Tensor | None
     ) -> tuple[Tensor, Cache | Tensor | None]:
-        """The decoder at one more agent, `[B, 1, D]`, and its memory of those so far."""
+        """Computes the decoder at one more agent, `[B, 1, D]`, and returns its output and its cache of earlier
+        agents.
+        """
         if isinstance(self.decoder, Trunk) and isinstance(past, Cache):
-            return self.decoder.decode(x, past, representation, seen=seen), past
+            return self.decoder.decode(x, past, representation, attention_mask=attention_mask), past
         if isinstance(self.decoder, _Recurrent) and not isinstance(past, Cache):
-            return self.decoder.step(x if seen is None else x * seen[..., None], representation, past)
+            return self.decoder.step(
+                x if attention_mask is None else x * attention_mask[..., None], representation, past
+            )
         return representation, past
 
 
-def _before(alive: Tensor | None) -> Tensor | None:
-    """`[B, n]` bool, which places of the shifted stream are looked at: the first, and those behind a living agent."""
+def _shift_alive(alive: Tensor | None) -> Tensor | None:
+    """Returns `[B, n]` bool, the visible positions of the shifted stream: the first, and those after a living agent."""
     if alive is None:
         return None
     return torch.cat([torch.ones_like(alive[:, :1]), alive[:, :-1]], 1)

@@ -1,8 +1,8 @@
-"""The policy: a model, its tokenizer, its dialect and a version. Any Hugging Face causal LM folder is one.
+"""The policy: a model, its tokenizer, its dialect and a version. Any Hugging Face causal LM folder is a policy.
 
-A saved policy is an ordinary folder that `AutoModelForCausalLM` and `AutoTokenizer` load, with one small file more
-(`evolvent.json`: dialect and version) and, where there is a value head, `value_head.safetensors`. A policy with an
-adapter is saved as peft saves it, beside a note of the folder that its frozen weights are in.
+A saved policy is an ordinary folder that `AutoModelForCausalLM` and `AutoTokenizer` load, with one additional
+small file (`evolvent.json`: dialect and version) and, where there is a value head, `value_head.safetensors`. A
+policy with an adapter is saved as peft saves it, beside a note of the folder of its frozen weights.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from evolvent.errors import (
 )
 from evolvent.models.dialects import Dialect, dialect_for
 from evolvent.models.heads import ValueHead, load_head, save_head
-from evolvent.models.quantized import is_quantized, load_quantized, multiplied_out
+from evolvent.models.quantized import dequantize, is_quantized, load_quantized
 from evolvent.models.tiny import init_tiny, tiny_config, word_tokenizer
 from evolvent.models.tuned import (
     FILES,
-    attach,
-    bare,
+    attach_adapter,
     base_digest,
     kind_of,
     light_copy,
     save_adapter,
+    strip_adapter,
     trainable,
     virtual_tokens,
 )
@@ -43,7 +43,7 @@ from evolvent.models.tuned import (
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["Base", "Policy", "load_policy", "refuse_pickle", "tiny_policy"]
+__all__ = ["BaseFolder", "Policy", "load_policy", "refuse_pickle", "tiny_policy"]
 
 _NOTE, _BASE = "evolvent.json", "base"
 _TOKENIZERS = {"tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json"}
@@ -51,7 +51,7 @@ _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 
 
 @dataclass(frozen=True, slots=True)
-class Base:
+class BaseFolder:
     """The folder that weights were read from, and the digest that they had then (`tuned.base_digest`)."""
 
     folder: Path
@@ -77,40 +77,42 @@ class Policy:
     version: int = 0
     value_head: nn.Module | None = None
     limit: int | None = None
-    base: Base | None = None
+    base: BaseFolder | None = None
 
     @property
     def context(self) -> int:
-        """Most tokens of an episode: what the model takes beside an adapter's virtual tokens, or `limit` if less."""
-        takes = int(getattr(self.model.config, "max_position_embeddings", 0) or self.tokenizer.model_max_length)
-        takes -= sum(virtual_tokens(self.model))
-        return min(takes, self.limit or takes)
+        """Returns the maximum tokens of an episode: the model's limit less an adapter's virtual tokens, or `limit`
+        if less.
+        """
+        max_tokens = int(getattr(self.model.config, "max_position_embeddings", 0) or self.tokenizer.model_max_length)
+        max_tokens -= sum(virtual_tokens(self.model))
+        return min(max_tokens, self.limit or max_tokens)
 
     def parameters(self) -> int:
-        """How many weights the model has, an adapter's among them."""
+        """Counts the weights of the model, an adapter's among them."""
         return sum(weight.numel() for weight in self.model.parameters())
 
-    def advanced(self) -> Policy:
-        """The same objects as the next version, after an update of the weights."""
+    def next_version(self) -> Policy:
+        """Returns the same objects as the next version, after an update of the weights."""
         return replace(self, version=self.version + 1)
 
     def clone(self) -> Policy:
-        """A copy whose weights can be changed without changing this one's. Frozen ones below an adapter are shared."""
+        """Returns a copy whose weights can be changed independently. Frozen weights below an adapter are shared."""
         tuned = kind_of(self.model) is not None
-        model = light_copy(self.model, own=trainable(self.model)) if tuned else copy.deepcopy(self.model)
+        model = light_copy(self.model, trained_names=trainable(self.model)) if tuned else copy.deepcopy(self.model)
         return replace(self, model=model, value_head=copy.deepcopy(self.value_head))
 
     def save(self, folder: Path) -> None:
-        """Write the policy as a Hugging Face folder (safetensors). An existing folder's files are replaced.
+        """Writes the policy as a Hugging Face folder (safetensors). An existing folder's files are replaced.
 
-        Of a policy with an adapter, the adapter is written and where its base is; a base that is in no other folder,
-        or is no longer what is there, is written into the folder too.
+        Of a policy with an adapter, the adapter is written and the location of its base; a base that is in no other
+        folder, or has changed there, is written into the folder too.
         """
         folder.mkdir(parents=True, exist_ok=True)
         note: dict[str, Any] = {"format": 1, "dialect": self.dialect.name, "version": self.version}
         if kind_of(self.model) is None:
-            with _quiet():
-                self.model.save_pretrained(folder, **_without_head(self.model))
+            with _hide_progress_bars():
+                self.model.save_pretrained(folder, **_save_options(self.model))
             for name in FILES:
                 (folder / name).unlink(missing_ok=True)
         else:
@@ -122,26 +124,26 @@ class Policy:
         (folder / _NOTE).write_text(json.dumps(note, indent=1) + "\n", encoding="utf-8")
 
     def _save_adapter(self, folder: Path) -> dict[str, str]:
-        """Write the adapter, and its base where need be; returns the note of the base."""
+        """Writes the adapter, and its base if needed; returns the note of the base."""
         digest, beside = base_digest(self.model), folder.resolve() / _BASE
-        found = self.base.folder.resolve() if self.base is not None and self.base.digest == digest else None
-        where = _BASE  # beside the adapter, so that both can be moved together
+        base_folder = self.base.folder.resolve() if self.base is not None and self.base.digest == digest else None
+        location = _BASE  # beside the adapter, so that both can be moved together
         if (
-            found is None
-            or found == folder.resolve()
-            or not (found / "config.json").is_file()
-            or (found / FILES[0]).exists()
+            base_folder is None
+            or base_folder == folder.resolve()
+            or not (base_folder / "config.json").is_file()
+            or (base_folder / FILES[0]).exists()
         ):  # a folder that holds an adapter is no base any more
-            replace(self, model=bare(self.model), value_head=None, base=None).save(beside)
-        elif found != beside:
-            where = str(found)
-        save_adapter(self.model, folder, base=where)
-        return {"folder": where, "digest": digest}
+            replace(self, model=strip_adapter(self.model), value_head=None, base=None).save(beside)
+        elif base_folder != beside:
+            location = str(base_folder)
+        save_adapter(self.model, folder, base=location)
+        return {"folder": location, "digest": digest}
 
 
-def tiny_policy(words: Sequence[str], *, size: str = "xs", context: int = 256, seed: int = 0) -> Policy:
-    """The embedded default policy, untrained, over a closed vocabulary of words."""
-    tokenizer = word_tokenizer(words, context=context)
+def tiny_policy(vocabulary: Sequence[str], *, size: str = "xs", context: int = 256, seed: int = 0) -> Policy:
+    """Returns the embedded default policy, untrained, over a closed vocabulary of words."""
+    tokenizer = word_tokenizer(vocabulary, context=context)
     model = init_tiny(tiny_config(len(tokenizer), size, context=context), seed=seed)
     return Policy(model, tokenizer, dialect_for(tokenizer, "words"))
 
@@ -149,20 +151,23 @@ def tiny_policy(words: Sequence[str], *, size: str = "xs", context: int = 256, s
 def load_policy(
     folder: Path | str, *, dialect: str | None = None, context: int | None = 4096, base: Path | str | None = None
 ) -> Policy:
-    """Load any Hugging Face causal LM folder, or a peft adapter on one. Only safetensors are read and no code is run.
+    """Loads any Hugging Face causal LM folder, or a peft adapter on one. Only safetensors are read and no code is
+    run.
 
-    Weights of 8 bits that `models.quantized` wrote are multiplied out.
+    Weights of 8 bits that `models.quantized` wrote are dequantized.
 
     Args:
         folder: a local folder with config.json, *.safetensors and tokenizer files; or with adapter_config.json and
             adapter_model.safetensors.
-        dialect: "words", "chat" or "lines"; None: what the folder says, else what fits the tokenizer.
-        context: most tokens of an episode, since an engine's memory grows with it; None: all that the model takes.
-        base: the folder that an adapter belongs on; None: where the adapter says that it is.
+        dialect: "words", "chat" or "lines"; None: that of the folder's note, else the one that fits the tokenizer.
+        context: maximum tokens of an episode, since an engine's memory grows with it; None: the model's limit.
+        base: the folder that an adapter belongs on; None: the location in the adapter's note.
     Raises:
         Incomplete: a missing file, named. UnsafeFile: pickled weights only, or a folder that brings its own code.
-        VocabularyMismatch: a tokenizer that knows more tokens than the model. ShapeMismatch: weights that do not fit.
-        ConfigError: no such folder, or an adapter that is not understood. HashMismatch: an adapter's base has changed.
+        VocabularyMismatch: a tokenizer that knows more tokens than the model. ShapeMismatch: weights that do not
+            fit.
+        ConfigError: no such folder, or an adapter that is not understood. HashMismatch: an adapter's base has
+            changed.
     """
     folder = Path(folder)
     if (folder / FILES[0]).is_file():
@@ -173,60 +178,78 @@ def load_policy(
     model = _load_model(folder)
     tokenizer = _load_tokenizer(folder, model)
     note = _read_note(folder)
-    chosen = dialect_for(tokenizer, dialect or note.get("dialect"))
+    policy_dialect = dialect_for(tokenizer, dialect or note.get("dialect"))
     version, head = int(note.get("version", 0)), load_head(folder, model)
-    return Policy(model, tokenizer, chosen, version, head, context, Base(folder.resolve(), base_digest(model)))
+    return Policy(
+        model, tokenizer, policy_dialect, version, head, context, BaseFolder(folder.resolve(), base_digest(model))
+    )
 
 
 def _load_adapted(folder: Path, *, dialect: str | None, context: int | None, base: Path | str | None) -> Policy:
     note = _read_note(folder)
-    noted: dict[str, Any] = note["base"] if isinstance(note.get("base"), dict) else {}
-    below = load_policy(_base_folder(folder, base or noted.get("folder")), dialect=dialect, context=context)
-    if noted and below.base is not None and noted.get("digest") != below.base.digest:
+    base_note: dict[str, Any] = note["base"] if isinstance(note.get("base"), dict) else {}
+    base_policy = load_policy(
+        _find_base_folder(folder, base or base_note.get("folder")), dialect=dialect, context=context
+    )
+    if base_note and base_policy.base is not None and base_note.get("digest") != base_policy.base.digest:
         raise HashMismatch(
-            f"the base of the adapter in {folder} has changed: {below.base.folder}",
-            value=below.base.digest,
-            expected=noted.get("digest"),
+            f"the base of the adapter in {folder} has changed: {base_policy.base.folder}",
+            value=base_policy.base.digest,
+            expected=base_note.get("digest"),
             hint="bring back the base that it was trained on",
         )
-    model, tokenizer, chosen = attach(below.model, folder), below.tokenizer, below.dialect
+    model, tokenizer, policy_dialect = (
+        attach_adapter(base_policy.model, folder),
+        base_policy.tokenizer,
+        base_policy.dialect,
+    )
     if any((folder / name).exists() for name in _TOKENIZERS):
         tokenizer = _load_tokenizer(folder, model)
-        chosen = dialect_for(tokenizer, dialect or note.get("dialect") or chosen.name)
+        policy_dialect = dialect_for(tokenizer, dialect or note.get("dialect") or policy_dialect.name)
     version, head = int(note.get("version", 0)), load_head(folder, model)
-    return replace(below, model=model, tokenizer=tokenizer, dialect=chosen, version=version, value_head=head)
+    return replace(
+        base_policy, model=model, tokenizer=tokenizer, dialect=policy_dialect, version=version, value_head=head
+    )
 
 
-def _base_folder(folder: Path, named: Path | str | None) -> Path:
-    """The folder of an adapter's base: as given or noted, else as peft has it; relative ones lie beside the adapter."""
-    if named is None:
+def _find_base_folder(folder: Path, location: Path | str | None) -> Path:
+    """Returns the folder of an adapter's base: as given or noted, else as peft has it; relative to the adapter
+    first.
+    """
+    if location is None:
         try:
-            named = json.loads((folder / FILES[0]).read_text(encoding="utf-8")).get("base_model_name_or_path")
+            location = json.loads((folder / FILES[0]).read_text(encoding="utf-8")).get("base_model_name_or_path")
         except (ValueError, AttributeError) as error:
             raise Incomplete(f"{folder / FILES[0]} is no JSON object", value=str(error)) from error
-    found = next((place for place in (folder / str(named), Path(str(named))) if named and place.is_dir()), None)
+    base_folder = next(
+        (candidate for candidate in (folder / str(location), Path(str(location))) if location and candidate.is_dir()),
+        None,
+    )
     hint = "load_policy(folder, base=...) names it"
-    if found is None:
+    if base_folder is None:
         raise ConfigError(
-            f"the base of the adapter in {folder} is not here", value=named, expected="a local model folder", hint=hint
+            f"the base of the adapter in {folder} is not here",
+            value=location,
+            expected="a local model folder",
+            hint=hint,
         )
-    if (found / FILES[0]).exists():
+    if (base_folder / FILES[0]).exists():
         raise ConfigError(
             f"the base of the adapter in {folder} is an adapter itself",
-            value=str(found),
+            value=str(base_folder),
             expected="a model folder",
             hint=hint,
         )
-    return found
+    return base_folder
 
 
 def _load_model(folder: Path) -> Any:
     from safetensors import SafetensorError
 
     if is_quantized(folder):
-        return multiplied_out(load_quantized(folder))
+        return dequantize(load_quantized(folder))
     try:
-        with _quiet():
+        with _hide_progress_bars():
             model, report = _transformers().AutoModelForCausalLM.from_pretrained(
                 folder,
                 trust_remote_code=False,
@@ -262,24 +285,24 @@ def _load_tokenizer(folder: Path, model: Any) -> Any:
     return tokenizer
 
 
-def _without_head(model: Any) -> dict[str, Any]:
-    """While a value head is trained it is part of the model; it is saved in a file of its own."""
+def _save_options(model: Any) -> dict[str, Any]:
+    """Returns options of `save_pretrained` that leave out a value head, which is saved in its own file."""
     if getattr(model, "value_head", None) is None:
         return {}
-    kept = model.state_dict().items()
-    return {"state_dict": {name: weight for name, weight in kept if not name.startswith("value_head.")}}
+    weights = model.state_dict().items()
+    return {"state_dict": {name: weight for name, weight in weights if not name.startswith("value_head.")}}
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the progress bars that transformers draws for every file."""
+def _hide_progress_bars() -> Iterator[None]:
+    """Hides the progress bars that transformers draws for every file."""
     logging = _transformers().utils.logging
-    shown = logging.is_progress_bar_enabled()
+    was_enabled = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
         yield
     finally:
-        if shown:
+        if was_enabled:
             logging.enable_progress_bar()
 
 
@@ -312,7 +335,7 @@ def _read_note(folder: Path) -> dict[str, Any]:
 
 
 def refuse_pickle(path: Path) -> None:
-    """Raise UnsafeFile for a file in a form that runs code when it is read; other paths pass."""
+    """Raises UnsafeFile for a file in a form that runs code when it is read; other paths pass."""
     if path.is_file() and path.suffix in _PICKLES:
         raise UnsafeFile(
             f"{path} is a pickle, which can run code when it is read",
@@ -323,7 +346,7 @@ def refuse_pickle(path: Path) -> None:
 
 
 def _check_folder(folder: Path) -> None:
-    """Everything that can be wrong with a folder before a model is built."""
+    """Checks a folder for every known problem before a model is built."""
     refuse_pickle(folder)
     if not folder.is_dir():
         raise ConfigError("no such model folder", value=str(folder), expected="a folder with config.json")

@@ -1,4 +1,4 @@
-"""Numbers as bins of equal weight: what Trajectory Transformer reads and writes (arXiv 2106.02039, section 2)."""
+"""Numbers as bins of equal weight: the tokens of Trajectory Transformer (arXiv 2106.02039, section 2)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ __all__ = ["QuantileBins"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QuantileBins:
-    """How each of T columns is cut into bins that hold equally many of the data.
+    """Bins of each of T columns that hold equally many of the data.
 
     A column with few values has a bin for each. A number beyond the data falls into the bin at that end.
 
     Attributes:
         borders: for each column the borders between its bins, ascending, one fewer than bins.
-        middles: for each column what its bins stand for: the mean of the data in them.
+        middles: for each column the value that each bin represents: the mean of the data in it.
     Raises:
         SampleInvalid: not one bin more than borders, or numbers that are not finite and ascending.
     """
@@ -40,34 +40,38 @@ class QuantileBins:
                 raise SampleInvalid("no bins", value=(borders.shape, middles.shape), expected="borders between bins")
 
     @classmethod
-    def of(cls, data: ArrayLike, *, bins: int) -> QuantileBins:
-        """From data `[N, T]`, at most `bins` a column; SampleInvalid for none, or for numbers that are not finite."""
+    def fit(cls, data: ArrayLike, *, bins: int) -> QuantileBins:
+        """Fits bins to data `[N, T]`, at most `bins` a column; raises SampleInvalid for no data or non-finite
+        numbers.
+        """
         x = np.asarray(data, np.float64)
         if not len(x) or not np.isfinite(x).all():
             raise SampleInvalid("nothing to make bins of", value=x.shape, expected="finite numbers")
-        found = [_column(column, bins) for column in x.T]
-        return cls(tuple(borders for borders, _ in found), tuple(middles for _, middles in found))
+        columns = [_fit_column(column, bins) for column in x.T]
+        return cls(tuple(borders for borders, _ in columns), tuple(middles for _, middles in columns))
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Bins of each column."""
+        """Returns the number of bins of each column."""
         return tuple(len(middles) for middles in self.middles)
 
-    def encoded(self, values: ArrayLike, *, first: int = 0) -> NDArray[np.int64]:
-        """The bins of numbers `[..., C]`, those of the columns from `first` on; SampleInvalid for one not finite."""
+    def encode(self, values: ArrayLike, *, first: int = 0) -> NDArray[np.int64]:
+        """Converts numbers `[..., C]` to bins of the columns from `first` on; raises SampleInvalid for non-finite
+        numbers.
+        """
         x = np.asarray(values, np.float64)
         if not np.isfinite(x).all():
             raise SampleInvalid("a number without a bin", value=float(x[~np.isfinite(x)].ravel()[0]))
         columns = [np.searchsorted(self.borders[first + i], x[..., i], side="right") for i in range(x.shape[-1])]
         return np.stack(columns, -1).astype(np.int64)
 
-    def decoded(self, bins: ArrayLike, *, first: int = 0) -> NDArray[np.float64]:
-        """What bins `[..., C]` stand for."""
+    def decode(self, bins: ArrayLike, *, first: int = 0) -> NDArray[np.float64]:
+        """Returns the numbers that bins `[..., C]` represent."""
         index = np.asarray(bins, np.int64)
         return np.stack([self.middles[first + i][index[..., i]] for i in range(index.shape[-1])], -1)
 
 
-def _column(column: NDArray[np.float64], bins: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _fit_column(column: NDArray[np.float64], bins: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     values = np.unique(column)
     if len(values) <= bins:
         return (values[1:] + values[:-1]) / 2.0, values

@@ -20,7 +20,7 @@ except ImportError as error:
 from evolvent.errors import CheckpointError, CorruptRecord, EvolventError, Incomplete, ShapeMismatch
 from evolvent.files import write_atomic
 
-__all__ = ["described", "load_sequence", "save_sequence"]
+__all__ = ["load_sequence", "raise_incomplete", "save_sequence"]
 
 _WEIGHTS, _SHAPE = "sequence.safetensors", "sequence.json"
 _FORMAT = 1
@@ -28,7 +28,7 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def save_sequence(model: nn.Module, shape: Any, folder: Path, *, extra: Mapping[str, Any] | None = None) -> None:
-    """Write the weights as safetensors, the shape (a dataclass) and `extra` (JSON values) as JSON.
+    """Writes the weights as safetensors, the shape (a dataclass) and `extra` (JSON values) as JSON.
 
     Raises:
         NoSpace, StoreUnavailable: where that fails.
@@ -42,7 +42,7 @@ def save_sequence(model: nn.Module, shape: Any, folder: Path, *, extra: Mapping[
 
 
 def load_sequence(kind: type[M], make: Callable[..., Any], folder: Path) -> tuple[M, dict[str, Any]]:
-    """Read what `save_sequence` wrote: the model, evaluating, and what was kept beside it.
+    """Reads a model that `save_sequence` wrote, in evaluation mode, and its extra values.
 
     Args:
         kind: the model's class, `kind(shape)`. make: the shape's class, by its fields.
@@ -51,7 +51,7 @@ def load_sequence(kind: type[M], make: Callable[..., Any], folder: Path) -> tupl
             cannot be read. ShapeMismatch: weights of another shape; nothing of the described size is made before.
     """
     path = folder / _SHAPE
-    with described(folder):
+    with raise_incomplete(folder):
         row = json.loads(path.read_text(encoding="utf-8"))
         if row["format"] != _FORMAT or row["kind"] != kind.__name__:
             raise Incomplete(f"{path} is of another kind", value=(row["kind"], row["format"]), expected=kind.__name__)
@@ -61,22 +61,22 @@ def load_sequence(kind: type[M], make: Callable[..., Any], folder: Path) -> tupl
         if shape.layers > len(tensors):
             raise ShapeMismatch(f"{folder / _WEIGHTS} holds fewer layers", value=len(tensors), expected=shape.layers)
         with torch.device("meta"):  # sizes without memory
-            own = kind(shape).state_dict()
-    odd = sorted(
+            expected = kind(shape).state_dict()
+    mismatched = sorted(
         name
-        for name in {*tensors, *own}
-        if name not in tensors or name not in own or tensors[name].shape != own[name].shape
+        for name in {*tensors, *expected}
+        if name not in tensors or name not in expected or tensors[name].shape != expected[name].shape
     )
-    if odd:
-        raise ShapeMismatch(f"{folder / _WEIGHTS} holds weights of another shape", value=odd[:5])
+    if mismatched:
+        raise ShapeMismatch(f"{folder / _WEIGHTS} holds weights of another shape", value=mismatched[:5])
     model = kind(shape)
     model.load_state_dict(tensors)
     return model.eval(), extra
 
 
 @contextmanager
-def described(folder: Path) -> Iterator[None]:
-    """What a folder does not say, or says wrongly, becomes Incomplete; errors of checkpoints stay what they are."""
+def raise_incomplete(folder: Path) -> Iterator[None]:
+    """Converts errors of a missing or wrong description to Incomplete; errors of checkpoints are unchanged."""
     try:
         yield
     except FileNotFoundError as error:

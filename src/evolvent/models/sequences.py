@@ -1,9 +1,9 @@
-"""Policies that read a stream of (return-to-go, observation, action): Decision Transformer and what is like it.
+"""Policies that read a stream of (return-to-go, observation, action): Decision Transformer and its variants.
 
-One network: Decision Transformer (arXiv 2106.01345) reads the three; without returns it is behaviour cloning by the
-same GPT; with a squashed Gaussian in place of one action and without time steps it is Online Decision Transformer
-(arXiv 2202.05607). A part of the stream is a linear embedding plus a learned one of its step's number in the episode;
-the action is read where its observation stands.
+One network: Decision Transformer (arXiv 2106.01345) reads the three; without returns it is behavior cloning by
+the same GPT; with a squashed Gaussian in place of one action and without time steps it is Online Decision
+Transformer (arXiv 2202.05607). A part of the stream is a linear embedding plus a learned one of its step's
+number in the episode; the action is read at the position of its observation.
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ from evolvent.models.trunk import Trunk, TrunkShape
 
 __all__ = ["DecisionModel", "SequenceShape", "squashed_logp", "squashed_sample"]
 
-_LEAST, _MOST = -5.0, 2.0  # of a log deviation
+_MIN_LOG_STD, _MAX_LOG_STD = -5.0, 2.0  # of a log deviation
 _EDGE = 1.0 - 1e-6  # an action at the edge has no finite pre-image
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceShape:
-    """What a sequence policy is made of.
+    """The architecture of a sequence policy.
 
     Attributes:
         observation: O. actions: of a discrete choice; 0: numbers. dim: D, numbers in -1..1; 0: a discrete choice.
-        context: K, most steps that are read. horizon: time steps that have an embedding; 0: none has (Online DT).
-        returns: whether returns-to-go are part of the stream (False: behaviour cloning).
-        scale: what returns are divided by. stochastic: a squashed Gaussian instead of one action, for numbers.
+        context: K, maximum number of steps that are read. horizon: time steps with an embedding; 0: none (Online
+            DT).
+        returns: whether returns-to-go are part of the stream (False: behavior cloning).
+        scale: the divisor of returns. stochastic: a squashed Gaussian instead of one action, for numbers.
         width, heads, layers, dropout, activation: of the trunk.
     Raises:
         ConfigError: sizes that are not possible, all of them at once.
@@ -93,13 +94,14 @@ class DecisionModel(nn.Module):
         self.head = nn.Linear(width, shape.actions or shape.dim * (1 + shape.stochastic))
 
     def forward(
-        self, observation: Tensor, action: Tensor, *, to_go: Tensor, time: Tensor, seen: Tensor | None = None
+        self, observation: Tensor, action: Tensor, *, to_go: Tensor, time: Tensor, attention_mask: Tensor | None = None
     ) -> Tensor:
-        """What the policy would do at each step.
+        """Computes the policy's action or action distribution at each step.
 
         Args:
             observation: `[B, K, O]`. action: `[B, K]` int64 (-1: none) or `[B, K, D]`; a step's own is not read for it.
-            to_go: `[B, K]`, in the world's units. time: `[B, K]` int64. seen: `[B, K]` bool, False at padding.
+            to_go: `[B, K]`, in the world's units. time: `[B, K]` int64. attention_mask: `[B, K]` bool, False at
+                padding.
         Returns:
             `[B, K, A]` logits; or `[B, K, D]` actions in -1..1; or, stochastic, `[B, K, 2, D]` mean and log deviation.
         Raises:
@@ -115,16 +117,19 @@ class DecisionModel(nn.Module):
         stream = torch.stack(parts, 2)  # [B, K, 2 or 3, D]
         if self.embed_time is not None:
             stream = stream + self.embed_time(time)[:, :, None]
-        each = len(parts)
+        tokens_per_step = len(parts)
         stream = F.dropout(self.norm(stream.flatten(1, 2)), shape.dropout, self.training)
-        found = self.trunk(stream, seen=None if seen is None else seen.repeat_interleave(each, 1))
-        read: Tensor = self.head(found[:, each - 2 :: each])
+        hidden = self.trunk(
+            stream,
+            attention_mask=None if attention_mask is None else attention_mask.repeat_interleave(tokens_per_step, 1),
+        )
+        outputs: Tensor = self.head(hidden[:, tokens_per_step - 2 :: tokens_per_step])
         if shape.actions:
-            return read
+            return outputs
         if not shape.stochastic:
-            return read.tanh()
-        mean, raw = read.view(*read.shape[:-1], 2, shape.dim).unbind(-2)
-        return torch.stack([mean, _LEAST + 0.5 * (_MOST - _LEAST) * (raw.tanh() + 1.0)], -2)
+            return outputs.tanh()
+        mean, raw = outputs.view(*outputs.shape[:-1], 2, shape.dim).unbind(-2)
+        return torch.stack([mean, _MIN_LOG_STD + 0.5 * (_MAX_LOG_STD - _MIN_LOG_STD) * (raw.tanh() + 1.0)], -2)
 
     def _check(self, observation: Tensor, action: Tensor, time: Tensor) -> None:
         shape = self.shape
@@ -147,7 +152,7 @@ class DecisionModel(nn.Module):
 
 
 def squashed_logp(gaussian: Tensor, action: Tensor) -> Tensor:
-    """Log-density of `tanh(u)`, `u ~ N(mean, exp(log deviation))`, at `action [..., D]`: `[...]`.
+    """Computes the log-density of `tanh(u)`, `u ~ N(mean, exp(log deviation))`, at `action [..., D]`: `[...]`.
 
     Args:
         gaussian: `[..., 2, D]`, mean and log deviation. Actions at the edges are taken 1e-6 inside.
@@ -156,9 +161,9 @@ def squashed_logp(gaussian: Tensor, action: Tensor) -> Tensor:
 
 
 def squashed_sample(gaussian: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """An action `[..., D]` for standard normal `noise [..., D]`, and its log-density `[...]`; both are differentiable.
+    """Samples an action `[..., D]` from standard normal `noise [..., D]`, with its log-density `[...]`.
 
-    The mean of minus the second over noise is the entropy.
+    Both are differentiable. The mean of minus the log-density over noise is the entropy.
     """
     mean, log_deviation = gaussian.unbind(-2)
     inner = mean + log_deviation.exp() * noise

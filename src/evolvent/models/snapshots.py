@@ -1,12 +1,13 @@
-"""Snapshots of a policy in training: ordinary model folders, a pointer to the newest, and leases of those who read one.
+"""Snapshots of a policy in training: ordinary model folders, a pointer to the newest, and leases of their readers.
 
-    RUN/snapshots/LATEST.json          which snapshot is the newest: its step, folder and the digest of its weight files
+    RUN/snapshots/LATEST.json          the newest snapshot: its step, folder and the digest of its weight files
     RUN/snapshots/step-000123/         a model folder that `load_policy` and transformers read
-    RUN/snapshots/leases/              one file a reader, locked while it reads; it names the process and its host
+    RUN/snapshots/leases/              one file per reader, locked while it reads; it names the process and its
+        host
 
-A snapshot appears by one rename, the pointer by another, so that a reader never sees half of either, whatever kills the
-writer. The writer waits for nobody: a snapshot that somebody reads is given up later. The locks are the kernel's: what
-a dead process held is free at once.
+A snapshot appears by one rename, the pointer by another, so that a reader never sees half of either, whatever
+kills the writer. The writer never waits: a snapshot with readers is removed later. The locks are the kernel's:
+locks of a dead process are free at once.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from typing import Any
 
 from evolvent.deadline import Deadline
 from evolvent.errors import CheckpointError, ConfigError, HashMismatch, Incomplete, Locked, StoreUnavailable, boundary
-from evolvent.files import TEMPORARY, disk_errors, safe_join, sync_folder, write_atomic
+from evolvent.files import TEMPORARY_SUFFIX, disk_errors, safe_join, sync_folder, write_atomic
 
-__all__ = ["Snapshot", "lease", "newest_snapshot", "publish_snapshot", "run_state"]
+__all__ = ["Snapshot", "lease", "newest_snapshot", "publish_snapshot", "read_run_state"]
 
 _log = logging.getLogger(__name__)
 _FORMAT, _PREFIX = 1, "step-"
@@ -60,18 +61,18 @@ class Snapshot:
 
 
 def publish_snapshot(run: Path, step: int, write: Callable[[Path], None], *, keep: int = 2) -> Path:
-    """Write a snapshot, make it the newest, and give up older ones that nobody reads; returns its folder.
+    """Writes a snapshot, makes it the newest, and removes older ones without readers; returns its folder.
 
-    Nothing here waits for a reader. A step that is published again (by a training that went back to a checkpoint) gets
-    a folder of its own. If writing fails, the snapshot before stays the newest.
+    Readers never block this function. A step that is published again (by a training that went back to a checkpoint)
+    gets its own folder. If writing fails, the previous snapshot stays the newest.
 
     Args:
         step: 0 or more.
         write: fills an empty folder with a model, as `Policy.save` does.
-        keep: how many snapshots stay beside those that are read, the newest first.
+        keep: how many snapshots stay beside those with readers, the newest first.
     Raises:
         ConfigError: a negative step, or keep below 1. Locked: another process is publishing in this run.
-        Incomplete: what was written is no model folder. CheckpointError: `write` failed.
+        Incomplete: the written folder is not a model folder. CheckpointError: `write` failed.
         NoSpace, StoreUnavailable: the disk is full, or cannot be written.
     """
     if step < 0 or keep < 1:
@@ -79,17 +80,17 @@ def publish_snapshot(run: Path, step: int, write: Callable[[Path], None], *, kee
     folder = run / "snapshots"
     with disk_errors(folder):
         (folder / "leases").mkdir(parents=True, exist_ok=True)
-    with _publishing(folder):
-        _sweep(folder)
-        before = _history(folder)
-        temporary = folder / f"{_PREFIX}{step:06d}.{secrets.token_hex(4)}{TEMPORARY}"
+    with _writer_lock(folder):
+        _remove_leftovers(folder)
+        before = _read_history(folder)
+        temporary = folder / f"{_PREFIX}{step:06d}.{secrets.token_hex(4)}{TEMPORARY_SUFFIX}"
         try:
             with boundary(CheckpointError, "a snapshot could not be written", step=step), disk_errors(temporary):
                 temporary.mkdir()
                 write(temporary)
-                sha256 = _digest(temporary)
+                sha256 = _compute_digest(temporary)
                 _sync_tree(temporary)
-                path = _free_name(folder, step)
+                path = _find_free_name(folder, step)
                 temporary.rename(path)
                 sync_folder(folder)
         finally:
@@ -104,17 +105,17 @@ def publish_snapshot(run: Path, step: int, write: Callable[[Path], None], *, kee
             "published": published[-keep:],
         }
         write_atomic(folder / "LATEST.json", json.dumps(row, indent=1) + "\n")
-        _give_up(folder, published[-keep:])
+        _remove_old(folder, published[-keep:])
     return path
 
 
 @contextmanager
-def _publishing(folder: Path) -> Iterator[None]:
-    """The writer's lock. A second writer is refused, not waited for."""
+def _writer_lock(folder: Path) -> Iterator[None]:
+    """Locks the folder for one writer; a second writer is refused at once."""
     path = folder / "writer.lock"
-    handle = _locked(path)
+    handle = _try_lock(path)
     if handle is None:
-        holder = _read(path)
+        holder = _read_json(path)
         pid, host = (int(holder.get("pid", 0)), str(holder.get("host", ""))) if isinstance(holder, dict) else (0, "")
         raise Locked(f"{folder} has a writer", pid=pid, host=host)
     try:
@@ -125,16 +126,16 @@ def _publishing(folder: Path) -> Iterator[None]:
         _unlock(handle)
 
 
-def _free_name(folder: Path, step: int) -> Path:
-    path, again = folder / f"{_PREFIX}{step:06d}", 0
+def _find_free_name(folder: Path, step: int) -> Path:
+    path, attempt = folder / f"{_PREFIX}{step:06d}", 0
     while path.exists():
-        again += 1
-        path = folder / f"{_PREFIX}{step:06d}.{again}"
+        attempt += 1
+        path = folder / f"{_PREFIX}{step:06d}.{attempt}"
     return path
 
 
 def _sync_tree(folder: Path) -> None:
-    """Make every file of a folder survive a loss of power."""
+    """Makes every file of a folder survive a loss of power."""
     for path, _, names in os.walk(folder):
         for name in names:
             handle = os.open(os.path.join(path, name), os.O_RDONLY)  # noqa: PTH118
@@ -145,92 +146,101 @@ def _sync_tree(folder: Path) -> None:
         sync_folder(Path(path))
 
 
-def _history(folder: Path) -> tuple[int, list[str]]:
-    """How many snapshots were published so far, and the last folders; a pointer that is damaged knows of none."""
+def _read_history(folder: Path) -> tuple[int, list[str]]:
+    """Returns how many snapshots were published so far, and the last folders; none for a damaged pointer."""
     try:
-        row = _pointer(folder)
+        row = _read_pointer(folder)
     except Incomplete as error:
         _log.warning("%s: it is written anew", error)
         row = None
     return (0, []) if row is None else (row["serial"], row["published"])
 
 
-def _sweep(folder: Path) -> None:
-    """Remove what killed writers left half done. Nobody else writes: the writer's lock is held."""
+def _remove_leftovers(folder: Path) -> None:
+    """Removes unfinished folders of killed writers. The writer's lock is held, so there is no other writer."""
     with disk_errors(folder):
         for path in list(folder.iterdir()):
-            if path.name.endswith(TEMPORARY):
+            if path.name.endswith(TEMPORARY_SUFFIX):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def _give_up(folder: Path, kept: Sequence[str]) -> None:
-    """Remove the snapshots that are not kept and not read. What cannot be removed now is, or is not, the next time."""
-    gate = _locked(folder / "gate.lock")
+def _remove_old(folder: Path, kept_names: Sequence[str]) -> None:
+    """Removes the snapshots that are neither kept nor read. Snapshots that cannot be removed now are tried again
+    next time.
+    """
+    gate = _try_lock(folder / "gate.lock")
     if gate is None:
         return  # somebody takes a lease at this moment
-    given_up = []
+    removed = []
     try:
         with disk_errors(folder):
-            stay = {*kept, *_leased(folder / "leases")}
+            staying = {*kept_names, *_find_leased(folder / "leases")}
             for path in list(folder.iterdir()):
-                if path.name.startswith(_PREFIX) and not path.name.endswith(TEMPORARY) and path.name not in stay:
-                    given_up.append(path.rename(path.with_name(f"{path.name}.{secrets.token_hex(4)}{TEMPORARY}")))
+                if (
+                    path.name.startswith(_PREFIX)
+                    and not path.name.endswith(TEMPORARY_SUFFIX)
+                    and path.name not in staying
+                ):
+                    removed.append(path.rename(path.with_name(f"{path.name}.{secrets.token_hex(4)}{TEMPORARY_SUFFIX}")))
     except StoreUnavailable as error:
         _log.warning("older snapshots stay: %s", error)
     finally:
         _unlock(gate)
-    for path in given_up:
+    for path in removed:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _leased(folder: Path) -> set[str]:
-    """The snapshots that somebody reads. Leases of dead processes of this host are removed on the way.
+def _find_leased(folder: Path) -> set[str]:
+    """Returns the names of snapshots with readers; removes leases of dead processes of this host.
 
-    A lease of another host is respected while its file is there: file systems over a network do not always carry locks.
+    A lease of another host is respected while its file is there: file systems over a network do not always carry
+    locks.
     """
-    held = set()
+    leased = set()
     for path in folder.glob("*.json"):
-        handle = _locked(path)
-        row = _read(path)
+        handle = _try_lock(path)
+        row = _read_json(path)
         row = row if isinstance(row, dict) else {}
         if handle is None or row.get("host", socket.gethostname()) != socket.gethostname():
-            held.add(str(row.get("snapshot")))
+            leased.add(str(row.get("snapshot")))
         else:
             path.unlink(missing_ok=True)
         if handle is not None:
             _unlock(handle)
-    return held
+    return leased
 
 
 # ---------------------------------------------------------------------- reading
 
 
 def newest_snapshot(run: Path) -> Snapshot | None:
-    """What the pointer says, None where nothing was published yet. It may be gone soon: to read it, take a lease.
+    """Returns the newest snapshot, or None where nothing was published. It may be removed soon: to read it, take a
+    lease.
 
     Raises:
         Incomplete: a pointer that cannot be read. UnsafePath: one that leaves its folder.
     """
-    row = _pointer(run / "snapshots")
-    return None if row is None else _snapshot(run / "snapshots", row)
+    row = _read_pointer(run / "snapshots")
+    return None if row is None else _parse_snapshot(run / "snapshots", row)
 
 
 @contextmanager
 def lease(run: Path) -> Iterator[Snapshot]:
-    """The newest snapshot, checked; it is not deleted while the block runs. Training does not wait for its end.
+    """Yields the newest snapshot, checked; it is not deleted while the block runs. Training does not wait for its
+    end.
 
     Raises:
         Incomplete: nothing was published yet, the pointer cannot be read, or a file is missing.
-        HashMismatch: weight files that are not those that were published.
+        HashMismatch: weight files that differ from the published ones.
         StoreUnavailable, NoSpace: the run cannot be written to: a lease is a file in it.
     """
     folder = run / "snapshots"
     if not (folder / "LATEST.json").exists():
         raise Incomplete(f"{run} has no snapshot", hint="a training publishes them while it runs")
     with disk_errors(folder):
-        snapshot, path, handle = _take(folder)
+        snapshot, path, handle = _take_lease(folder)
     try:
-        if _digest(snapshot.path) != snapshot.sha256:
+        if _compute_digest(snapshot.path) != snapshot.sha256:
             raise HashMismatch(
                 "a snapshot is not what was published",
                 value=str(snapshot.path),
@@ -243,9 +253,9 @@ def lease(run: Path) -> Iterator[Snapshot]:
         _unlock(handle)
 
 
-def _take(folder: Path) -> tuple[Snapshot, Path, int]:
-    """Read the pointer and write the lease while the gate is held: nothing is given up in between."""
-    gate, deadline = _locked(folder / "gate.lock"), Deadline(_GATE_S)
+def _take_lease(folder: Path) -> tuple[Snapshot, Path, int]:
+    """Reads the pointer and writes the lease while the gate is held, so that nothing is removed in between."""
+    gate, deadline = _try_lock(folder / "gate.lock"), Deadline(_GATE_S)
     while gate is None:
         if deadline.expired:
             raise StoreUnavailable(
@@ -254,16 +264,16 @@ def _take(folder: Path) -> tuple[Snapshot, Path, int]:
                 hint="a process that was stopped holds gate.lock: end it",
             )
         time.sleep(_PAUSE_S)
-        gate = _locked(folder / "gate.lock")
+        gate = _try_lock(folder / "gate.lock")
     try:
-        row = _pointer(folder)
+        row = _read_pointer(folder)
         if row is None:
             raise Incomplete(f"{folder} has no pointer to a snapshot", expected="LATEST.json")
-        snapshot = _snapshot(folder, row)
+        snapshot = _parse_snapshot(folder, row)
         if not snapshot.path.is_dir():
             raise Incomplete("the newest snapshot is not there", value=str(snapshot.path))
         path = folder / "leases" / f"{os.getpid()}-{secrets.token_hex(4)}.json"
-        handle = _locked(path)
+        handle = _try_lock(path)
         if handle is None:  # a name of its own that nobody else knows
             raise StoreUnavailable(f"{path} is locked by another process")
         _sign(handle, snapshot=snapshot.path.name)
@@ -272,18 +282,18 @@ def _take(folder: Path) -> tuple[Snapshot, Path, int]:
         _unlock(gate)
 
 
-def run_state(run: Path) -> str | None:
-    """What a run says of itself: "running", "finished", "interrupted" or "failed"; None where it says nothing.
+def read_run_state(run: Path) -> str | None:
+    """Returns a run's recorded state: "running", "finished", "interrupted" or "failed"; None where it has none.
 
-    A run that was killed still says that it is running: it may be resumed.
+    A killed run is still recorded as running: it may be resumed.
     """
-    row = _read(run / "run.json")
+    row = _read_json(run / "run.json")
     state = row.get("state") if isinstance(row, dict) else None
     return state if isinstance(state, str) else None
 
 
-def _pointer(folder: Path) -> dict[str, Any] | None:
-    """The pointer, its types checked; None where there is none.
+def _read_pointer(folder: Path) -> dict[str, Any] | None:
+    """Reads the pointer and checks its types; returns None where there is none.
 
     Raises:
         Incomplete: it is damaged.
@@ -291,28 +301,29 @@ def _pointer(folder: Path) -> dict[str, Any] | None:
     path = folder / "LATEST.json"
     if not path.exists():
         return None
-    row = _read(path)
+    row = _read_json(path)
     types = {"serial": int, "step": int, "path": str, "sha256": str, "published": list}
-    whole = isinstance(row, dict) and all(type(row.get(name)) is kind for name, kind in types.items())
-    if not isinstance(row, dict) or not whole or not all(isinstance(name, str) for name in row["published"]):
+    is_complete = isinstance(row, dict) and all(type(row.get(name)) is kind for name, kind in types.items())
+    if not isinstance(row, dict) or not is_complete or not all(isinstance(name, str) for name in row["published"]):
         raise Incomplete(f"{path} is no pointer to a snapshot", value=row, expected=f"format {_FORMAT}")
     return row
 
 
-def _snapshot(folder: Path, row: dict[str, Any]) -> Snapshot:
+def _parse_snapshot(folder: Path, row: dict[str, Any]) -> Snapshot:
     path = safe_join(folder, row["path"])
     if path.parent != folder.resolve() or not path.name.startswith(_PREFIX):
         raise Incomplete("a pointer to what is no snapshot", value=row["path"], expected=f"{_PREFIX}000123")
     return Snapshot(row["step"], folder / path.name, row["sha256"], row["serial"])
 
 
-def _digest(folder: Path) -> str:
-    """SHA-256 over the weight files: their names, sizes and headers (tensors, types, shapes, places), and the index.
+def _compute_digest(folder: Path) -> str:
+    """Computes SHA-256 over the weight files: their names, sizes and headers (tensors, types, shapes, offsets), and
+    the index.
 
     The weights themselves are not read: that would take a training as long as writing them.
 
     Raises:
-        Incomplete: no model folder, or a weight file that is cut short or that the index names in vain.
+        Incomplete: not a model folder, or a weight file that is cut short, or missing though the index names it.
     """
     weights = sorted(folder.rglob("*.safetensors"))
     if not any((folder / name).is_file() for name in _CONFIGS) or not weights:
@@ -320,7 +331,7 @@ def _digest(folder: Path) -> str:
         raise Incomplete(f"{folder} is no model folder", value=names, expected="config.json and *.safetensors")
     digest = hashlib.sha256()
     for path in weights:
-        name, size, header = path.relative_to(folder).as_posix(), path.stat().st_size, _header(path)
+        name, size, header = path.relative_to(folder).as_posix(), path.stat().st_size, _read_header(path)
         digest.update(f"{name} {size} {len(header)} ".encode() + header)
     for index in sorted(folder.rglob("*.safetensors.index.json")):
         _check_index(index, {path.name for path in weights if path.parent == index.parent})
@@ -328,26 +339,26 @@ def _digest(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def _header(path: Path) -> bytes:
-    """The header of a safetensors file: 8 bytes of its length, then JSON that says where each tensor lies."""
+def _read_header(path: Path) -> bytes:
+    """Reads the header of a safetensors file: 8 bytes of its length, then JSON with the offsets of each tensor."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         header = file.read(length) if length < _HEADER else b""
     try:
         rows = json.loads(header)
         ends = [row["data_offsets"][1] for name, row in rows.items() if name != "__metadata__"]
-        whole = 8 + length + max(ends, default=0)
+        expected_size = 8 + length + max(ends, default=0)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
         raise Incomplete(f"{path} has no header of safetensors", value=f"{len(header)} of {length} bytes") from None
-    if path.stat().st_size != whole:
-        raise Incomplete(f"{path} is cut short", value=f"{path.stat().st_size} bytes", expected=f"{whole}")
+    if path.stat().st_size != expected_size:
+        raise Incomplete(f"{path} is cut short", value=f"{path.stat().st_size} bytes", expected=f"{expected_size}")
     return header
 
 
-def _check_index(index: Path, there: set[str]) -> None:
-    row = _read(index)
-    named = row.get("weight_map") if isinstance(row, dict) else None
-    missing = sorted(set(map(str, named.values())) - there) if isinstance(named, dict) else [index.name]
+def _check_index(index: Path, existing: set[str]) -> None:
+    row = _read_json(index)
+    weight_map = row.get("weight_map") if isinstance(row, dict) else None
+    missing = sorted(set(map(str, weight_map.values())) - existing) if isinstance(weight_map, dict) else [index.name]
     if missing:
         raise Incomplete(f"weight files are missing in {index.parent}", value=missing[:5])
 
@@ -355,8 +366,10 @@ def _check_index(index: Path, there: set[str]) -> None:
 # ---------------------------------------------------------------------- files
 
 
-def _locked(path: Path) -> int | None:
-    """A handle that holds the lock of this file until it is closed, or its process dies; None: somebody else has it."""
+def _try_lock(path: Path) -> int | None:
+    """Locks a file until the handle is closed or the process dies, and returns the handle; None if it is locked
+    elsewhere.
+    """
     with disk_errors(path):
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
@@ -368,19 +381,19 @@ def _locked(path: Path) -> int | None:
 
 
 def _unlock(handle: int) -> None:
-    """Free the lock, also where a forked process has the handle too."""
+    """Releases the lock, also where a forked process has the handle too."""
     fcntl.flock(handle, fcntl.LOCK_UN)
     os.close(handle)
 
 
-def _sign(handle: int, **more: str) -> None:
-    """Write into a locked file who holds it."""
+def _sign(handle: int, **fields: str) -> None:
+    """Writes the lock's holder into a locked file."""
     os.ftruncate(handle, 0)
-    os.pwrite(handle, json.dumps({"pid": os.getpid(), "host": socket.gethostname(), **more}).encode(), 0)
+    os.pwrite(handle, json.dumps({"pid": os.getpid(), "host": socket.gethostname(), **fields}).encode(), 0)
 
 
-def _read(path: Path) -> Any:
-    """The JSON value of a file, None where there is none."""
+def _read_json(path: Path) -> Any:
+    """Reads the JSON value of a file, or returns None where there is none."""
     try:
         return json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):

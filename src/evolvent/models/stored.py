@@ -1,7 +1,7 @@
-"""A complete checkpoint as it lies in its folder: opening it, and saying what of it is damaged.
+"""A complete checkpoint in its folder: opening it, and reporting its damage.
 
-A checkpoint is a folder of safetensors files. `index.json` tells where every tensor's pieces lie, `state.json` holds
-what else was saved, and the marker `COMPLETE`, written last, the SHA-256 of all of them.
+A checkpoint is a folder of safetensors files. `index.json` gives the location of every tensor's pieces,
+`state.json` holds the other saved values, and the marker `COMPLETE`, written last, the SHA-256 of all of them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,16 @@ from evolvent.errors import HashMismatch, Incomplete, UnknownSchema
 from evolvent.files import safe_join
 from evolvent.models.pieces import DTYPES, Entry, Index, Piece, Region
 
-__all__ = ["FORMAT", "INDEX", "MARKER", "STATE", "Stored", "entry_of", "open_checkpoint", "row_of"]
+__all__ = [
+    "FORMAT",
+    "INDEX",
+    "MARKER",
+    "STATE",
+    "StoredCheckpoint",
+    "entry_from_row",
+    "entry_to_row",
+    "open_checkpoint",
+]
 
 FORMAT = 2
 MARKER = "COMPLETE"
@@ -29,11 +38,13 @@ _REMOVE = "remove this checkpoint to use the one before it"
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
-    """A complete checkpoint, opened: its JSON values and where its tensors are, group by group; none is read yet.
+class StoredCheckpoint:
+    """A complete checkpoint, opened: its JSON values and the locations of its tensors, group by group; none is read
+    yet.
 
     Attributes:
-        path: its folder. values: what was saved beside the tensors. groups: an index each. files: SHA-256 by name.
+        path: its folder. values: the values saved beside the tensors. groups: an index each. files: SHA-256 by
+            name.
     """
 
     path: Path
@@ -41,15 +52,17 @@ class Stored:
     groups: dict[str, Index]
     files: dict[str, str]
 
-    def files_of(self, groups: Iterable[str]) -> list[str]:
-        """The files that hold these groups, sorted."""
+    def group_files(self, groups: Iterable[str]) -> list[str]:
+        """Returns the files that hold these groups, sorted."""
         every = (self.groups[group] for group in groups if group in self.groups)
         return sorted({piece.file for index in every for entry in index.values() for piece in entry.pieces})
 
-    def fault(self, file: str) -> Incomplete | HashMismatch | None:
-        """What is wrong with a file, with the names of the tensors that are missing or changed; None: nothing."""
+    def find_fault(self, file: str) -> Incomplete | HashMismatch | None:
+        """Checks a file and returns the fault, with the names of missing or changed tensors; None: the file is
+        intact.
+        """
         path = safe_join(self.path, file)
-        held = {
+        pieces = {
             name: piece
             for index in self.groups.values()
             for name, entry in index.items()
@@ -58,25 +71,25 @@ class Stored:
         }
         try:
             with path.open("rb") as opened:
-                found = hashlib.file_digest(opened, "sha256").hexdigest()
+                digest = hashlib.file_digest(opened, "sha256").hexdigest()
         except OSError as error:
             return Incomplete(
-                f"{path} is missing", expected=f"tensors {', '.join(held)}"[:180], value=str(error), hint=_REMOVE
+                f"{path} is missing", expected=f"tensors {', '.join(pieces)}"[:180], value=str(error), hint=_REMOVE
             )
-        if found == self.files.get(file):
+        if digest == self.files.get(file):
             return None
-        crcs = _crcs(path)
-        wrong = [name for name, piece in held.items() if crcs.get(name) != piece.crc] if crcs else []
+        crcs = _compute_crcs(path)
+        changed = [name for name, piece in pieces.items() if crcs.get(name) != piece.crc] if crcs else []
         return HashMismatch(
             f"{path} is not what was written",
-            value=f"changed: {wrong or 'its header'}",
+            value=f"changed: {changed or 'its header'}",
             expected=f"sha256 {self.files.get(file)}",
             hint=_REMOVE,
         )
 
 
-def open_checkpoint(path: Path) -> Stored:
-    """Read what a checkpoint says of itself; its tensors are neither read nor checked.
+def open_checkpoint(path: Path) -> StoredCheckpoint:
+    """Reads the description of a checkpoint; its tensors are neither read nor checked.
 
     Raises:
         Incomplete: no marker, or a missing file. HashMismatch: other content than was written. UnknownSchema: a
@@ -95,17 +108,19 @@ def open_checkpoint(path: Path) -> Stored:
         ) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise HashMismatch(f"{path / MARKER} cannot be read", value=str(error), hint=_REMOVE) from error
-    bare = Stored(path, {}, {}, files)
+    unopened = StoredCheckpoint(path, {}, {}, files)
     for name in (INDEX, STATE):
-        if (fault := bare.fault(name)) is not None:
+        if (fault := unopened.find_fault(name)) is not None:
             raise fault
     groups = json.loads((path / INDEX).read_bytes())
-    read = {group: Index(path, {name: entry_of(row) for name, row in rows.items()}) for group, rows in groups.items()}
-    return Stored(path, json.loads((path / STATE).read_bytes()), read, files)
+    indices = {
+        group: Index(path, {name: entry_from_row(row) for name, row in rows.items()}) for group, rows in groups.items()
+    }
+    return StoredCheckpoint(path, json.loads((path / STATE).read_bytes()), indices, files)
 
 
-def row_of(entry: Entry) -> dict[str, Any]:
-    """An entry of an index as JSON."""
+def entry_to_row(entry: Entry) -> dict[str, Any]:
+    """Converts an entry of an index to JSON."""
     pieces = [
         {"file": piece.file, "offset": piece.region.offset, "shape": piece.region.shape, "crc": piece.crc}
         for piece in entry.pieces
@@ -113,8 +128,8 @@ def row_of(entry: Entry) -> dict[str, Any]:
     return {"dtype": _NAMES[entry.dtype], "shape": entry.shape, "pieces": pieces}
 
 
-def entry_of(row: Mapping[str, Any]) -> Entry:
-    """An entry of an index from JSON."""
+def entry_from_row(row: Mapping[str, Any]) -> Entry:
+    """Parses an entry of an index from JSON."""
     pieces = (
         Piece(piece["file"], Region(tuple(piece["offset"]), tuple(piece["shape"])), piece["crc"])
         for piece in row["pieces"]
@@ -122,17 +137,17 @@ def entry_of(row: Mapping[str, Any]) -> Entry:
     return Entry(tuple(row["shape"]), DTYPES[row["dtype"]], tuple(pieces))
 
 
-def _crcs(path: Path) -> dict[str, int]:
-    """CRC-32 of each tensor in a safetensors file; nothing where its header cannot be read."""
+def _compute_crcs(path: Path) -> dict[str, int]:
+    """Computes the CRC-32 of each tensor in a safetensors file; returns nothing where its header cannot be read."""
     try:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
             header = json.loads(file.read(min(length, 1 << 27)))
-            places = {name: entry["data_offsets"] for name, entry in header.items() if name != "__metadata__"}
-            found = {}
-            for name, (begin, end) in places.items():
+            offsets = {name: entry["data_offsets"] for name, entry in header.items() if name != "__metadata__"}
+            crcs = {}
+            for name, (begin, end) in offsets.items():
                 file.seek(8 + length + begin)
-                found[name] = zlib.crc32(file.read(end - begin))
-            return found
+                crcs[name] = zlib.crc32(file.read(end - begin))
+            return crcs
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return {}

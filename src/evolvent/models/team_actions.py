@@ -1,7 +1,7 @@
-"""What policies of teams have in common: their shape, what they are shown, and the distributions of actions.
+"""The common parts of team policies: their shape, their inputs, and the distributions of actions.
 
-Axes: B decisions, n agents, O numbers of an observation, K parts of one agent's action (choices, or numbers), A outputs
-of the network for one agent (logits of all choices, or means).
+Axes: B decisions, n agents, O numbers of an observation, K parts of one agent's action (choices, or numbers), A
+outputs of the network for one agent (logits of all choices, or means).
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ except ImportError as error:
 
     raise MissingExtra("train", "a policy of a team") from error
 
-from evolvent.errors import BatchMismatch, ConfigError, Problem, unknown
+from evolvent.errors import BatchMismatch, ConfigError, Problem, unknown_name_problem
 
-__all__ = ["Acted", "ActionHead", "Judged", "Seen", "TeamKind", "TeamModel", "TeamShape"]
+__all__ = ["ActionHead", "EvaluatedActions", "SampledActions", "TeamInputs", "TeamKind", "TeamModel", "TeamShape"]
 
 TeamKind = Literal["mat", "mat_encoder", "mat_decoder", "mat_gru", "mat_dec", "mappo", "happo"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TeamShape:
-    """What a policy of a team is made of: JSON values only, kept beside its weights.
+    """The architecture of a team policy: JSON values only, stored beside its weights.
 
     Attributes:
         kind: the network. "mat"; its ablations "mat_encoder", "mat_decoder", "mat_gru"; "mat_dec"; "mappo"; "happo".
@@ -53,16 +53,16 @@ class TeamShape:
     prefix_values: bool = False
 
     def __post_init__(self) -> None:
-        least = {"agents": 1, "observation": 1, "state": 0, "dim": 0, "width": 2, "heads": 1, "blocks": 1}
+        minimums = {"agents": 1, "observation": 1, "state": 0, "dim": 0, "width": 2, "heads": 1, "blocks": 1}
         problems = [
-            Problem(name, f"is {getattr(self, name)}", f"give at least {low}")
-            for name, low in least.items()
-            if getattr(self, name) < low
+            Problem(name, f"is {getattr(self, name)}", f"give at least {minimum}")
+            for name, minimum in minimums.items()
+            if getattr(self, name) < minimum
         ]
         if bool(self.sizes) == bool(self.dim) or any(size < 1 for size in self.sizes):
             problems.append(Problem("sizes", f"{self.sizes} choices and {self.dim} numbers", "give one of the two"))
         if self.kind not in get_args(TeamKind):
-            problems.append(unknown("kind", self.kind, get_args(TeamKind)))
+            problems.append(unknown_name_problem("kind", self.kind, get_args(TeamKind)))
         if self.kind == "mat_gru" and self.width % 2:
             problems.append(Problem("width", f"is {self.width}", "give mat_gru, which reads both ways, an even one"))
         if self.prefix_values and self.kind != "mat":
@@ -72,21 +72,21 @@ class TeamShape:
 
     @property
     def outputs(self) -> int:
-        """A: logits of all parts, or means."""
+        """Returns A: logits of all parts, or means."""
         return sum(self.sizes) or self.dim
 
     @property
     def parts(self) -> int:
-        """K: choices, or numbers, of one agent's action."""
+        """Returns K: choices, or numbers, of one agent's action."""
         return len(self.sizes) or self.dim
 
 
-class Seen(NamedTuple):
-    """What B decisions rest on.
+class TeamInputs(NamedTuple):
+    """The inputs of B decisions.
 
     Attributes:
-        observation: `[B, n, O]`. alive: `[B, n]` bool, who decides; None: all do.
-        available: `[B, n, A]` bool, which choices there are; None: all. state: `[B, S]`, or None.
+        observation: `[B, n, O]`. alive: `[B, n]` bool, the agents that decide; None: all do.
+        available: `[B, n, A]` bool, the available choices; None: all. state: `[B, S]`, or None.
     """
 
     observation: Tensor
@@ -94,12 +94,12 @@ class Seen(NamedTuple):
     available: Tensor | None = None
     state: Tensor | None = None
 
-    def rows(self, index: Tensor | slice) -> Seen:
-        """Some of the decisions `[R]`."""
-        return Seen(*(None if x is None else x[index] for x in self))  # type: ignore[arg-type]
+    def rows(self, index: Tensor | slice) -> TeamInputs:
+        """Selects some of the decisions, `[R]`."""
+        return TeamInputs(*(None if x is None else x[index] for x in self))  # type: ignore[arg-type]
 
 
-class Acted(NamedTuple):
+class SampledActions(NamedTuple):
     """Actions `[B, n, K]` (integers, or floats), their log-probabilities `[B, n]` and the critic's values `[B, n]`."""
 
     actions: Tensor
@@ -107,8 +107,8 @@ class Acted(NamedTuple):
     values: Tensor
 
 
-class Judged(NamedTuple):
-    """Of given actions: log-probabilities `[B, n]`, entropies of their distributions `[B, n]`, and values `[B, n]`."""
+class EvaluatedActions(NamedTuple):
+    """Evaluation of given actions: log-probabilities `[B, n]`, entropies `[B, n]`, and values `[B, n]`."""
 
     logp: Tensor
     entropy: Tensor
@@ -116,51 +116,51 @@ class Judged(NamedTuple):
 
 
 class TeamModel(nn.Module):
-    """What a policy of a team can be asked. All agents' actions have a probability given those of the agents before."""
+    """The interface of a team policy. All agents' actions have a probability given those of earlier agents."""
 
     shape: TeamShape
 
-    def act(self, seen: Seen, uniform: Tensor, *, greedy: bool = False) -> Acted:
-        """Decide, without gradients.
+    def act(self, inputs: TeamInputs, uniform: Tensor, *, greedy: bool = False) -> SampledActions:
+        """Samples actions without gradients.
 
         Args:
-            uniform: `[B, n, K]` in (0, 1), what is drawn with; not looked at where greedy.
+            uniform: `[B, n, K]` in (0, 1), the random numbers; ignored where greedy.
         """
         raise NotImplementedError
 
-    def evaluate(self, seen: Seen, actions: Tensor) -> Judged:
-        """What the policy says of actions `[B, n, K]`, for all agents in one pass."""
+    def evaluate(self, inputs: TeamInputs, actions: Tensor) -> EvaluatedActions:
+        """Computes log-probabilities, entropies and values of actions `[B, n, K]`, for all agents in one pass."""
         raise NotImplementedError
 
-    def values(self, seen: Seen) -> Tensor:
-        """The critic's values `[B, n]` before anything is decided."""
+    def values(self, inputs: TeamInputs) -> Tensor:
+        """Computes the critic's values `[B, n]` before any decision."""
         raise NotImplementedError
 
-    def check(self, seen: Seen) -> None:
-        """Refuse what is not of this policy's spaces.
+    def check(self, inputs: TeamInputs) -> None:
+        """Checks that inputs belong to this policy's spaces.
 
         Raises:
             BatchMismatch: other axes than the shape has.
         """
-        shape, given = self.shape, seen.observation
-        if given.dim() != 3 or given.shape[2] != shape.observation:
+        shape, observation = self.shape, inputs.observation
+        if observation.dim() != 3 or observation.shape[2] != shape.observation:
             raise BatchMismatch(
-                "observations of another team", value=tuple(given.shape), expected=f"[B, n, {shape.observation}]"
+                "observations of another team", value=tuple(observation.shape), expected=f"[B, n, {shape.observation}]"
             )
-        if seen.available is not None and seen.available.shape != (*given.shape[:2], shape.outputs):
+        if inputs.available is not None and inputs.available.shape != (*observation.shape[:2], shape.outputs):
             raise BatchMismatch(
                 "masks of available actions of another team",
-                value=tuple(seen.available.shape),
-                expected=(*given.shape[:2], shape.outputs),
+                value=tuple(inputs.available.shape),
+                expected=(*observation.shape[:2], shape.outputs),
             )
 
 
 class ActionHead(nn.Module):
     """The distribution of one agent's action, from the network's outputs `[..., A]`.
 
-    Discrete: a softmax for each part over what is available, parts independent of each other. Continuous: a Gaussian
-    for each number, whose deviation `0.5 sigmoid(s)`, with s = 1 at first, does not depend on what is seen (the code of
-    arXiv 2205.14953). Log-probabilities and entropies are sums over the parts.
+    Discrete: a softmax for each part over the available choices, parts independent of each other. Continuous: a
+    Gaussian for each number, whose deviation `0.5 sigmoid(s)`, with s = 1 at first, does not depend on the
+    observation (the code of arXiv 2205.14953). Log-probabilities and entropies are sums over the parts.
     """
 
     def __init__(self, shape: TeamShape) -> None:
@@ -170,13 +170,15 @@ class ActionHead(nn.Module):
 
     @property
     def std(self) -> Tensor:
-        """`[D]`, of a continuous action."""
+        """Returns the standard deviation `[D]` of a continuous action."""
         if self.log_std is None:
             raise BatchMismatch("a discrete action has no deviation")
         return 0.5 * self.log_std.sigmoid()
 
     def encode(self, actions: Tensor) -> Tensor:
-        """Actions `[..., K]` as a network reads them `[..., A]`: one-hot (integers) for each part, or the numbers."""
+        """Converts actions `[..., K]` to a network's input `[..., A]`: one-hot (integers) for each part, or the
+        numbers.
+        """
         if self.log_std is not None:
             return actions
         parts = [nn.functional.one_hot(actions[..., k], size) for k, size in enumerate(self.sizes)]
@@ -185,52 +187,56 @@ class ActionHead(nn.Module):
     def sample(
         self, outputs: Tensor, uniform: Tensor, available: Tensor | None, *, greedy: bool
     ) -> tuple[Tensor, Tensor]:
-        """Actions `[..., K]` and log-probabilities `[...]`: by inverse CDF, or the likeliest."""
+        """Samples actions `[..., K]` by inverse CDF, or takes the likeliest, and returns log-probabilities `[...]`
+        too.
+        """
         actions = self.draw(outputs, uniform if greedy else self.noise(uniform), available, greedy=greedy)
         return actions, self.logp(outputs, actions, available)
 
     def noise(self, uniform: Tensor) -> Tensor:
-        """What `draw` needs, from numbers `[..., K]` in (0, 1): themselves, or deviations of a Gaussian."""
+        """Converts numbers `[..., K]` in (0, 1) to the noise of `draw`: themselves, or deviations of a Gaussian."""
         if self.log_std is None:
             return uniform
-        found: Tensor = torch.special.ndtri(uniform).to(self.log_std.dtype) * self.std
-        return found
+        deviations: Tensor = torch.special.ndtri(uniform).to(self.log_std.dtype) * self.std
+        return deviations
 
     def draw(self, outputs: Tensor, noise: Tensor, available: Tensor | None, *, greedy: bool) -> Tensor:
-        """Actions `[..., K]`."""
+        """Draws actions `[..., K]`."""
         if self.log_std is not None:
             return outputs if greedy else outputs + noise
-        chosen = []
-        for k, logits in enumerate(self._logits(outputs, available)):
-            chosen.append(logits.argmax(-1, keepdim=True) if greedy else _inverse(logits, noise[..., k : k + 1]))
-        return chosen[0] if len(chosen) == 1 else torch.cat(chosen, -1)
+        choices = []
+        for k, logits in enumerate(self._split_logits(outputs, available)):
+            choices.append(
+                logits.argmax(-1, keepdim=True) if greedy else _sample_inverse_cdf(logits, noise[..., k : k + 1])
+            )
+        return choices[0] if len(choices) == 1 else torch.cat(choices, -1)
 
     def logp(self, outputs: Tensor, actions: Tensor, available: Tensor | None) -> Tensor:
-        """Log-probabilities `[...]` of actions `[..., K]`."""
+        """Computes log-probabilities `[...]` of actions `[..., K]`."""
         if self.log_std is not None:
-            return _gaussian(actions, outputs, self.std.expand_as(outputs))
-        found = [
+            return _gaussian_logp(actions, outputs, self.std.expand_as(outputs))
+        part_logps = [
             logits.log_softmax(-1).gather(-1, actions[..., k : k + 1]).squeeze(-1)
-            for k, logits in enumerate(self._logits(outputs, available))
+            for k, logits in enumerate(self._split_logits(outputs, available))
         ]
-        return found[0] if len(found) == 1 else torch.stack(found).sum(0)
+        return part_logps[0] if len(part_logps) == 1 else torch.stack(part_logps).sum(0)
 
-    def judge(self, outputs: Tensor, actions: Tensor, available: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Log-probabilities and entropies `[...]` of actions `[..., K]`."""
+    def evaluate(self, outputs: Tensor, actions: Tensor, available: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Computes log-probabilities and entropies `[...]` of actions `[..., K]`."""
         if self.log_std is not None:
             std = self.std.expand_as(outputs)
             entropy = (0.5 + 0.5 * _LOG_2PI + std.log()).sum(-1)
-            return _gaussian(actions, outputs, std), entropy
+            return _gaussian_logp(actions, outputs, std), entropy
         logp = entropy = outputs.new_zeros(outputs.shape[:-1])
-        for k, logits in enumerate(self._logits(outputs, available)):
+        for k, logits in enumerate(self._split_logits(outputs, available)):
             logprobs = logits.log_softmax(-1)
             logp = logp + logprobs.gather(-1, actions[..., k : k + 1]).squeeze(-1)
-            held = logprobs if available is None else logprobs.clamp(min=torch.finfo(logprobs.dtype).min)
-            entropy = entropy - (logprobs.exp() * held).sum(-1)
+            finite_logprobs = logprobs if available is None else logprobs.clamp(min=torch.finfo(logprobs.dtype).min)
+            entropy = entropy - (logprobs.exp() * finite_logprobs).sum(-1)
         return logp, entropy
 
-    def _logits(self, outputs: Tensor, available: Tensor | None) -> tuple[Tensor, ...]:
-        """`[..., size]` of each part; -inf where something is not available."""
+    def _split_logits(self, outputs: Tensor, available: Tensor | None) -> tuple[Tensor, ...]:
+        """Returns the logits `[..., size]` of each part; -inf for unavailable choices."""
         if available is not None:
             outputs = outputs.masked_fill(~available, -torch.inf)
         return torch.split(outputs, list(self.sizes), -1) if len(self.sizes) > 1 else (outputs,)
@@ -239,15 +245,16 @@ class ActionHead(nn.Module):
 _LOG_2PI = 1.8378770664093453
 
 
-def _gaussian(actions: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    """`[...]`, the log-density of `actions [..., D]`."""
+def _gaussian_logp(actions: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """Computes the log-density `[...]` of `actions [..., D]`."""
     return (-0.5 * ((actions - mean) / std).square() - std.log() - 0.5 * _LOG_2PI).sum(-1)
 
 
-def _inverse(logits: Tensor, uniform: Tensor) -> Tensor:
-    """`[..., 1]`, the first choice whose cumulative probability exceeds `uniform [..., 1]` times the total.
+def _sample_inverse_cdf(logits: Tensor, uniform: Tensor) -> Tensor:
+    """Returns `[..., 1]`, the first choice whose cumulative probability exceeds `uniform [..., 1]` times the total.
 
-    A choice without probability is never drawn: it exceeds nothing that the one before it does not.
+    A choice without probability is never drawn: its cumulative probability exceeds nothing more than the previous
+    one.
     """
     reached = logits.double().softmax(-1).cumsum(-1)
     index = (reached <= uniform * reached[..., -1:]).sum(-1, keepdim=True)

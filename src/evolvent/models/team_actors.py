@@ -1,9 +1,9 @@
 """Policies of teams whose agents decide at the same moment: MAT-Dec, MAPPO and HAPPO.
 
-MAT-Dec (arXiv 2205.14953): the encoder of MAT as critic, an MLP as actor. MAPPO (arXiv 2103.01955): one actor for all
-agents. HAPPO (arXiv 2109.11251): an actor for each. The last two have a critic that sees what is known in training
-alone: the central state, or, where there is none, the mean of what the team sees. So every critic fits teams of any
-size. All actors have the shape of the published MAT-Dec's.
+MAT-Dec (arXiv 2205.14953): the encoder of MAT as critic, an MLP as actor. MAPPO (arXiv 2103.01955): one actor
+for all agents. HAPPO (arXiv 2109.11251): an actor for each. The last two have a critic with information of
+training alone: the central state, or, where there is none, the mean of the team's observations. So every critic
+fits teams of any size. All actors have the shape of the published MAT-Dec's.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ except ImportError as error:
 
     raise MissingExtra("train", "a policy of a team") from error
 
-from evolvent.models.mat import head
-from evolvent.models.team_actions import Acted, ActionHead, Judged, Seen, TeamModel, TeamShape
+from evolvent.models.mat import build_head
+from evolvent.models.team_actions import ActionHead, EvaluatedActions, SampledActions, TeamInputs, TeamModel, TeamShape
 from evolvent.models.trunk import Trunk, TrunkShape, orthogonal_
 
 __all__ = ["TeamActors", "team_mlp"]
 
 
 def team_mlp(inputs: int, width: int, outputs: int) -> nn.Sequential:
-    """Two hidden layers with norms: `[..., inputs] -> [..., outputs]`."""
+    """Builds two hidden layers with norms: `[..., inputs] -> [..., outputs]`."""
     gain = math.sqrt(2.0)
     return nn.Sequential(
         nn.LayerNorm(inputs),
@@ -53,8 +53,8 @@ class TeamActors(TeamModel):
         self.shape = shape
         actors = 1 if shape.share or shape.kind == "mappo" else shape.agents
         self.actors = nn.ModuleList(team_mlp(shape.observation, shape.width, shape.outputs) for _ in range(actors))
-        one = shape.kind == "mat_dec"  # as published: one deviation, whoever acts
-        self.deviations = nn.ModuleList(ActionHead(shape) for _ in range(1 if one else actors))
+        is_shared = shape.kind == "mat_dec"  # as published: one deviation, whoever acts
+        self.deviations = nn.ModuleList(ActionHead(shape) for _ in range(1 if is_shared else actors))
         self.encoder: Trunk | None = None
         if shape.kind == "mat_dec":
             self.observe = nn.Sequential(
@@ -74,72 +74,78 @@ class TeamActors(TeamModel):
                     init="orthogonal",
                 )
             )
-            self.critic: nn.Module = head(shape.width, 1)
+            self.critic: nn.Module = build_head(shape.width, 1)
         else:
             self.critic = team_mlp(shape.observation + (shape.state or shape.observation), shape.width, 1)
 
-    def actor_of(self, agent: int) -> int:
-        """Which actor an agent has."""
+    def actor_index(self, agent: int) -> int:
+        """Returns the index of an agent's actor."""
         return agent % len(self.actors)
 
     def actor_parameters(self, actor: int) -> list[nn.Parameter]:
-        """What belongs to one actor alone."""
-        return [*self.actors[actor].parameters(), *self._head(actor).parameters()]
+        """Returns the parameters that belong to one actor alone."""
+        return [*self.actors[actor].parameters(), *self._action_head(actor).parameters()]
 
-    def values(self, seen: Seen) -> Tensor:
-        self.check(seen)
+    def values(self, inputs: TeamInputs) -> Tensor:
+        self.check(inputs)
         if self.encoder is not None:
-            found: Tensor = self.critic(self.encoder(self.observe(seen.observation), seen=seen.alive)).squeeze(-1)
-            return found
-        own = seen.observation
-        if seen.state is not None and self.shape.state:
-            together = seen.state[:, None].expand(-1, own.shape[1], -1)
-        elif seen.alive is None:
-            together = own.mean(1, keepdim=True).expand_as(own)
+            values: Tensor = self.critic(
+                self.encoder(self.observe(inputs.observation), attention_mask=inputs.alive)
+            ).squeeze(-1)
+            return values
+        observation = inputs.observation
+        if inputs.state is not None and self.shape.state:
+            context = inputs.state[:, None].expand(-1, observation.shape[1], -1)
+        elif inputs.alive is None:
+            context = observation.mean(1, keepdim=True).expand_as(observation)
         else:
-            weight = seen.alive.to(own.dtype)[..., None]
-            together = ((own * weight).sum(1, keepdim=True) / weight.sum(1, keepdim=True).clamp(min=1.0)).expand_as(own)
-        critic: Tensor = self.critic(torch.cat([own, together], -1)).squeeze(-1)
+            weight = inputs.alive.to(observation.dtype)[..., None]
+            context = (
+                (observation * weight).sum(1, keepdim=True) / weight.sum(1, keepdim=True).clamp(min=1.0)
+            ).expand_as(observation)
+        critic: Tensor = self.critic(torch.cat([observation, context], -1)).squeeze(-1)
         return critic
 
     @torch.no_grad()
-    def act(self, seen: Seen, uniform: Tensor, *, greedy: bool = False) -> Acted:
-        values = self.values(seen)
+    def act(self, inputs: TeamInputs, uniform: Tensor, *, greedy: bool = False) -> SampledActions:
+        values = self.values(inputs)
         if len(self.actors) == 1:
-            outputs = self.actors[0](seen.observation)
-            return Acted(*self._head(0).sample(outputs, uniform, seen.available, greedy=greedy), values)
-        found = [
-            self._head(self.actor_of(i)).sample(
-                self.actors[self.actor_of(i)](seen.observation[:, i]),
+            outputs = self.actors[0](inputs.observation)
+            return SampledActions(
+                *self._action_head(0).sample(outputs, uniform, inputs.available, greedy=greedy), values
+            )
+        samples = [
+            self._action_head(self.actor_index(i)).sample(
+                self.actors[self.actor_index(i)](inputs.observation[:, i]),
                 uniform[:, i],
-                None if seen.available is None else seen.available[:, i],
+                None if inputs.available is None else inputs.available[:, i],
                 greedy=greedy,
             )
-            for i in range(seen.observation.shape[1])
+            for i in range(inputs.observation.shape[1])
         ]
-        return Acted(torch.stack([x[0] for x in found], 1), torch.stack([x[1] for x in found], 1), values)
+        return SampledActions(torch.stack([x[0] for x in samples], 1), torch.stack([x[1] for x in samples], 1), values)
 
-    def evaluate(self, seen: Seen, actions: Tensor) -> Judged:
-        """All agents; values by the critic."""
-        logp, entropy = self.judge(seen, actions, range(seen.observation.shape[1]))
-        return Judged(logp, entropy, self.values(seen))
+    def evaluate(self, inputs: TeamInputs, actions: Tensor) -> EvaluatedActions:
+        """Evaluates all agents; values are the critic's."""
+        logp, entropy = self.evaluate_agents(inputs, actions, range(inputs.observation.shape[1]))
+        return EvaluatedActions(logp, entropy, self.values(inputs))
 
-    def judge(self, seen: Seen, actions: Tensor, agents: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Log-probabilities and entropies `[B, len(agents)]` of some agents' actions, without the critic."""
-        if len(self.actors) == 1 and len(agents) == seen.observation.shape[1]:
-            return self._head(0).judge(self.actors[0](seen.observation), actions, seen.available)
-        found = [
-            self._head(self.actor_of(i)).judge(
-                self.actors[self.actor_of(i)](seen.observation[:, i]),
+    def evaluate_agents(self, inputs: TeamInputs, actions: Tensor, agents: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Computes log-probabilities and entropies `[B, len(agents)]` of some agents' actions, without the critic."""
+        if len(self.actors) == 1 and len(agents) == inputs.observation.shape[1]:
+            return self._action_head(0).evaluate(self.actors[0](inputs.observation), actions, inputs.available)
+        evaluations = [
+            self._action_head(self.actor_index(i)).evaluate(
+                self.actors[self.actor_index(i)](inputs.observation[:, i]),
                 actions[:, i],
-                None if seen.available is None else seen.available[:, i],
+                None if inputs.available is None else inputs.available[:, i],
             )
             for i in agents
         ]
-        return torch.stack([x[0] for x in found], 1), torch.stack([x[1] for x in found], 1)
+        return torch.stack([x[0] for x in evaluations], 1), torch.stack([x[1] for x in evaluations], 1)
 
-    def _head(self, actor: int) -> ActionHead:
-        found = self.deviations[actor % len(self.deviations)]
-        if not isinstance(found, ActionHead):
-            raise TypeError(type(found))
-        return found
+    def _action_head(self, actor: int) -> ActionHead:
+        action_head = self.deviations[actor % len(self.deviations)]
+        if not isinstance(action_head, ActionHead):
+            raise TypeError(type(action_head))
+        return action_head

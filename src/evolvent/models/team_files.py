@@ -1,4 +1,4 @@
-"""Policies of teams: made, written as safetensors and JSON, and read back for teams of the same or another size."""
+"""Team policies: building them, writing them as safetensors and JSON, and reading them for teams of any size."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _FORMAT = 1
 
 
 def make_team(shape: TeamShape, *, seed: int) -> TeamModel:
-    """A policy that was never trained; the same seed gives the same one, and torch's random state stays as it was."""
+    """Builds an untrained policy; the same seed gives the same policy, and torch's random state stays as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        made = MultiAgentTransformer(shape) if shape.kind.startswith("mat") and shape.kind != "mat_dec" else None
-        return TeamActors(shape) if made is None else made
+        transformer = MultiAgentTransformer(shape) if shape.kind.startswith("mat") and shape.kind != "mat_dec" else None
+        return TeamActors(shape) if transformer is None else transformer
 
 
 def save_team(model: TeamModel, folder: Path) -> None:
-    """Write the weights as safetensors and the shape as JSON; NoSpace or StoreUnavailable where that fails."""
+    """Writes the weights as safetensors and the shape as JSON; raises NoSpace or StoreUnavailable where that fails."""
     from safetensors.torch import save
 
     tensors = {name: value.detach().contiguous().clone() for name, value in model.state_dict().items()}
@@ -43,11 +43,11 @@ def save_team(model: TeamModel, folder: Path) -> None:
 
 
 def load_team(folder: Path, *, expected: TeamShape | None = None) -> TeamModel:
-    """Read what `save_team` wrote.
+    """Reads a policy that `save_team` wrote.
 
     Args:
-        expected: the team that it shall play, with other numbers of agents or not (few-shot transfer). Weights of
-            single agents (HAPPO, MAT-Dec) are handed on in turn: agent i begins as agent `i mod n` of the saved team.
+        expected: the team that it will play, possibly with other numbers of agents (few-shot transfer). Weights of
+            single agents (HAPPO, MAT-Dec) are reused in turn: agent i begins as agent `i mod n` of the saved team.
     Raises:
         Incomplete: no such folder, or one whose files say nothing. CorruptRecord: weights that cannot be read.
         ShapeMismatch: weights of another shape, or spaces that are not the expected ones, all differences at once.
@@ -58,13 +58,13 @@ def load_team(folder: Path, *, expected: TeamShape | None = None) -> TeamModel:
     shape = _read_shape(folder)
     if expected is not None:
         names = [name for name in asdict(shape) if name != "agents"]
-        wrong = [
+        differences = [
             f"{name}: saved with {getattr(shape, name)}, here {getattr(expected, name)}"
             for name in names
             if getattr(shape, name) != getattr(expected, name)
         ]
-        if wrong:
-            raise ShapeMismatch(f"{folder} is no policy of this team ({'; '.join(wrong)})")
+        if differences:
+            raise ShapeMismatch(f"{folder} is no policy of this team ({'; '.join(differences)})")
     try:
         tensors = load((folder / _WEIGHTS).read_bytes())
     except FileNotFoundError as error:
@@ -73,15 +73,15 @@ def load_team(folder: Path, *, expected: TeamShape | None = None) -> TeamModel:
         raise CorruptRecord(f"{folder / _WEIGHTS} cannot be read: {error}", offset=0) from error
     agents = shape.agents if expected is None else expected.agents
     model = make_team(replace(shape, agents=agents), seed=0)
-    tensors = _dealt(tensors, model)
-    own = model.state_dict()
-    odd = sorted(
+    tensors = _assign_actor_weights(tensors, model)
+    expected_tensors = model.state_dict()
+    mismatched = sorted(
         name
-        for name in {*tensors, *own}
-        if name not in tensors or name not in own or tensors[name].shape != own[name].shape
+        for name in {*tensors, *expected_tensors}
+        if name not in tensors or name not in expected_tensors or tensors[name].shape != expected_tensors[name].shape
     )
-    if odd:
-        raise ShapeMismatch(f"{folder / _WEIGHTS} holds weights of another shape", value=odd[:5])
+    if mismatched:
+        raise ShapeMismatch(f"{folder / _WEIGHTS} holds weights of another shape", value=mismatched[:5])
     model.load_state_dict(tensors)
     return model.eval()
 
@@ -99,20 +99,20 @@ def _read_shape(folder: Path) -> TeamShape:
         raise Incomplete(f"{path} describes no policy of a team", value=str(error)) from error
 
 
-def _dealt(tensors: dict[str, torch.Tensor], model: TeamModel) -> dict[str, torch.Tensor]:
-    """Weights of single agents, for as many agents as the model has."""
-    found = {}
-    own = [name for name in tensors if name.startswith(("actors.", "deviations."))]
-    saved = {
-        kind: 1 + max((int(name.split(".")[1]) for name in own if name.startswith(kind)), default=-1)
+def _assign_actor_weights(tensors: dict[str, torch.Tensor], model: TeamModel) -> dict[str, torch.Tensor]:
+    """Assigns weights of single agents to as many agents as the model has."""
+    assigned = {}
+    actor_names = [name for name in tensors if name.startswith(("actors.", "deviations."))]
+    saved_counts = {
+        kind: 1 + max((int(name.split(".")[1]) for name in actor_names if name.startswith(kind)), default=-1)
         for kind in ("actors.", "deviations.")
     }
     for name in model.state_dict():
         parts = name.split(".")
-        if name.startswith(("actors.", "deviations.")) and saved[f"{parts[0]}."]:
-            parts[1] = str(int(parts[1]) % saved[f"{parts[0]}."])
+        if name.startswith(("actors.", "deviations.")) and saved_counts[f"{parts[0]}."]:
+            parts[1] = str(int(parts[1]) % saved_counts[f"{parts[0]}."])
         source = ".".join(parts)
         if source in tensors:
-            found[name] = tensors[source]
-    extra = {name: value for name, value in tensors.items() if name not in own and name not in found}
-    return found | extra
+            assigned[name] = tensors[source]
+    extra = {name: value for name, value in tensors.items() if name not in actor_names and name not in assigned}
+    return assigned | extra

@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from evolvent.errors import ConfigError, MissingExtra, unknown
+from evolvent.errors import ConfigError, MissingExtra, unknown_name_problem
 
 if TYPE_CHECKING:
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -45,7 +45,7 @@ def _transformers() -> Any:
 
 
 def tiny_config(vocab: int, size: str = "xs", *, context: int = 256) -> LlamaConfig:
-    """A Llama configuration of the embedded sizes.
+    """Returns a Llama configuration of the embedded sizes.
 
     Args:
         vocab: words in the vocabulary, control words included.
@@ -55,7 +55,7 @@ def tiny_config(vocab: int, size: str = "xs", *, context: int = 256) -> LlamaCon
         ConfigError: an unknown size.
     """
     if size not in SIZES:
-        raise ConfigError([unknown("size", size, SIZES)])
+        raise ConfigError([unknown_name_problem("size", size, SIZES)])
     shape = SIZES[size]
     return _transformers().LlamaConfig(
         vocab_size=vocab,
@@ -72,10 +72,10 @@ def tiny_config(vocab: int, size: str = "xs", *, context: int = 256) -> LlamaCon
 
 
 def init_tiny(config: LlamaConfig, *, seed: int) -> LlamaForCausalLM:
-    """A fresh model: embeddings N(0, .25), other matrices with standard deviation .7 / sqrt(fan_in), norms 1.
+    """Builds a fresh model: embeddings N(0, .25), other matrices with standard deviation .7 / sqrt(fan_in), norms 1.
 
-    An embedding must stand out of what the layers add to it, or the model learns late to copy what it reads: with .02
-    crafting is read after about ten times the tokens, with 1 after about three times as many.
+    An embedding must stand out from the outputs of the layers, or the model learns late to copy tokens that it
+    reads: with .02 crafting is read after about ten times the tokens, with 1 after about three times as many.
 
     The same seed gives the same weights; the global random state of torch is left as it was.
     """
@@ -95,15 +95,15 @@ def init_tiny(config: LlamaConfig, *, seed: int) -> LlamaForCausalLM:
     return model.eval()
 
 
-def word_tokenizer(words: Sequence[str], *, context: int = 256) -> PreTrainedTokenizerFast:
-    """A tokenizer whose tokens are whole words and single punctuation marks, after the control words.
+def word_tokenizer(vocabulary_words: Sequence[str], *, context: int = 256) -> PreTrainedTokenizerFast:
+    """Builds a tokenizer whose tokens are whole words and single punctuation marks, after the control words.
 
     On its vocabulary, encoding what was decoded is the identity.
     """
     from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
     vocabulary: dict[str, int] = {}
-    for word in (*CONTROL_WORDS, NO_WORD, *words):
+    for word in (*CONTROL_WORDS, NO_WORD, *vocabulary_words):
         vocabulary.setdefault(word, len(vocabulary))
     core = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     core.pre_tokenizer = pre_tokenizers.Sequence(
@@ -123,6 +123,6 @@ def word_tokenizer(words: Sequence[str], *, context: int = 256) -> PreTrainedTok
     return tokenizer
 
 
-def vocabulary_of(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
-    """Word to token id, as the tokenizer's own file holds it."""
+def read_vocabulary(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
+    """Reads the map from word to token id in the tokenizer's own file."""
     return dict(json.loads(tokenizer.backend_tokenizer.to_str())["model"]["vocab"])

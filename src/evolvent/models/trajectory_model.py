@@ -1,8 +1,9 @@
-"""A GPT over the bins of whole transitions: it says what is done, what that pays and what is seen next.
+"""A GPT over the bins of whole transitions: it predicts actions, rewards, returns and the next observations.
 
-"Offline Reinforcement Learning as One Big Sequence Modeling Problem" (Trajectory Transformer, arXiv 2106.02039). A
-transition is the columns (observation, action, reward, what is earned after it, whether it ends), each one token; every
-column has its own bins, embeddings and output layer. The last column is ours: the published model does not know ends.
+"Offline Reinforcement Learning as One Big Sequence Modeling Problem" (Trajectory Transformer, arXiv
+2106.02039). A transition is the columns (observation, action, reward, return after it, whether it ends), each
+one token; every column has its own bins, embeddings and output layer. The last column is ours: the published
+model does not know ends.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ __all__ = ["TrajectoryModel", "TrajectoryShape"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrajectoryShape:
-    """What the model is made of.
+    """The architecture of the model.
 
     Attributes:
         counts: bins of each of the T columns. observation, action: how many columns each of them has; T is their sum
@@ -58,7 +59,7 @@ class TrajectoryShape:
 
     @property
     def columns(self) -> int:
-        """T."""
+        """Returns T, the number of columns."""
         return len(self.counts)
 
 
@@ -67,8 +68,8 @@ class TrajectoryModel(nn.Module):
 
     def __init__(self, shape: TrajectoryShape) -> None:
         super().__init__()
-        self.shape, most = shape, max(shape.counts)
-        self.embed = nn.Embedding(shape.columns * most, shape.width)
+        self.shape, max_bins = shape, max(shape.counts)
+        self.embed = nn.Embedding(shape.columns * max_bins, shape.width)
         self.place = nn.Embedding(shape.context * shape.columns, shape.width)
         nn.init.normal_(self.embed.weight, std=0.02)
         nn.init.normal_(self.place.weight, std=0.02)
@@ -77,31 +78,33 @@ class TrajectoryModel(nn.Module):
                 width=shape.width, heads=shape.heads, layers=shape.layers, dropout=shape.dropout, activation="gelu"
             )
         )
-        self.heads = nn.Parameter(torch.randn(shape.columns, most, shape.width) * 0.02)
-        none = torch.arange(most)[None] >= torch.tensor(shape.counts)[:, None]
-        self.register_buffer("none", none, persistent=False)
+        self.heads = nn.Parameter(torch.randn(shape.columns, max_bins, shape.width) * 0.02)
+        missing_bins = torch.arange(max_bins)[None] >= torch.tensor(shape.counts)[:, None]
+        self.register_buffer("none", missing_bins, persistent=False)
 
-    def forward(self, tokens: Tensor, *, seen: Tensor | None = None) -> Tensor:
-        """Logits of what comes next, `[B, L, bins]`: entry l is about token l + 1; -inf where a column has no such bin.
+    def forward(self, tokens: Tensor, *, attention_mask: Tensor | None = None) -> Tensor:
+        """Computes the logits of the next tokens, `[B, L, bins]`.
+
+        Entry l is about token l + 1; -inf where its column has no such bin.
 
         Args:
             tokens: `[B, L]` int64, bins of the columns in turn, beginning with the first of an observation.
-            seen: `[B, L]` bool, False at padding, which is at the left.
+            attention_mask: `[B, L]` bool, False at padding, which is at the left.
         Raises:
             BatchMismatch: more tokens than the context holds.
         """
-        place = torch.arange(tokens.shape[1], device=tokens.device).expand(tokens.shape)
-        if seen is not None:
-            place = (seen.long().cumsum(1) - 1).clamp(min=0)
-        return self._read(self.trunk(self._stream(tokens, place, 0), seen=seen), 0)
+        positions = torch.arange(tokens.shape[1], device=tokens.device).expand(tokens.shape)
+        if attention_mask is not None:
+            positions = (attention_mask.long().cumsum(1) - 1).clamp(min=0)
+        return self._compute_logits(self.trunk(self._embed(tokens, positions, 0), attention_mask=attention_mask), 0)
 
     @torch.no_grad()
-    def continued(self, tokens: Tensor, draws: Tensor, *, kept: float) -> Tensor:
-        """One transition on: `[N, L + T]`, from prefixes that end with an observation to those that end with the next.
+    def continue_transition(self, tokens: Tensor, draws: Tensor, *, top_p: float) -> Tensor:
+        """Extends prefixes by one transition, `[N, L + T]`: from the end of an observation to the end of the next.
 
         Args:
-            tokens: `[N, L]`, all columns of some transitions and an observation. draws: `[N, action]` in 0..1, with
-                which actions are drawn from the likeliest bins that hold `kept` of the probability; all else is the
+            tokens: `[N, L]`, all columns of some transitions and an observation. draws: `[N, action]` in 0..1, used to
+                sample actions from the likeliest bins that hold `top_p` of the probability; other columns take the
                 likeliest bin.
         Raises:
             BatchMismatch: prefixes that end elsewhere, or that leave no room.
@@ -110,43 +113,43 @@ class TrajectoryModel(nn.Module):
         if length % shape.columns != shape.observation:
             raise BatchMismatch("a prefix does not end with an observation", value=length)
         cache = self.trunk.cache(len(tokens), length + shape.columns)
-        place = torch.arange(length + shape.columns, device=tokens.device).expand(len(tokens), -1)
-        last = self._read(self.trunk.decode(self._stream(tokens, place[:, :length], 0), cache), 0)[:, -1]
-        for at in range(shape.columns):
-            action = at < shape.action
-            token = _nucleus(last, draws[:, at], kept) if action else last.argmax(-1)
+        positions = torch.arange(length + shape.columns, device=tokens.device).expand(len(tokens), -1)
+        last = self._compute_logits(self.trunk.decode(self._embed(tokens, positions[:, :length], 0), cache), 0)[:, -1]
+        for column in range(shape.columns):
+            action = column < shape.action
+            token = _sample_nucleus(last, draws[:, column], top_p) if action else last.argmax(-1)
             tokens = torch.cat([tokens, token[:, None]], 1)
-            if at + 1 < shape.columns:
-                now = length + at
-                stream = self._stream(token[:, None], place[:, now : now + 1], now)
-                last = self._read(self.trunk.decode(stream, cache), now)[:, -1]
+            if column + 1 < shape.columns:
+                now = length + column
+                stream = self._embed(token[:, None], positions[:, now : now + 1], now)
+                last = self._compute_logits(self.trunk.decode(stream, cache), now)[:, -1]
         return tokens
 
-    def _stream(self, tokens: Tensor, place: Tensor, begin: int) -> Tensor:
-        """Embeddings of the tokens; `begin`: how many came before the first, which says what column it is of."""
-        if place.shape[1] and int(place[:, -1].max()) >= self.place.num_embeddings:
+    def _embed(self, tokens: Tensor, positions: Tensor, begin: int) -> Tensor:
+        """Returns embeddings of the tokens; `begin` is the number of earlier tokens, which determines the column."""
+        if positions.shape[1] and int(positions[:, -1].max()) >= self.place.num_embeddings:
             raise BatchMismatch(
                 "more transitions than the context holds",
-                value=int(place[:, -1].max()) + 1,
+                value=int(positions[:, -1].max()) + 1,
                 expected=f"{self.place.num_embeddings} tokens",
             )
         column = (torch.arange(tokens.shape[1], device=tokens.device) + begin) % self.shape.columns
-        stream: Tensor = self.embed(tokens + column * self.heads.shape[1]) + self.place(place)
+        stream: Tensor = self.embed(tokens + column * self.heads.shape[1]) + self.place(positions)
         return F.dropout(stream, self.shape.dropout, self.training)
 
-    def _read(self, found: Tensor, begin: int) -> Tensor:
-        """Logits of the column after each position."""
-        column = (torch.arange(found.shape[1], device=found.device) + begin + 1) % self.shape.columns
-        logits = torch.einsum("blw,lnw->bln", found, self.heads[column])
+    def _compute_logits(self, hidden: Tensor, begin: int) -> Tensor:
+        """Computes the logits of the column after each position."""
+        column = (torch.arange(hidden.shape[1], device=hidden.device) + begin + 1) % self.shape.columns
+        logits = torch.einsum("blw,lnw->bln", hidden, self.heads[column])
         return logits.masked_fill(self.get_buffer("none")[column], -torch.inf)
 
 
-def _nucleus(logits: Tensor, draws: Tensor, kept: float) -> Tensor:
-    """`[N]`, drawn among the likeliest bins that together hold `kept` of the probability."""
-    chance, order = logits.softmax(-1).sort(-1, descending=True)
-    before = chance.cumsum(-1) - chance
-    inside = before < kept
-    held = torch.where(inside, chance, 0.0).cumsum(-1)
-    at = (held <= draws[:, None] * held[:, -1:]).sum(-1)
-    at = at.minimum(inside.sum(-1) - 1)  # a draw that was rounded up to 1 stays among them
-    return order.gather(-1, at[:, None])[:, 0]
+def _sample_nucleus(logits: Tensor, draws: Tensor, top_p: float) -> Tensor:
+    """Samples `[N]` bins among the likeliest bins that together hold `top_p` of the probability."""
+    probabilities, order = logits.softmax(-1).sort(-1, descending=True)
+    before = probabilities.cumsum(-1) - probabilities
+    inside = before < top_p
+    cumulative = torch.where(inside, probabilities, 0.0).cumsum(-1)
+    rank = (cumulative <= draws[:, None] * cumulative[:, -1:]).sum(-1)
+    rank = rank.minimum(inside.sum(-1) - 1)  # a draw that was rounded up to 1 stays among them
+    return order.gather(-1, rank[:, None])[:, 0]

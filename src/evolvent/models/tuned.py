@@ -1,7 +1,7 @@
-"""A model with an adapter of `peft`: what it says of itself, what is below it, and its files.
+"""A model with an adapter of `peft`: its properties, the model below it, and its files.
 
-Files are peft's own, `adapter_config.json` and `adapter_model.safetensors`, and say nothing that is run: settings that
-name modules to import, and pickles, are refused. How adapters are made and merged is in `adapters.py`.
+Files are peft's own, `adapter_config.json` and `adapter_model.safetensors`, and contain nothing that is run:
+settings that name modules to import, and pickles, are refused. Making and merging adapters is in `adapters.py`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from evolvent.errors import ConfigError, Incomplete, MissingExtra, Problem, ShapeMismatch, UnsafeFile, boundary, unknown
+from evolvent.errors import (
+    ConfigError,
+    Incomplete,
+    MissingExtra,
+    Problem,
+    ShapeMismatch,
+    UnsafeFile,
+    boundary,
+    unknown_name_problem,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,15 +35,15 @@ __all__ = [
     "NAME",
     "adapter_names",
     "adapter_tensors",
-    "attach",
-    "bare",
+    "attach_adapter",
     "base_digest",
+    "import_peft",
     "kind_of",
     "light_copy",
-    "peft_library",
     "plain_model",
-    "quietly",
     "save_adapter",
+    "seeded_silence",
+    "strip_adapter",
     "trainable",
     "virtual_tokens",
 ]
@@ -49,7 +58,7 @@ _KINDS: dict[str, Literal["lora", "ia3", "prefix", "prompt"]] = {
     "PROMPT_TUNING": "prompt",
 }
 # Settings of a file that may differ from peft's defaults. Others import code, change the base's weights or add layers.
-_UNDERSTOOD = frozenset(
+_SUPPORTED_SETTINGS = frozenset(
     {
         "alpha_pattern",
         "auto_mapping",
@@ -88,46 +97,46 @@ _UNDERSTOOD = frozenset(
     }
 )
 # How values were begun or computed does not matter to a reader: they are in the file.
-_BEGUN: dict[str, dict[str, Any]] = {
+_IGNORED_SETTINGS: dict[str, dict[str, Any]] = {
     "PREFIX_TUNING": {"prefix_projection": False},
     "PROMPT_TUNING": {"prompt_tuning_init": "RANDOM", "prompt_tuning_init_text": None, "tokenizer_kwargs": None},
 }
-_SAMPLED = 1024  # weights of a tensor that enter the digest of a base
+_DIGEST_SAMPLES = 1024  # weights of a tensor that enter the digest of a base
 
 
 def kind_of(model: Any) -> Literal["lora", "dora", "ia3", "prefix", "prompt"] | None:
-    """Which adapter a model has; None where it has none. Raises ConfigError: one that is not understood here."""
-    settings = _settings(model)
+    """Returns a model's adapter kind; None where it has none. Raises ConfigError for an unsupported kind."""
+    settings = _peft_config(model)
     if settings is None:
         return None
     name = str(settings.peft_type.value)
     if name not in _KINDS:
-        raise ConfigError([unknown("peft_type", name, _KINDS)])
+        raise ConfigError([unknown_name_problem("peft_type", name, _KINDS)])
     return "dora" if getattr(settings, "use_dora", False) else _KINDS[name]
 
 
 def virtual_tokens(model: Any) -> tuple[int, int]:
-    """How many positions an adapter takes: in front of every layer's keys and values, and in front of the text.
+    """Returns how many positions an adapter takes: before every layer's keys and values, and before the text.
 
-    Those of the second kind stand in front of the logits too: `[B, tokens + T, V]`.
+    Those of the second kind stand before the logits too: `[B, tokens + T, V]`.
     """
-    kind, settings = kind_of(model), _settings(model)
+    kind, settings = kind_of(model), _peft_config(model)
     if kind == "prefix":
         return int(settings.num_virtual_tokens), 0
     return 0, int(settings.num_virtual_tokens) if kind == "prompt" else 0
 
 
 def trainable(model: Any) -> list[str]:
-    """The names of the parameters that learn, as `named_parameters` has them: all that a checkpoint must hold."""
+    """Lists the trainable parameters by their names in `named_parameters`: all that a checkpoint must hold."""
     return [name for name, weight in model.named_parameters() if weight.requires_grad]
 
 
 def adapter_names(model: Any) -> dict[str, str]:
-    """Of every parameter of an adapter that is here: its name in the model -> in `adapter_model.safetensors`."""
+    """Maps each local adapter parameter from its name in the model to its name in `adapter_model.safetensors`."""
     if any(virtual_tokens(model)):
         return {f"prompt_encoder.{model.active_adapter}.embedding.weight": "prompt_embeddings"}
     weights = dict(model.named_parameters())
-    saved = peft_library().get_peft_model_state_dict(
+    saved = import_peft().get_peft_model_state_dict(
         model, state_dict=weights, adapter_name=model.active_adapter, save_embedding_layers=False
     )
     names = {id(weight): name for name, weight in weights.items()}
@@ -135,32 +144,34 @@ def adapter_names(model: Any) -> dict[str, str]:
 
 
 def adapter_tensors(model: Any) -> dict[str, Tensor]:
-    """The adapter's weights under their names in files, whole, on the CPU, in memory of their own.
+    """Returns the adapter's weights under their names in files, complete, on the CPU, in their own memory.
 
     Where they are sharded (DTensor), all ranks must call this together.
     """
-    names, whole = adapter_names(model), {}
+    names, tensors = adapter_names(model), {}
     for name, weight in model.named_parameters():
         if name in names:
             tensor = weight.full_tensor() if hasattr(weight, "full_tensor") else weight
-            whole[names[name]] = tensor.detach().cpu().clone().contiguous()
-    return whole
+            tensors[names[name]] = tensor.detach().cpu().clone().contiguous()
+    return tensors
 
 
-def light_copy(model: Any, *, own: Collection[str] = ()) -> Any:
-    """A copy in which every weight but those named `own` shares its memory with the model's, and is frozen."""
+def light_copy(model: Any, *, trained_names: Collection[str] = ()) -> Any:
+    """Copies a model; weights other than `trained_names` share the model's memory and are frozen."""
     from torch import nn
 
     shared = {
         id(weight): nn.Parameter(weight.detach(), requires_grad=False)
         for name, weight in model.named_parameters()
-        if name not in own
+        if name not in trained_names
     }
     return copy.deepcopy(model, shared)
 
 
-def bare(model: Any) -> Any:
-    """The model below an adapter, as it was before; its weights are shared. A model without adapter is given back."""
+def strip_adapter(model: Any) -> Any:
+    """Returns the model below an adapter, as it was before; its weights are shared. A plain model is returned
+    unchanged.
+    """
     if kind_of(model) is None:
         return model
     base = light_copy(model)
@@ -168,10 +179,10 @@ def bare(model: Any) -> Any:
 
 
 def plain_model(model: Any) -> Any:
-    """A model without adapter that computes the same; weights that the adapter leaves alone are shared.
+    """Returns a model without adapter that computes the same; weights that the adapter leaves alone are shared.
 
     Raises:
-        ConfigError: virtual tokens, which no weights can stand for.
+        ConfigError: virtual tokens, which no weights can represent.
     """
     kind = kind_of(model)
     if kind is None:
@@ -183,26 +194,28 @@ def plain_model(model: Any) -> Any:
             expected="an adapter of kind lora, dora or ia3",
             hint="RecomputeEngine serves it",
         )
-    layer = peft_library().tuners.tuners_utils.BaseTunerLayer
+    layer = import_peft().tuners.tuners_utils.BaseTunerLayer
     changed = {
-        f"{at}.{name}"
-        for at, module in model.named_modules()
+        f"{module_name}.{name}"
+        for module_name, module in model.named_modules()
         if isinstance(module, layer)
         for name, _ in module.named_parameters()
     }
-    with quietly(0):
-        return light_copy(model, own=changed).merge_and_unload()
+    with seeded_silence(0):
+        return light_copy(model, trained_names=changed).merge_and_unload()
 
 
 def base_digest(model: Any) -> str:
-    """A digest of the weights below an adapter, whatever their dtype: names, shapes and evenly spaced weights of each.
+    """Computes a digest of the weights below an adapter, for any dtype: names, shapes and evenly spaced weights of
+    each.
 
-    Not of every weight: an update changes nearly all, and to read all of a large model takes longer than to load it.
+    Not of every weight: an update changes nearly all, and reading all of a large model takes longer than loading
+    it.
     """
     digest = hashlib.sha256()
-    for name, weight in sorted(bare(model).named_parameters()):
+    for name, weight in sorted(strip_adapter(model).named_parameters()):
         flat = weight.detach().flatten()
-        some = flat[:: max(1, -(-len(flat) // _SAMPLED))].float().cpu().numpy().astype("<f4")
+        some = flat[:: max(1, -(-len(flat) // _DIGEST_SAMPLES))].float().cpu().numpy().astype("<f4")
         digest.update(f"{name} {tuple(weight.shape)}".encode() + some.tobytes())
     return digest.hexdigest()[:24]
 
@@ -213,50 +226,54 @@ def base_digest(model: Any) -> str:
 def save_adapter(
     model: Any, folder: Path, *, tensors: Mapping[str, Tensor] | None = None, base: str | None = None
 ) -> None:
-    """Write a model's adapter as `peft.PeftModel.from_pretrained` reads it.
+    """Writes a model's adapter as `peft.PeftModel.from_pretrained` reads it.
 
     Args:
-        tensors: whole tensors that were gathered elsewhere, under their names in files (`adapter_names`); None: the
-            model's own.
-        base: where the model below it is; None: where that says that it came from.
+        tensors: complete tensors that were gathered elsewhere, under their names in files (`adapter_names`); None:
+            the model's own.
+        base: the location of the base model; None: the location recorded in the model.
     Raises:
         ConfigError: a model without adapter.
     """
     from safetensors.torch import save_file
 
-    settings = _settings(model)
+    settings = _peft_config(model)
     if settings is None:
         raise ConfigError("the model has no adapter to save", value=type(model).__name__, hint="use adapt(policy, ...)")
     values = {**settings.to_dict(), "inference_mode": True}
     values["base_model_name_or_path"] = base or settings.base_model_name_or_path
     plain = {name: sorted(value) if isinstance(value, set) else value for name, value in values.items()}
-    whole = adapter_tensors(model) if tensors is None else tensors
+    complete_tensors = adapter_tensors(model) if tensors is None else tensors
     folder.mkdir(parents=True, exist_ok=True)
-    save_file({name: whole[name].contiguous() for name in sorted(whole)}, folder / _WEIGHTS, metadata={"format": "pt"})
+    save_file(
+        {name: complete_tensors[name].contiguous() for name in sorted(complete_tensors)},
+        folder / _WEIGHTS,
+        metadata={"format": "pt"},
+    )
     (folder / _SETTINGS).write_text(json.dumps(plain, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def attach(model: Any, folder: Path) -> Any:
-    """The model with the adapter of a folder, ready to be trained further; the given one stays as it is.
+def attach_adapter(model: Any, folder: Path) -> Any:
+    """Returns the model with the adapter of a folder, ready for further training; the given model stays unchanged.
 
     Raises:
         Incomplete: a file or tensor that is missing. UnsafeFile: pickled weights. ShapeMismatch: made for another
             model. ConfigError: a kind or settings that are not understood here. MissingExtra: without peft.
     """
-    peft, values, tensors = peft_library(), _read_settings(folder), _read_weights(folder)
-    values |= {"inference_mode": False, "auto_mapping": None, **_BEGUN.get(values["peft_type"], {})}
+    peft, values, tensors = import_peft(), _read_settings(folder), _read_weights(folder)
+    values |= {"inference_mode": False, "auto_mapping": None, **_IGNORED_SETTINGS.get(values["peft_type"], {})}
     with boundary(ConfigError, "the adapter does not fit the model", folder=folder, model=model.config.model_type):
-        with quietly(0):
+        with seeded_silence(0):
             settings = peft.PeftConfig.from_peft_type(**values)
             tuned = peft.get_peft_model(light_copy(model), settings, adapter_name=NAME)
     _check_tensors(tuned, tensors, folder / _WEIGHTS)
-    with quietly(0):
+    with seeded_silence(0):
         peft.set_peft_model_state_dict(tuned, tensors, adapter_name=NAME)
     return tuned.train(model.training)
 
 
 def _read_settings(folder: Path) -> dict[str, Any]:
-    """The settings of a saved adapter.
+    """Reads the settings of a saved adapter.
 
     Raises:
         Incomplete: no JSON object. ConfigError: a kind or settings that are not understood here, each named.
@@ -270,14 +287,20 @@ def _read_settings(folder: Path) -> dict[str, Any]:
         raise Incomplete(f"{path} is no JSON object", value=type(values).__name__)
     kind = str(values.get("peft_type"))
     if kind not in _KINDS:
-        raise ConfigError([unknown("peft_type", kind, _KINDS, where=str(path))])
-    default = peft_library().PEFT_TYPE_TO_CONFIG_MAPPING[kind]().to_dict()
-    odd = [name for name, value in values.items() if name not in _UNDERSTOOD and value and value != default.get(name)]
+        raise ConfigError([unknown_name_problem("peft_type", kind, _KINDS, location=str(path))])
+    default = import_peft().PEFT_TYPE_TO_CONFIG_MAPPING[kind]().to_dict()
+    unsupported = [
+        name
+        for name, value in values.items()
+        if name not in _SUPPORTED_SETTINGS and value and value != default.get(name)
+    ]
     if values.get("init_lora_weights") not in (None, True, False, "gaussian"):
-        odd.append("init_lora_weights")  # PiSSA and its like change the base
-    if odd:
+        unsupported.append("init_lora_weights")  # PiSSA and its like change the base
+    if unsupported:
         hint = "merge it where it was made: PeftModel.from_pretrained(base, folder).merge_and_unload()"
-        raise ConfigError([Problem(str(path), f"{name} = {values[name]!r} is not supported", hint) for name in odd])
+        raise ConfigError(
+            [Problem(str(path), f"{name} = {values[name]!r} is not supported", hint) for name in unsupported]
+        )
     return values
 
 
@@ -286,9 +309,9 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
     from safetensors.torch import load_file
 
     if not (folder / _WEIGHTS).exists():
-        others = sorted(path.name for path in folder.glob("adapter_model.*"))
-        if others:
-            raise UnsafeFile(f"{folder} has pickled adapter weights only", value=others, expected=_WEIGHTS)
+        pickled_files = sorted(path.name for path in folder.glob("adapter_model.*"))
+        if pickled_files:
+            raise UnsafeFile(f"{folder} has pickled adapter weights only", value=pickled_files, expected=_WEIGHTS)
         raise Incomplete(f"{folder} has no adapter weights", expected=_WEIGHTS)
     try:
         return dict(load_file(folder / _WEIGHTS))
@@ -302,12 +325,14 @@ def _check_tensors(tuned: Any, tensors: Mapping[str, Tensor], path: Path) -> Non
     missing = sorted(set(expected) - set(tensors))
     if missing:
         raise Incomplete(f"weights are missing in {path}", value=missing[:5])
-    wrong = {name: tuple(found.shape) for name, found in tensors.items() if expected.get(name) != tuple(found.shape)}
-    if wrong:
-        name = min(wrong)
+    mismatched = {
+        name: tuple(tensor.shape) for name, tensor in tensors.items() if expected.get(name) != tuple(tensor.shape)
+    }
+    if mismatched:
+        name = min(mismatched)
         raise ShapeMismatch(
             f"{path} was made for another model: {name} has another shape than there",
-            value=wrong[name],
+            value=mismatched[name],
             expected=expected.get(name, "no such tensor"),
         )
 
@@ -315,8 +340,8 @@ def _check_tensors(tuned: Any, tensors: Mapping[str, Tensor], path: Path) -> Non
 # ---------------------------------------------------------------------- the library
 
 
-def peft_library() -> Any:
-    """The module `peft`. Raises MissingExtra where it is not installed."""
+def import_peft() -> Any:
+    """Imports the module `peft`. Raises MissingExtra where it is not installed."""
     try:
         import peft
     except ImportError as error:
@@ -325,8 +350,8 @@ def peft_library() -> Any:
 
 
 @contextmanager
-def quietly(seed: int) -> Iterator[None]:
-    """Inside, random numbers follow from the seed, and peft's warnings of what is checked here anyway are not shown."""
+def seeded_silence(seed: int) -> Iterator[None]:
+    """Sets the random seed and hides peft's warnings inside the block; they concern settings that are checked here."""
     import torch
 
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
@@ -335,7 +360,7 @@ def quietly(seed: int) -> Iterator[None]:
         yield
 
 
-def _settings(model: Any) -> Any:
-    """peft's configuration of a model's adapter, None where there is none; peft is not imported for that."""
+def _peft_config(model: Any) -> Any:
+    """Returns peft's configuration of a model's adapter, None where there is none; peft is not imported for that."""
     peft = sys.modules.get("peft")
     return model.peft_config[model.active_adapter] if peft and isinstance(model, peft.PeftModel) else None

@@ -1,8 +1,8 @@
-"""Writing tensors into a folder, by many ranks at once: whole or not there.
+"""Writing tensors into a folder, by many ranks at once, completely or not at all.
 
-Each rank writes its parts into a temporary folder, every file synced, and last a note that lists them. Rank 0 waits for
-all notes, merges them into one index, renames the folder and writes the marker. Ranks meet through the folder alone:
-collectives on a thread would cross those of the training.
+Each rank writes its parts into a temporary folder, every file synced, and last a note that lists them. Rank 0
+waits for all notes, merges them into one index, renames the folder and writes the marker. Ranks communicate
+through the folder alone: collectives on a thread would interfere with those of the training.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from evolvent.deadline import Deadline
 from evolvent.errors import ConfigError, EvolventError, RankFailed, ShapeMismatch
 from evolvent.files import ensure_space, sync_folder, write_atomic
 from evolvent.models.pieces import DTYPES, Entry, Index, Piece, Region
-from evolvent.models.stored import FORMAT, INDEX, MARKER, STATE, entry_of, row_of
+from evolvent.models.stored import FORMAT, INDEX, MARKER, STATE, entry_from_row, entry_to_row
 
-__all__ = ["Part", "SaveJob", "Written", "is_live", "merged", "shards", "write_tensors"]
+__all__ = ["SaveJob", "TensorPart", "WrittenFile", "group_shards", "is_live", "merge_indices", "write_tensors"]
 
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _SHARD_BYTES = 1 << 30
@@ -38,15 +38,15 @@ _PAUSE = 0.02  # seconds between two looks into the shared folder
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """A file that was written: its SHA-256, and the CRC-32 of every tensor in it."""
+class WrittenFile:
+    """A written file: its SHA-256, and the CRC-32 of every tensor in it."""
 
     sha256: str
     crcs: dict[str, int]
 
 
-def shards(sizes: Mapping[str, int], limit: int) -> Iterator[list[str]]:
-    """Names of tensors, in order, in groups of at most `limit` bytes (or one tensor that is larger)."""
+def group_shards(sizes: Mapping[str, int], limit: int) -> Iterator[list[str]]:
+    """Groups names of tensors, in order, by at most `limit` bytes (or one tensor that is larger)."""
     group: list[str] = []
     total = 0
     for name, size in sizes.items():
@@ -61,18 +61,18 @@ def shards(sizes: Mapping[str, int], limit: int) -> Iterator[list[str]]:
 
 def write_tensors(
     path: Path, specs: Mapping[str, tuple[torch.dtype, Sequence[int]]], source: Callable[[str], Tensor]
-) -> Written:
-    """Write a safetensors file tensor by tensor, so that memory never holds more than one copy of one, and sync it.
+) -> WrittenFile:
+    """Writes a safetensors file tensor by tensor, so that memory holds at most one copy of one tensor, and syncs it.
 
     Args:
         specs: type and shape of every tensor, known before the first is made.
-        source: gives each of them, in any order.
+        source: returns each of them, in any order.
     Raises:
         OSError: it cannot be written. ConfigError: a type that the format does not have.
     """
-    unknown = [str(dtype) for dtype, _ in specs.values() if dtype not in _NAMES]
-    if unknown:
-        raise ConfigError("a tensor of a type that safetensors does not have", value=unknown[0])
+    unsupported = [str(dtype) for dtype, _ in specs.values() if dtype not in _NAMES]
+    if unsupported:
+        raise ConfigError("a tensor of a type that safetensors does not have", value=unsupported[0])
     names = sorted(specs, key=lambda name: (-specs[name][0].itemsize, name))  # widest first: all lie aligned
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
@@ -88,56 +88,57 @@ def write_tensors(
             digest.update(block)
             _write_all(file.fileno(), memoryview(block))
         for name in names:
-            data = _bytes(source(name))
+            data = _tensor_bytes(source(name))
             digest.update(data)
             crcs[name] = zlib.crc32(data)
             _write_all(file.fileno(), data)
         os.fsync(file.fileno())
-    return Written(digest.hexdigest(), crcs)
+    return WrittenFile(digest.hexdigest(), crcs)
 
 
-def _bytes(tensor: Tensor) -> memoryview:
+def _tensor_bytes(tensor: Tensor) -> memoryview:
     plain = tensor.detach().to(torch.device("cpu")).contiguous().reshape(-1)
     return plain.view(torch.uint8).numpy().data
 
 
 def _write_all(handle: int, data: memoryview) -> None:
-    """Write all bytes: one call takes at most 2 GiB, and a disk that fills up takes a part."""
+    """Writes all bytes: one call takes at most 2 GiB, and a full disk takes a part."""
     while data:
         data = data[os.write(handle, data) :]
 
 
-def merged(parts: Sequence[Mapping[str, Mapping[str, Entry]]], folder: Path) -> dict[str, Index]:
-    """One index for each group, of what several ranks wrote into a folder; of a piece in two files the first counts.
+def merge_indices(parts: Sequence[Mapping[str, Mapping[str, Entry]]], folder: Path) -> dict[str, Index]:
+    """Merges the entries that several ranks wrote into a folder to one index per group; of duplicate pieces the first
+    counts.
 
     Raises:
-        ShapeMismatch: two ranks disagree about a tensor. Incomplete: a part of one was written by none.
+        ShapeMismatch: two ranks disagree about a tensor. Incomplete: a part of a tensor was not written.
     """
     groups: dict[str, dict[str, Entry]] = {}
     for part in parts:
         for group, entries in part.items():
-            whole = groups.setdefault(group, {})
+            group_entries = groups.setdefault(group, {})
             for name, entry in entries.items():
-                known = whole.setdefault(name, entry)
-                if (known.shape, known.dtype) != (entry.shape, entry.dtype):
+                known_entry = group_entries.setdefault(name, entry)
+                if (known_entry.shape, known_entry.dtype) != (entry.shape, entry.dtype):
                     raise ShapeMismatch(
                         f"two ranks hold different tensors {name!r} of group {group!r}",
                         value=(entry.shape, entry.dtype),
-                        expected=(known.shape, known.dtype),
+                        expected=(known_entry.shape, known_entry.dtype),
                     )
-                there = {piece.region for piece in known.pieces}
-                new = tuple(piece for piece in entry.pieces if piece.region not in there)
-                whole[name] = Entry(known.shape, known.dtype, known.pieces + new)
+                known_regions = {piece.region for piece in known_entry.pieces}
+                new = tuple(piece for piece in entry.pieces if piece.region not in known_regions)
+                group_entries[name] = Entry(known_entry.shape, known_entry.dtype, known_entry.pieces + new)
     indices = {group: Index(folder, entries) for group, entries in groups.items()}
     for index in indices.values():
         for name, entry in index.items():
-            index.reads(name, Region.whole(entry.shape))
+            index.plan_reads(name, Region.whole(entry.shape))
     return indices
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """What a rank saves of a tensor: the whole shape, its region of it, and the values there."""
+class TensorPart:
+    """A rank's part of a tensor: the full shape, its region of it, and the values there."""
 
     shape: tuple[int, ...]
     region: Region
@@ -145,17 +146,17 @@ class Part:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that it takes in a file."""
+        """Returns the part's size in a file, in bytes."""
         return self.values.numel() * self.values.element_size()
 
-    def copied(self) -> Part:
-        """With values of its own in the host's memory; from a GPU into pinned memory, and without waiting for it."""
+    def copy_to_host(self) -> TensorPart:
+        """Copies the values to the host's own memory; from a GPU into pinned memory, without waiting for it."""
         gpu = self.values.is_cuda
         host = torch.empty_like(self.values, device="cpu", pin_memory=gpu)
-        return Part(self.shape, self.region, host.copy_(self.values, non_blocking=gpu))
+        return TensorPart(self.shape, self.region, host.copy_(self.values, non_blocking=gpu))
 
 
-Groups = Mapping[str, Mapping[str, Part]]
+Groups = Mapping[str, Mapping[str, TensorPart]]
 _Note = tuple[dict[str, str], dict[str, dict[str, Entry]]]  # SHA-256 by file, entries by group
 
 
@@ -164,8 +165,8 @@ class SaveJob:
     """One rank's share of writing a checkpoint.
 
     Attributes:
-        target: the folder of the complete checkpoint. temporary: where it is written until then, a new name each time,
-            the same on all ranks. groups: this rank's parts. state: JSON of rank 0. timeout: seconds that rank 0 waits
+        target: the folder of the complete checkpoint. temporary: the folder until then, a new name each time, the
+            same on all ranks. groups: this rank's parts. state: JSON of rank 0. timeout: seconds that rank 0 waits
             for the notes of the others.
     """
 
@@ -178,14 +179,14 @@ class SaveJob:
     timeout: float
 
     def run(self) -> None:
-        """Write the parts; then rank 0 completes the checkpoint, and the others wait for that.
+        """Writes the parts; then rank 0 completes the checkpoint, and the others wait for that.
 
         Raises:
-            OSError, NoSpace: this rank cannot write. RankFailed: another rank did not do its share. Whatever it is,
-                nothing is left of the checkpoint, and earlier ones are as they were.
+            OSError, NoSpace: this rank cannot write. RankFailed: another rank did not do its share. In every case
+                nothing is left of the checkpoint, and earlier ones are intact.
         """
         self.temporary.mkdir(exist_ok=True)
-        with _held(self.temporary):
+        with _mark_live(self.temporary):
             if self.rank == 0:
                 self._lead()
             else:
@@ -194,7 +195,7 @@ class SaveJob:
     def _lead(self) -> None:
         done = False
         try:
-            self._complete([self._write(), *self._notes()])
+            self._complete([self._write_own_parts(), *self._wait_for_notes()])
             done = True
         finally:
             if not done:
@@ -204,13 +205,13 @@ class SaveJob:
 
     def _complete(self, notes: Sequence[_Note]) -> None:
         files = {file: digest for note in notes for file, digest in note[0].items()}
-        groups = merged([note[1] for note in notes], self.temporary)
-        rows = {group: {name: row_of(entry) for name, entry in index.items()} for group, index in groups.items()}
+        groups = merge_indices([note[1] for note in notes], self.temporary)
+        rows = {group: {name: entry_to_row(entry) for name, entry in index.items()} for group, index in groups.items()}
         for name, data in ((INDEX, json.dumps(rows).encode()), (STATE, self.state)):
             write_atomic(self.temporary / name, data)
             files[name] = hashlib.sha256(data).hexdigest()
         for rank in range(1, self.size):
-            self._note(rank).unlink()
+            self._note_path(rank).unlink()
         sync_folder(self.temporary)
         self.temporary.rename(self.target)
         sync_folder(self.target.parent)
@@ -219,36 +220,39 @@ class SaveJob:
 
     def _follow(self) -> None:
         try:
-            files, groups = self._write()
+            files, groups = self._write_own_parts()
         except (EvolventError, OSError) as error:
             with suppress(EvolventError):  # rank 0 need not wait for its deadline then
-                write_atomic(self._note(self.rank), json.dumps({"failed": str(error)}))
+                write_atomic(self._note_path(self.rank), json.dumps({"failed": str(error)}))
             raise
-        rows = {group: {name: row_of(entry) for name, entry in held.items()} for group, held in groups.items()}
-        write_atomic(self._note(self.rank), json.dumps({"files": files, "groups": rows}))
+        rows = {
+            group: {name: entry_to_row(entry) for name, entry in group_entries.items()}
+            for group, group_entries in groups.items()
+        }
+        write_atomic(self._note_path(self.rank), json.dumps({"files": files, "groups": rows}))
         deadline = Deadline(2 * self.timeout)  # rank 0 has its own, and gives up first
         while not (self.target / MARKER).exists():
-            gone = not self.temporary.exists() and not self.target.exists()
-            if gone or deadline.expired:
+            is_gone = not self.temporary.exists() and not self.target.exists()
+            if is_gone or deadline.expired:
                 raise RankFailed(
                     f"rank 0 did not complete {self.target.name}",
-                    value="it gave up" if gone else f"nothing for {deadline.total_s:g} s",
+                    value="it gave up" if is_gone else f"nothing for {deadline.total_s:g} s",
                     hint="its own message says why; earlier checkpoints are intact",
                 )
             time.sleep(_PAUSE)
 
-    def _note(self, rank: int) -> Path:
+    def _note_path(self, rank: int) -> Path:
         return self.temporary / f"rank-{rank:05d}.json"
 
-    def _notes(self) -> Iterator[_Note]:
-        """The notes of the other ranks, in the order of ranks."""
+    def _wait_for_notes(self) -> Iterator[_Note]:
+        """Yields the notes of the other ranks, in the order of ranks."""
         deadline = Deadline(self.timeout)
         missing = set(range(1, self.size))
         while missing:
-            come = {rank for rank in missing if self._note(rank).exists()}
-            missing -= come
-            for rank in sorted(come):
-                failed = json.loads(self._note(rank).read_bytes()).get("failed")
+            arrived = {rank for rank in missing if self._note_path(rank).exists()}
+            missing -= arrived
+            for rank in sorted(arrived):
+                failed = json.loads(self._note_path(rank).read_bytes()).get("failed")
                 if failed is not None:
                     raise RankFailed(
                         f"rank {rank} could not write its part of {self.target.name}",
@@ -263,39 +267,46 @@ class SaveJob:
                 )
             time.sleep(_PAUSE if missing else 0)
         for rank in range(1, self.size):
-            note = json.loads(self._note(rank).read_bytes())
+            note = json.loads(self._note_path(rank).read_bytes())
             yield (
                 note["files"],
-                {group: {name: entry_of(row) for name, row in rows.items()} for group, rows in note["groups"].items()},
+                {
+                    group: {name: entry_from_row(row) for name, row in rows.items()}
+                    for group, rows in note["groups"].items()
+                },
             )
 
-    def _write(self) -> _Note:
-        """Write this rank's parts; the digests of the files, and what is in them."""
+    def _write_own_parts(self) -> _Note:
+        """Writes this rank's parts and returns the digests of the files, and their entries."""
         files: dict[str, str] = {}
         entries: dict[str, dict[str, Entry]] = {}
         ensure_space(self.temporary, sum(part.nbytes for parts in self.groups.values() for part in parts.values()))
         prefix = f"rank-{self.rank:05d}-" if self.size > 1 else ""
         for group, parts in self.groups.items():
-            held = entries[group] = {name: Entry(part.shape, part.values.dtype, ()) for name, part in parts.items()}
+            group_entries = entries[group] = {
+                name: Entry(part.shape, part.values.dtype, ()) for name, part in parts.items()
+            }
             sizes = {name: part.nbytes for name, part in parts.items() if part.nbytes}
-            for number, names in enumerate(shards(sizes, _SHARD_BYTES)):
+            for number, names in enumerate(group_shards(sizes, _SHARD_BYTES)):
                 file = f"{prefix}{group}-{number:05d}.safetensors"
-                written = _write_parts(self.temporary / file, {name: parts[name] for name in names})
-                files[file] = written.sha256
+                written_file = _write_parts(self.temporary / file, {name: parts[name] for name in names})
+                files[file] = written_file.sha256
                 for name in names:
-                    piece = Piece(file, parts[name].region, written.crcs[name])
-                    held[name] = Entry(parts[name].shape, parts[name].values.dtype, (piece,))
+                    piece = Piece(file, parts[name].region, written_file.crcs[name])
+                    group_entries[name] = Entry(parts[name].shape, parts[name].values.dtype, (piece,))
         return files, entries
 
 
-def _write_parts(path: Path, parts: Mapping[str, Part]) -> Written:
+def _write_parts(path: Path, parts: Mapping[str, TensorPart]) -> WrittenFile:
     specs = {name: (part.values.dtype, part.region.shape) for name, part in parts.items()}
     return write_tensors(path, specs, lambda name: parts[name].values)
 
 
 @contextmanager
-def _held(folder: Path) -> Iterator[None]:
-    """Mark a folder as being written, until the process ends it or ends: see `is_live`. The mark moves with renames."""
+def _mark_live(folder: Path) -> Iterator[None]:
+    """Marks a folder as being written, until the process ends it or ends: see `is_live`. The mark moves with
+    renames.
+    """
     handle = os.open(folder, os.O_RDONLY)
     try:
         with suppress(OSError):  # a file system without locks
@@ -306,7 +317,9 @@ def _held(folder: Path) -> Iterator[None]:
 
 
 def is_live(folder: Path, *, seconds: float) -> bool:
-    """Whether a process writes in a folder; where locks cannot tell, whether it changed in the last `seconds`."""
+    """Returns whether a process writes in a folder; where locks cannot tell, whether it changed in the last
+    `seconds`.
+    """
     try:
         handle = os.open(folder, os.O_RDONLY)
     except FileNotFoundError:

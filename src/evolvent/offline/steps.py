@@ -1,4 +1,4 @@
-"""Windows of steps that are tokens: what a generalist learns from (`models/gato.py` makes the tokens)."""
+"""Windows of steps as tokens: the training data of a generalist (`models/gato.py` makes the tokens)."""
 
 from __future__ import annotations
 
@@ -12,38 +12,45 @@ from torch import Tensor
 from evolvent.models.gato import GatoStep
 from evolvent.models.gato_model import GatoModel
 
-__all__ = ["step_batch", "step_window", "steps_digest"]
+__all__ = ["build_step_batch", "sample_window", "steps_digest"]
 
 Steps = Sequence[GatoStep]
 
 
-def step_window(episodes: Sequence[Steps], context: int, rng: np.random.Generator) -> Steps:
-    """At most `context` steps in a row of one episode; every step is as likely the newest one as any other."""
+def sample_window(episodes: Sequence[Steps], context: int, rng: np.random.Generator) -> Steps:
+    """Samples at most `context` consecutive steps of one episode; every step is equally likely to be the newest."""
     ends = np.cumsum([len(episode) for episode in episodes])
-    at = int(rng.integers(ends[-1]))
-    episode = int(np.searchsorted(ends, at, side="right"))
-    newest = at - int(ends[episode]) + len(episodes[episode])
+    step_index = int(rng.integers(ends[-1]))
+    episode = int(np.searchsorted(ends, step_index, side="right"))
+    newest = step_index - int(ends[episode]) + len(episodes[episode])
     return episodes[episode][max(0, newest + 1 - context) : newest + 1]
 
 
-def step_batch(drawn: Sequence[Steps], model: GatoModel) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Rows, places, seen and learned, `[B, L]` each, padded on the left; SampleInvalid: a token never learned."""
-    longest = max(sum(len(step.tokens) for step in steps) for steps in drawn)
-    found = np.zeros((4, len(drawn), longest), np.int64)
-    for number, steps in enumerate(drawn):
+def build_step_batch(windows: Sequence[Steps], model: GatoModel) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Builds token rows, positions, visible and learned masks, `[B, L]` each, padded on the left; may raise
+    SampleInvalid.
+    """
+    longest = max(sum(len(step.tokens) for step in steps) for steps in windows)
+    arrays = np.zeros((4, len(windows), longest), np.int64)
+    for number, steps in enumerate(windows):
         tokens = model.rows(np.concatenate([step.tokens for step in steps]))
-        at = slice(longest - len(tokens), longest)
-        place = np.concatenate([np.arange(len(step.tokens)) for step in steps])
-        found[:, number, at] = tokens, place, np.ones_like(tokens), np.concatenate([step.learned for step in steps])
-    rows, place, seen, learned = torch.from_numpy(found)
-    return rows, place, seen.bool(), learned.bool()
+        columns = slice(longest - len(tokens), longest)
+        position = np.concatenate([np.arange(len(step.tokens)) for step in steps])
+        arrays[:, number, columns] = (
+            tokens,
+            position,
+            np.ones_like(tokens),
+            np.concatenate([step.learned for step in steps]),
+        )
+    rows, position, is_visible, is_learned = torch.from_numpy(arrays)
+    return rows, position, is_visible.bool(), is_learned.bool()
 
 
 def steps_digest(episodes: Sequence[Steps]) -> str:
-    """SHA-256 of all their tokens."""
-    found = hashlib.sha256()
+    """Computes the SHA-256 of all their tokens."""
+    digest = hashlib.sha256()
     for episode in episodes:
-        found.update(len(episode).to_bytes(8, "little"))
+        digest.update(len(episode).to_bytes(8, "little"))
         for step in episode:
-            found.update(step.tokens.tobytes() + step.learned.tobytes())
-    return found.hexdigest()
+            digest.update(step.tokens.tobytes() + step.learned.tobytes())
+    return digest.hexdigest()

@@ -12,17 +12,17 @@ from torch import Tensor, nn
 
 from evolvent.config import Config
 from evolvent.errors import NonFinite
-from evolvent.offline.state import Keeping, Progress
+from evolvent.offline.state import SequenceCheckpoint, SequenceProgress
 from evolvent.trajectory import sample_rng, sample_seed
 
-__all__ = ["SequenceTraining", "fit_windows", "made_optimizer", "seeded"]
+__all__ = ["SequenceTrainingConfig", "build_optimizer", "build_seeded", "fit_windows"]
 
 M = TypeVar("M", bound=nn.Module)
-_TOLD = 20  # rows of a history
+_HISTORY_ROWS = 20  # rows of a history
 
 
-class SequenceTraining(Config):
-    """How a sequence policy is trained; the defaults are Decision Transformer's."""
+class SequenceTrainingConfig(Config):
+    """Settings of training a sequence policy; the defaults are Decision Transformer's."""
 
     updates: int = Field(default=100_000, ge=1, description="of the weights")
     batch: int = Field(default=64, ge=1, description="windows of an update")
@@ -33,15 +33,15 @@ class SequenceTraining(Config):
     beta2: float = Field(default=0.999, gt=0, lt=1, description="AdamW's second decay; its first is .9")
 
 
-def seeded(make: Callable[[], M], seed: int) -> M:
-    """A module whose initialisation depends on `seed` alone; torch's random state stays as it was."""
+def build_seeded(build: Callable[[], M], seed: int) -> M:
+    """Builds a module whose initialization depends on `seed` alone; torch's random state stays as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(sample_seed("initial", seed))
-        return make()
+        return build()
 
 
-def made_optimizer(model: nn.Module, settings: SequenceTraining) -> torch.optim.Optimizer:
-    """AdamW as the settings say."""
+def build_optimizer(model: nn.Module, settings: SequenceTrainingConfig) -> torch.optim.Optimizer:
+    """Builds AdamW with these settings."""
     return torch.optim.AdamW(
         model.parameters(), settings.lr, betas=(0.9, settings.beta2), weight_decay=settings.weight_decay, fused=True
     )
@@ -50,33 +50,35 @@ def made_optimizer(model: nn.Module, settings: SequenceTraining) -> torch.optim.
 def fit_windows(
     model: nn.Module,
     loss: Callable[[np.random.Generator], tuple[Tensor, Tensor]],
-    settings: SequenceTraining,
+    settings: SequenceTrainingConfig,
     *,
     seed: int,
     first: int = 0,
     optimizer: torch.optim.Optimizer | None = None,
-    after: Callable[[int], None] | None = None,
-    keep: Keeping | None = None,
+    on_update: Callable[[int], None] | None = None,
+    checkpoint: SequenceCheckpoint | None = None,
 ) -> tuple[dict[str, float], ...]:
-    """Train in place; the model evaluates afterwards. Dropout and windows depend on `seed` and the update alone, so
-    that a training that was kept and is taken up comes to the same weights.
+    """Trains in place; the model is in evaluation mode afterwards.
+
+    Dropout and windows depend on `seed` and the update alone, so that a resumed training comes to the same weights.
 
     Args:
-        loss: draws windows with the generator and returns (sum, count). after: called with each finished update.
-        first, optimizer: of a training that goes on: updates that were made before, and what they left behind.
-        keep: where the state is kept; updates that it has made already are not made again.
+        loss: samples windows with the generator and returns (sum, count).
+        on_update: called with each finished update.
+        first, optimizer: of a training that continues: number of updates before, and their optimizer.
+        checkpoint: where the state is stored; updates that it includes are not repeated.
     Returns:
-        some twenty rows: the update and the mean loss since the row before.
+        about twenty rows: the update and the mean loss since the previous row.
     Raises:
-        NonFinite: a loss or a gradient that is not finite; the weights are those before the update. What
-            `Keeping.taken_up` raises.
+        NonFinite: a loss or a gradient is not finite; the weights are those before the update. Also the errors of
+            `SequenceCheckpoint.resume`.
     """
-    optimizer = made_optimizer(model, settings) if optimizer is None else optimizer
-    so_far = Progress(first) if keep is None else keep.taken_up(model, optimizer, first=first)
-    last, every = first + settings.updates, max(1, settings.updates // _TOLD)
+    optimizer = build_optimizer(model, settings) if optimizer is None else optimizer
+    progress = SequenceProgress(first) if checkpoint is None else checkpoint.resume(model, optimizer, first=first)
+    last, every = first + settings.updates, max(1, settings.updates // _HISTORY_ROWS)
     model.train()
     with torch.random.fork_rng(devices=[]):
-        for update in range(so_far.done, last):
+        for update in range(progress.updates, last):
             torch.manual_seed(sample_seed("dropout", seed, update))
             for group in optimizer.param_groups:
                 group["lr"] = settings.lr * min(1.0, (update + 1) / max(1, settings.warmup))
@@ -88,16 +90,18 @@ def fit_windows(
             if not (torch.isfinite(value) and torch.isfinite(norm)):
                 raise NonFinite(f"the loss or the gradient of update {update} is not finite", value=float(value))
             optimizer.step()
-            so_far.since.append(float(value.detach()))
-            if after is not None:
-                after(update)
-            so_far.done = update + 1
-            if so_far.done % every == 0 or so_far.done == last:
-                so_far.rows.append({"update": float(so_far.done), "loss": float(np.mean(so_far.since))})
-                so_far.since.clear()
-                if keep is not None and keep.told is not None:
-                    keep.told(so_far.rows[-1])
-            if keep is not None and (so_far.done % keep.every == 0 or so_far.done == last):
-                keep.write(model, optimizer)
+            progress.recent_losses.append(float(value.detach()))
+            if on_update is not None:
+                on_update(update)
+            progress.updates = update + 1
+            if progress.updates % every == 0 or progress.updates == last:
+                progress.history.append(
+                    {"update": float(progress.updates), "loss": float(np.mean(progress.recent_losses))}
+                )
+                progress.recent_losses.clear()
+                if checkpoint is not None and checkpoint.told is not None:
+                    checkpoint.told(progress.history[-1])
+            if checkpoint is not None and (progress.updates % checkpoint.every == 0 or progress.updates == last):
+                checkpoint.write(model, optimizer)
     model.eval()
-    return tuple(row for row in so_far.rows if first < row["update"] <= last)
+    return tuple(row for row in progress.history if first < row["update"] <= last)

@@ -1,1 +1,1 @@
-"""Reward models of outcomes, spans and values: their data, their training rows, their scores, and how far to trust."""
+"""Reward models of outcomes, spans and values: their data, training rows, scores and calibration."""

@@ -1,7 +1,8 @@
 """The generative reward model: a question about the solution so far, answered by Yes or No.
 
 The score is `P(Yes) / (P(Yes) + P(No))` of the next word (generative verifiers, arXiv 2408.15240; OpenR, arXiv
-2410.09671). The question is a branch off the span's end, or the verifier's own prompt about the rendered solution.
+2410.09671). The question is a branch off the span's end, or part of the verifier's own prompt with the rendered
+solution.
 """
 
 from __future__ import annotations
@@ -12,20 +13,20 @@ from itertools import pairwise
 
 import numpy as np
 
-from evolvent.engine.asks import Work
+from evolvent.engine.asks import Job
 from evolvent.errors import ConfigError, SampleInvalid
-from evolvent.learn.token_sequences import Parts
-from evolvent.learn.trees import branched
-from evolvent.reward.endings import Ending, Paths, chance, checked, read_endings
+from evolvent.learn.token_sequences import TokenSequence
+from evolvent.learn.trees import add_branches
+from evolvent.reward.endings import Ending, PathCache, check_scores, query_endings, two_way_probability
 from evolvent.reward.solutions import Solution
 from evolvent.search.records import Spent
 
-__all__ = ["GenerativeScorer", "Verdict", "verdict_parts"]
+__all__ = ["GenerativeScorer", "VerdictPrompt", "build_verdict_tree"]
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """How a verifier is asked: the tokens of the question, and the two words it may answer with.
+class VerdictPrompt:
+    """The question to a verifier: its tokens, and the two words of the answer.
 
     Raises:
         ConfigError: no question, or the same word twice.
@@ -44,49 +45,60 @@ class Verdict:
 
 @dataclass(slots=True)
 class GenerativeScorer:
-    """`P(Yes) / (P(Yes) + P(No))` after the question, at each span's end.
+    """Scores `P(Yes) / (P(Yes) + P(No))` after the question, at each span's end.
 
     Args:
-        verdict: the question and the words.
-        render: the verifier's prompt about a path of tokens, up to the question; for a model with a tokenizer or a form
-            of its own. None: the question follows the path itself, which is then computed once for all its ends.
-        model: which engine of several answers; None: the only one.
-        paths: the prefixes whose keys and values are held.
+        verdict: The question and the words.
+        render: Returns the verifier's prompt for a path of tokens, up to the question; for a model with another
+            tokenizer or form. None: the question follows the path itself, which is then computed once for all its
+            ends.
+        model: Name of the engine; None: the only one.
+        paths: Prefixes whose keys and values are kept.
     """
 
-    verdict: Verdict
+    verdict: VerdictPrompt
     render: Callable[[Sequence[int]], Sequence[int]] | None = None
     model: str | None = None
-    paths: Paths = field(default_factory=Paths, repr=False)
+    paths: PathCache = field(default_factory=PathCache, repr=False)
 
-    def scores(self, asked: Sequence[Ending]) -> Work[list[tuple[float, ...]]]:
-        """The chance of Yes at each end, for a whole frontier at once.
+    def scores(self, queries: Sequence[Ending]) -> Job[list[tuple[float, ...]]]:
+        """Computes the probability of Yes at each end, for a whole frontier at once.
 
         Raises:
             ScoringError: not one score for each span. ConfigError: an empty rendering. Errors of the engine.
         """
-        prompts = list(asked) if self.render is None else [one for item in asked for one in self._rendered(item)]
-        found = yield from read_endings(prompts, self.paths, tail=self.verdict.question)
-        flat = [chance(logits[self.verdict.yes], logits[self.verdict.no]) for own in found for logits in own]
-        cuts = np.cumsum([0, *(len(item.ends) for item in asked)]).tolist()
-        return checked(asked, [flat[a:b] for a, b in pairwise(cuts)])
+        prompts = (
+            list(queries)
+            if self.render is None
+            else [prompt for query in queries for prompt in self._render_prompts(query)]
+        )
+        logits_by_prompt = yield from query_endings(prompts, self.paths, tail=self.verdict.question)
+        flat = [
+            two_way_probability(logits[self.verdict.yes], logits[self.verdict.no])
+            for prompt_logits in logits_by_prompt
+            for logits in prompt_logits
+        ]
+        cuts = np.cumsum([0, *(len(query.ends) for query in queries)]).tolist()
+        return check_scores(queries, [flat[a:b] for a, b in pairwise(cuts)])
 
     def most(self, ends: int, length: int) -> Spent:
-        """The question at each end; a rendering, not known before, is taken to be as long as the path."""
-        again = 0 if self.render is None else length
-        return Spent(computed=ends * (len(self.verdict.question) + again))
+        """Returns the cost of the question at each end; the length of a rendering is estimated by that of the path."""
+        rendered_length = 0 if self.render is None else length
+        return Spent(computed=ends * (len(self.verdict.question) + rendered_length))
 
-    def _rendered(self, item: Ending) -> list[Ending]:
-        """One prompt for each end of a path."""
+    def _render_prompts(self, query: Ending) -> list[Ending]:
+        """Renders one prompt for each end of a path."""
         if self.render is None:
-            return [item]
-        before = [] if item.node is None else item.node.tokens()
-        prompts = [tuple(self.render([*before, *item.tokens[:end]])) for end in item.ends]
+            return [query]
+        prefix = [] if query.node is None else query.node.tokens()
+        prompts = [tuple(self.render([*prefix, *query.tokens[:end]])) for end in query.ends]
         return [Ending(None, prompt, (len(prompt),)) for prompt in prompts]
 
 
-def verdict_parts(solution: Solution, labels: Sequence[float | None], verdict: Verdict) -> Parts:
-    """Text to learn verdicts from: off each labelled span's end the question and the right word.
+def build_verdict_tree(
+    solution: Solution, labels: Sequence[float | None], verdict_prompt: VerdictPrompt
+) -> TokenSequence:
+    """Builds training text for verdicts: a branch off each labeled span's end with the question and the right word.
 
     The word alone is learned, by `learn.objectives.weighted_nll`: Yes where the label is above one half.
 
@@ -99,13 +111,16 @@ def verdict_parts(solution: Solution, labels: Sequence[float | None], verdict: V
             value=len(labels),
             expected=len(solution.spans),
         )
-    known = [(end - 1, label) for end, label in zip(solution.ends, labels, strict=True) if label is not None]
-    trunk, size = solution.parts(), len(solution.ids)
-    if not known:
+    labeled_ends = [(end - 1, label) for end, label in zip(solution.ends, labels, strict=True) if label is not None]
+    trunk, size = solution.to_sequence(), len(solution.ids)
+    if not labeled_ends:
         return trunk
-    words = [verdict.yes if label > 0.5 else verdict.no for _, label in known]
-    branches = [(place, (*verdict.question, word)) for (place, _), word in zip(known, words, strict=True)]
-    tree = branched(trunk, branches, {})
+    target_words = [verdict_prompt.yes if label > 0.5 else verdict_prompt.no for _, label in labeled_ends]
+    branches = [
+        (position, (*verdict_prompt.question, target_word))
+        for (position, _), target_word in zip(labeled_ends, target_words, strict=True)
+    ]
+    tree = add_branches(trunk, branches, {})
     weight = np.zeros_like(tree.weight)
-    weight[size + len(verdict.question) :: len(verdict.question) + 1] = 1.0
+    weight[size + len(verdict_prompt.question) :: len(verdict_prompt.question) + 1] = 1.0
     return replace(tree, weight=weight)

@@ -1,4 +1,4 @@
-"""Labelling as settings: how spans of solutions get labels by going on from them, and the rows that keep them."""
+"""Settings for labeling spans of solutions by completions, and the rows that store the labels."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import Any, Literal
 from pydantic import Field
 
 from evolvent.config import Config
-from evolvent.engine.asks import Sampling, Work
+from evolvent.engine.asks import Job, Sampling
 from evolvent.models.policy import Policy
-from evolvent.reward.omega import Omega, omega
+from evolvent.reward.omega import OmegaConfig, build_omega_tree
 from evolvent.reward.rollouts import Completer
-from evolvent.reward.shepherd import shepherd
+from evolvent.reward.shepherd import label_spans
 from evolvent.reward.solutions import Solution
-from evolvent.reward.states import solution_of
+from evolvent.reward.states import extract_solution
 from evolvent.search.writing import Writing
 from evolvent.trajectory import Trajectory
 
-__all__ = ["Labelling", "solutions_of"]
+__all__ = ["LabellingConfig", "rows_to_solutions"]
 
 Row = dict[str, Any]
 
 
-class Labelling(Config):
-    """What can be chosen about the labels of spans."""
+class LabellingConfig(Config):
+    """Settings of span labels."""
 
     kind: Literal["shepherd", "omega"] = Field(
         default="omega", description="completions after every span, or a tree with bisection for the first error"
@@ -46,19 +46,23 @@ class Labelling(Config):
         *,
         seed: int,
         slow: bool = False,
-    ) -> Work[list[Row]]:
-        """Label one trajectory (shepherd), or explore the task that it is of (omega), as a work for the driver.
+    ) -> Job[list[Row]]:
+        """Labels one trajectory (shepherd), or explores its task (omega), as a job for the driver.
 
-        The first row says what that took. Where omega finds nothing to label, because no completion came right, that
-        row has no spans.
+        The first row holds the costs. Where omega has nothing to label, because no completion was right, that row has
+        no spans.
 
         Args:
-            correct: whether a response is right; None: nobody can say. slow: ask it off the driver's thread.
+            policy: The policy that completes.
+            trajectory: The episode.
+            correct: Returns whether a response is right; None: undecided.
+            seed: Seed of the completions.
+            slow: Whether to call `correct` off the driver's thread.
         Raises:
-            SampleInvalid: an episode that is no response of one turn.
+            SampleInvalid: an episode that is not a response of one turn.
         """
-        writing = Writing.of(policy, max_tokens=self.max_tokens, separators=self.separators)
-        solution = solution_of(trajectory, writing.spans)
+        writing = Writing.for_policy(policy, max_tokens=self.max_tokens, separators=self.separators)
+        solution = extract_solution(trajectory, writing.spans)
         completer = Completer(
             writing.text,
             correct,
@@ -69,20 +73,20 @@ class Labelling(Config):
             slow,
         )
         if self.kind == "shepherd":
-            labelled = yield from shepherd(solution, completer, count=self.count, seed=seed)
-            spent = {"rollouts": labelled.rollouts, "generated": labelled.generated}
-            return [_row(solution, labelled.labels) | spent]
-        config = Omega(completions=self.count, searches=self.searches, rollouts=self.rollouts)
-        tree = yield from omega(
+            labelled = yield from label_spans(solution, completer, count=self.count, seed=seed)
+            costs = {"rollouts": labelled.rollouts, "generated": labelled.generated}
+            return [_row(solution, labelled.labels) | costs]
+        config = OmegaConfig(completions=self.count, searches=self.searches, rollouts=self.rollouts)
+        tree = yield from build_omega_tree(
             solution.prompt, completer, split=writing.spans, config=config, seed=seed, name=trajectory.task.id
         )
-        found = [
-            _row(Solution(tree.prompt, spans, f"{trajectory.id}/{at}"), labels)
-            for at, (spans, labels) in enumerate(tree.chains())
+        labelled_rows = [
+            _row(Solution(tree.prompt, spans, f"{trajectory.id}/{index}"), labels)
+            for index, (spans, labels) in enumerate(tree.chains())
         ]
-        found = found or [_row(Solution(tree.prompt, (), trajectory.id), ())]
-        found[0] |= {"rollouts": tree.rollouts, "generated": tree.generated}
-        return found
+        labelled_rows = labelled_rows or [_row(Solution(tree.prompt, (), trajectory.id), ())]
+        labelled_rows[0] |= {"rollouts": tree.rollouts, "generated": tree.generated}
+        return labelled_rows
 
 
 def _row(solution: Solution, labels: Iterable[float | None]) -> Row:
@@ -94,8 +98,10 @@ def _row(solution: Solution, labels: Iterable[float | None]) -> Row:
     }
 
 
-def solutions_of(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Solution, tuple[float | None, ...]]]:
-    """What rows with spans say, for `process.prepare`. Raises SampleInvalid for a row of an empty prompt or span."""
+def rows_to_solutions(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Solution, tuple[float | None, ...]]]:
+    """Yields the solutions and labels of rows with spans, for `process.prepare_rows`. Raises SampleInvalid for an
+    empty prompt.
+    """
     for row in rows:
         spans = tuple(tuple(span) for span in row["spans"])
         if spans:

@@ -1,4 +1,4 @@
-"""A solution in spans, each with what is known of it: the one form that all process data is read into."""
+"""A solution in spans with a label for each: the common form of all process data."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class SpanLabels:
     """A question, the spans of a solution, and a label for each.
 
     Args:
-        question: what was asked.
-        spans: the texts of the spans, in order.
-        labels: as many: the share of completions from the span's end that were right (its Monte Carlo value), or 0 or
-            1 where somebody has judged; None: not labelled.
-        source: where it comes from, such as "math-shepherd".
-        meta: JSON values. "hard_above": labels above it count as good (see `hard`); 0 where it is not said.
+        question: The question.
+        spans: Texts of the spans, in order.
+        labels: As many labels: the share of right completions from the span's end (its Monte Carlo value), or 0 or
+            1 of a judge; None: not labeled.
+        source: Origin, such as "math-shepherd".
+        meta: JSON values. "hard_above": labels above it count as good (see `hard`); 0 by default.
     Raises:
-        SampleInvalid: no span, as many labels as spans are not there, or a label outside 0..1.
+        SampleInvalid: no span, another number of labels than spans, or a label outside 0..1.
     """
 
     question: str
@@ -41,18 +41,18 @@ class SpanLabels:
                 value=f"{len(self.labels)} labels",
                 expected=f"{len(self.spans)}, with None where there is none",
             )
-        wrong = [label for label in self.labels if label is not None and not _in_unit(label)]
-        if wrong:
-            raise SampleInvalid("a label out of range", value=wrong[0], expected="a number from 0 to 1, or None")
+        invalid = [label for label in self.labels if label is not None and not _in_unit(label)]
+        if invalid:
+            raise SampleInvalid("a label out of range", value=invalid[0], expected="a number from 0 to 1, or None")
         if not _in_unit(self.meta.get("hard_above", 0.0)):
             raise SampleInvalid("a bound out of range", value=self.meta["hard_above"], expected="a number from 0 to 1")
 
-    def hard(self, above: float | None = None) -> SpanLabels:
-        """The same with labels 0 and 1: 1 where the label is above a bound.
+    def to_hard(self, above: float | None = None) -> SpanLabels:
+        """Returns the solution with labels 0 and 1: 1 where the label is above a bound.
 
         Args:
-            above: the bound; None: what the data says (`meta["hard_above"]`), else 0, so that one right completion is
-                enough (Math-Shepherd, arXiv 2312.08935, equation 3).
+            above: The bound; None: that of the data (`meta["hard_above"]`), otherwise 0, so that one right completion
+                is enough (Math-Shepherd, arXiv 2312.08935, equation 3).
         """
         bound = float(self.meta.get("hard_above", 0.0)) if above is None else above
         labels = tuple(None if label is None else float(label > bound) for label in self.labels)

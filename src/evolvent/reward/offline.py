@@ -1,8 +1,8 @@
 """Offline learning from scored trees: weights of advantages, expectile values, and pairs of sibling spans.
 
-The abstract of OpenR (arXiv 2410.09671) claims offline reinforcement learning and gives no formula. This library's
-choice: advantage-weighted regression (arXiv 1910.00177), implicit Q-learning (arXiv 2110.06169), and direct preference
-optimisation (arXiv 2305.18290) on the alternatives of one tree.
+The abstract of OpenR (arXiv 2410.09671) claims offline reinforcement learning and gives no formula. This
+library's choice: advantage-weighted regression (arXiv 1910.00177), implicit Q-learning (arXiv 2110.06169), and
+direct preference optimization (arXiv 2305.18290) on the alternatives of one tree.
 """
 
 from __future__ import annotations
@@ -18,17 +18,23 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from evolvent.errors import BatchMismatch, ConfigError, Problem
-from evolvent.learn.token_sequences import Parts
+from evolvent.learn.token_sequences import TokenSequence
 from evolvent.reward.solutions import Solution
 
-__all__ = ["Siblings", "advantage_weights", "expectile_error", "q_targets", "sibling_pairs"]
+__all__ = ["SiblingSpans", "advantage_weights", "build_sibling_pairs", "expectile_error", "q_targets"]
 
 
 def advantage_weights(advantages: ArrayLike, *, beta: float, cap: float = 20.0) -> NDArray[np.float64]:
-    """`min(exp(A / beta), cap)`: learning weights of advantage-weighted regression (arXiv 1910.00177, equation 11).
+    """Computes `min(exp(A / beta), cap)`: weights of advantage-weighted regression (arXiv 1910.00177, equation
+    11).
+
+    >>> advantage_weights([0.0, 1.0, 10.0], beta=1.0).round(3).tolist()
+    [1.0, 2.718, 20.0]
 
     Args:
-        advantages: of any shape. beta: the temperature; small ones learn from the best alone.
+        advantages: Advantages A, of any shape.
+        beta: Temperature; small values learn from the best alone.
+        cap: Maximum weight.
     Raises:
         ConfigError: `beta` or `cap` not above 0. BatchMismatch: an advantage that is not finite.
     """
@@ -46,13 +52,15 @@ def advantage_weights(advantages: ArrayLike, *, beta: float, cap: float = 20.0) 
 
 
 def expectile_error(values: Tensor, targets: Tensor, weights: Tensor, *, tau: float = 0.7) -> Tensor:
-    """`sum_n w_n |tau - 1[u_n < 0]| u_n^2` with `u_n = Q_n - V_n`: values near the best that the data holds.
+    """Computes `sum_n w_n |tau - 1[u_n < 0]| u_n^2` with `u_n = Q_n - V_n`: it fits values near the best in the
+    data.
 
-    Implicit Q-learning (arXiv 2110.06169, equation 5); tau .5 is the squared error, halved. No gradient reaches the
+    Implicit Q-learning (arXiv 2110.06169, equation 5); tau .5 is half the squared error. No gradient reaches the
     targets.
 
     Args:
-        values, targets, weights: `[N]`. Where the weight is 0 nothing is looked at.
+        values, targets, weights: `[N]`. Entries of weight 0 are ignored.
+        tau: Expectile, between 0 and 1.
     Raises:
         ConfigError: `tau` not between 0 and 1.
     """
@@ -64,34 +72,45 @@ def expectile_error(values: Tensor, targets: Tensor, weights: Tensor, *, tau: fl
 
 
 def q_targets(rewards: ArrayLike, values: ArrayLike, ended: ArrayLike, *, discount: float = 1.0) -> NDArray[np.float64]:
-    """`r_t + discount V(s_(t+1))`, without the value where the episode ended: what Q is fitted to (2110.06169, eq. 6).
+    """Computes `r_t + discount V(s_(t+1))`, without the value where the episode ended: targets of Q (2110.06169,
+    eq. 6).
 
     Args:
-        rewards, ended: `[T]`, of each span. values: `[T]`, of the state that each span leads to; where it ended they
-            are not looked at.
+        rewards, ended: `[T]`, of each span.
+        values: `[T]`. Value of the state after each span; ignored where the episode ended.
+        discount: Discount, 0 to 1.
     Raises:
         BatchMismatch: shapes that differ. ConfigError: a discount outside 0..1.
     """
     if not 0 <= discount <= 1:
         raise ConfigError([Problem("discount", f"must be from 0 to 1, got {discount}")])
-    paid, following, over = np.asarray(rewards, np.float64), np.asarray(values, np.float64), np.asarray(ended, bool)
-    if not paid.shape == following.shape == over.shape:
-        raise BatchMismatch("rewards, values and ends differ in shape", value=(paid.shape, following.shape, over.shape))
-    return paid + discount * np.where(over, 0.0, following)
+    reward_array, next_values, is_ended = (
+        np.asarray(rewards, np.float64),
+        np.asarray(values, np.float64),
+        np.asarray(ended, bool),
+    )
+    if not reward_array.shape == next_values.shape == is_ended.shape:
+        raise BatchMismatch(
+            "rewards, values and ends differ in shape", value=(reward_array.shape, next_values.shape, is_ended.shape)
+        )
+    return reward_array + discount * np.where(is_ended, 0.0, next_values)
 
 
 # ------------------------------------------------------------------ pairs of siblings
 
 
 @dataclass(frozen=True, slots=True)
-class Siblings:
-    """The spans that were tried after one prefix in a search tree.
+class SiblingSpans:
+    """The alternative spans after one prefix in a search tree.
 
     Args:
-        prompt: tokens that were read. prefix: tokens written before. spans: the alternatives. values: of each.
-        name: tells it from others.
+        prompt: Tokens of the prompt.
+        prefix: Tokens written before.
+        spans: Alternatives.
+        values: Value of each.
+        name: Unique name.
     Raises:
-        BatchMismatch: as many values as spans are not there.
+        BatchMismatch: another number of values than spans.
     """
 
     prompt: tuple[int, ...]
@@ -105,24 +124,29 @@ class Siblings:
             raise BatchMismatch("not one value for each sibling", value=len(self.values), expected=len(self.spans))
 
 
-def sibling_pairs(families: Iterable[Siblings], *, margin: float = 0.0, most: int = 4) -> list[Parts]:
-    """Chosen, rejected, chosen, rejected, ...: alternatives of one prefix, for `learn.objectives.dpo`.
+def build_sibling_pairs(
+    families: Iterable[SiblingSpans], *, margin: float = 0.0, max_pairs: int = 4
+) -> list[TokenSequence]:
+    """Builds the sequences chosen, rejected, chosen, rejected, ... of one prefix, for `learn.objectives.dpo`.
 
     The span alone is learned; prompt and prefix are equal on both sides. Of each family the pairs with the greatest
-    difference come first (ties: in the order of the spans). Equal spans, and values that are not finite, make no pair.
+    difference come first (ties: in the order of the spans). Equal spans, and values that are not finite, form no
+    pair.
 
     Args:
-        margin: values that differ by no more than this are a tie. most: pairs of a family.
+        families: Alternatives of each prefix.
+        margin: Values that differ by at most this are a tie.
+        max_pairs: Maximum pairs of a family.
     Raises:
-        ConfigError: a negative margin, or `most` below 1.
+        ConfigError: a negative margin, or `max_pairs` below 1.
     """
     problems = [
         *([Problem("margin", f"must be 0 or more, got {margin}")] if not margin >= 0 else []),
-        *([Problem("most", f"must be 1 or more, got {most}")] if most < 1 else []),
+        *([Problem("most", f"must be 1 or more, got {max_pairs}")] if max_pairs < 1 else []),
     ]
     if problems:
         raise ConfigError(problems)
-    made: list[Parts] = []
+    sequences: list[TokenSequence] = []
     for family in families:
         ranked = []
         for a, b in combinations(range(len(family.spans)), 2):
@@ -130,14 +154,14 @@ def sibling_pairs(families: Iterable[Siblings], *, margin: float = 0.0, most: in
             if abs(gap) > margin and math.isfinite(gap) and family.spans[a] != family.spans[b]:
                 ranked.append((-abs(gap), (a, b) if gap > 0 else (b, a)))
         ranked.sort(key=lambda pair: pair[0])
-        for _, pair in ranked[:most]:
-            made += [_side(family, family.spans[at]) for at in pair]
-    return made
+        for _, pair in ranked[:max_pairs]:
+            sequences += [_to_sequence(family, family.spans[span_index]) for span_index in pair]
+    return sequences
 
 
-def _side(family: Siblings, span: Sequence[int]) -> Parts:
-    written = (family.prefix, tuple(span)) if family.prefix else (tuple(span),)
-    parts = Solution(family.prompt, written, family.name).parts()
-    weight = np.zeros(len(parts), np.float32)
-    weight[len(parts) - len(span) :] = 1.0
-    return replace(parts, weight=weight)
+def _to_sequence(family: SiblingSpans, span: Sequence[int]) -> TokenSequence:
+    spans = (family.prefix, tuple(span)) if family.prefix else (tuple(span),)
+    sequence = Solution(family.prompt, spans, family.name).to_sequence()
+    weight = np.zeros(len(sequence), np.float32)
+    weight[len(sequence) - len(span) :] = 1.0
+    return replace(sequence, weight=weight)

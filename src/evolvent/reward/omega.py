@@ -1,12 +1,13 @@
-"""OmegaPRM: where wrong solutions go wrong, found by bisection in one tree (Luo et al., arXiv 2406.06592).
+"""OmegaPRM: the first wrong spans of wrong solutions, found by bisection in one tree (Luo et al., arXiv
+2406.06592).
 
-MC(s) is the share of right completions of a state s, a response cut at the end of a span. Wrong completions r of states
-with 0 < MC < 1 wait in a pool. The pair of highest priority
+MC(s) is the share of right completions of a state s, a response cut at the end of a span. Wrong completions r
+of states with 0 < MC < 1 wait in a pool. The pair of highest priority
 
     alpha^(1 - MC(s)) beta^(words(r) / L) + c sqrt(sum_i N(s_i)) / (1 + N(s))
 
-is taken out for good, and its first wrong span is searched for: the prefix up to the middle becomes a state with k
-completions of its own; MC = 0 goes left of it, anything more goes right of it. A sum of 0 visits counts as 1.
+is removed, and its first wrong span is searched: the prefix up to the middle becomes a state with k
+completions; MC = 0 continues left of it, anything more right of it. A sum of 0 visits counts as 1.
 """
 
 from __future__ import annotations
@@ -16,28 +17,31 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from evolvent.engine.asks import Work
+from evolvent.engine.asks import Job
 from evolvent.errors import ConfigError, Problem
 from evolvent.reward.labels import SpanLabels
-from evolvent.reward.rollouts import Completer, Rollout, completions, share
+from evolvent.reward.rollouts import Completer, Rollout, correct_ratio, sample_completions
 from evolvent.trajectory import sample_seed
 
-__all__ = ["Omega", "OmegaTree", "State", "first_error", "omega", "priority"]
+__all__ = ["OmegaConfig", "OmegaState", "OmegaTree", "build_omega_tree", "find_first_error", "priority"]
 
 Ids = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Omega:
+class OmegaConfig:
     """The constants of the paper.
 
     Args:
-        c: of the exploring term. alpha: in 0..1, how strongly states of high MC are preferred. beta: in 0..1, how
-            strongly short completions are. length: L, in words.
-        completions: k, of each state.
-        searches: most bisections. rollouts: most completions in all; the first k are always taken.
+        c: Coefficient of the exploration term.
+        alpha: In 0..1, preference for states of high MC.
+        beta: In 0..1, preference for short completions.
+        length: L, in words.
+        completions: k, completions of each state.
+        searches: Maximum number of bisections.
+        rollouts: Maximum number of completions in all; the first k are always sampled.
     Raises:
-        ConfigError: values out of range, all at once.
+        ConfigError: values out of range; lists all of them.
     """
 
     c: float = 0.125
@@ -59,22 +63,25 @@ class Omega:
             (self.rollouts >= self.completions, "rollouts", f"{self.completions} or more"),
         )
         problems = [
-            Problem(name, f"must be {what}, got {getattr(self, name)}") for kept, name, what in rules if not kept
+            Problem(name, f"must be {requirement}, got {getattr(self, name)}")
+            for is_valid, name, requirement in rules
+            if not is_valid
         ]
         if problems:
             raise ConfigError(problems)
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class OmegaState:
     """A response cut at the end of a span.
 
     Attributes:
-        ids: its tokens, those of the prompt apart. ends: where its spans end in them, exclusive.
-        parent: the state from which it was reached; None for the root.
-        mc: the share of right completions; None where none could be graded. A finished response is right or not: 1, 0.
-        visits: N(s), how often a completion of it was taken.
-        finished: whether it is a whole response, which was graded itself.
+        ids: Its tokens, without those of the prompt.
+        ends: Ends of its spans in them, exclusive.
+        parent: State from which it was reached; None for the root.
+        mc: Share of right completions; None where none could be graded. A finished response is right or not: 1, 0.
+        visits: N(s), number of times a completion of it was taken.
+        finished: Whether it is a complete response, which was graded itself.
     """
 
     ids: Ids
@@ -87,17 +94,20 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class OmegaTree:
-    """What was found for one prompt.
+    """The tree of one prompt.
 
     Attributes:
-        states: all tested prefixes, the root (no span) first, and the right completions as finished ones.
-        searches: bisections begun. rollouts: completions sampled. ungraded: those that could not be graded.
-        generated: tokens sampled. What was computed for them is in the engine's `usage`.
-        ended: what ended it: one of the two limits, or an empty pool.
+        prompt: Tokens of the prompt.
+        states: All tested prefixes, the root (no span) first, and the right completions as finished ones.
+        searches: Number of bisections.
+        rollouts: Number of sampled completions.
+        ungraded: Number of completions that could not be graded.
+        generated: Number of sampled tokens. Computed tokens are in the engine's `usage`.
+        ended: Reason of the end: one of the two limits, or an empty pool.
     """
 
     prompt: Ids
-    states: tuple[State, ...]
+    states: tuple[OmegaState, ...]
     searches: int
     rollouts: int
     ungraded: int
@@ -105,40 +115,42 @@ class OmegaTree:
     ended: Literal["searches", "rollouts", "pool"]
 
     def chains(self) -> list[tuple[tuple[Ids, ...], tuple[float | None, ...]]]:
-        """Every longest response as its spans, and for each the MC of the prefix that it ends; None: not tested."""
-        known = {state.ids: state.mc for state in self.states}
-        inside = {state.ids[:end] for state in self.states for end in state.ends[:-1]}
-        found = []
+        """Returns every longest response as its spans, and for each the MC of the prefix that it ends; None: not
+        tested.
+        """
+        mc_by_prefix = {state.ids: state.mc for state in self.states}
+        proper_prefixes = {state.ids[:end] for state in self.states for end in state.ends[:-1]}
+        labelled_chains = []
         for state in self.states:
-            if state.ends and state.ids not in inside:
+            if state.ends and state.ids not in proper_prefixes:
                 cuts = list(zip((0, *state.ends), state.ends, strict=False))
-                labels = tuple(known.get(state.ids[:end]) for end in state.ends)
-                found.append((tuple(state.ids[a:b] for a, b in cuts), labels))
-        return found
+                labels = tuple(mc_by_prefix.get(state.ids[:end]) for end in state.ends)
+                labelled_chains.append((tuple(state.ids[a:b] for a, b in cuts), labels))
+        return labelled_chains
 
-    def labels(self, question: str, text: Callable[[Sequence[int]], str]) -> list[SpanLabels]:
-        """The chains as text."""
+    def to_labels(self, question: str, text: Callable[[Sequence[int]], str]) -> list[SpanLabels]:
+        """Returns the chains as text."""
         return [
             SpanLabels(question, tuple(text(span) for span in spans), labels, "omega")
             for spans, labels in self.chains()
         ]
 
 
-def priority(mc: float, words: int, *, visits: int, total: int, config: Omega) -> float:
-    """What a pair (state, wrong completion) is worth: see the head of this file.
+def priority(mc: float, num_words: int, *, visits: int, total: int, config: OmegaConfig) -> float:
+    """Computes the priority of a pair (state, wrong completion); see the module.
 
     Args:
-        mc: of the state. words: of the completion. visits: N(s). total: the sum of all N.
+        mc: of the state. num_words: of the completion. visits: N(s). total: the sum of all N.
     """
-    exploit: float = config.alpha ** (1.0 - mc) * config.beta ** (words / config.length)
+    exploit: float = config.alpha ** (1.0 - mc) * config.beta ** (num_words / config.length)
     return exploit + config.c * math.sqrt(max(total, 1)) / (1 + visits)
 
 
 # ------------------------------------------------------------------ bisection
 
 
-def _bisection(count: int) -> Generator[int, bool, int]:
-    """Asks for spans, is told whether the prefix up to and with them is dead, returns the first dead one."""
+def _bisect(count: int) -> Generator[int, bool, int]:
+    """Yields spans to test, receives whether the prefix ending with them is dead, and returns the first dead one."""
     low, high = 0, count - 1
     while low <= high:
         middle = (low + high) // 2
@@ -149,15 +161,16 @@ def _bisection(count: int) -> Generator[int, bool, int]:
     return low
 
 
-def first_error(value: Callable[[int], float], count: int) -> tuple[int, tuple[int, ...]]:
-    """The first of `count` spans after which nothing comes right any more, and the spans that were probed.
+def find_first_error(value: Callable[[int], float], count: int) -> tuple[int, tuple[int, ...]]:
+    """Finds the first of `count` spans after which no completion is right, and returns it with the probed spans.
 
     Args:
-        value: MC of the prefix that a span ends, counted from 0; exact values fall to 0 once and for all.
+        value: Returns MC of the prefix that a span ends, counted from 0; exact values never rise again after 0.
+        count: Number of spans.
     Returns:
         The span (`count`: there is none), and at most `ceil(log2(count + 1))` probes.
     """
-    search, probed = _bisection(count), []
+    search, probed = _bisect(count), []
     try:
         middle = next(search)
         while True:
@@ -170,16 +183,16 @@ def first_error(value: Callable[[int], float], count: int) -> tuple[int, tuple[i
 # ------------------------------------------------------------------ the tree
 
 
-def omega(
+def build_omega_tree(
     prompt: Sequence[int],
     completer: Completer,
     *,
     split: Callable[[Sequence[int]], Sequence[int]],
-    config: Omega | None = None,
+    config: OmegaConfig | None = None,
     seed: int = 0,
     name: str = "",
-) -> Work[OmegaTree]:
-    """Build the tree of one prompt, as a work for the driver.
+) -> Job[OmegaTree]:
+    """Builds the tree of one prompt, as a job for the driver.
 
     A prefix that two completions share is tested once. Seeds depend on `seed`, `name` and the tokens of the prefix, so
     that the tree depends on nothing else. The limit of completions is never passed.
@@ -188,115 +201,118 @@ def omega(
         split: where the spans of written tokens end, exclusive (`solutions.span_ends`).
         name: tells prompts apart, for the seeds.
     """
-    growing = _Growing(tuple(prompt), completer, split, config or Omega(), (seed, "omega", name))
-    return (yield from growing.run())
+    builder = _TreeBuilder(tuple(prompt), completer, split, config or OmegaConfig(), (seed, "omega", name))
+    return (yield from builder.run())
 
 
 @dataclass(slots=True)
-class _Growing:
+class _TreeBuilder:
     prompt: Ids
     completer: Completer
     split: Callable[[Sequence[int]], Sequence[int]]
-    config: Omega
+    config: OmegaConfig
     seeds: tuple[object, ...]
-    states: list[State] = field(default_factory=list)
-    places: dict[Ids, int] = field(default_factory=dict)
+    states: list[OmegaState] = field(default_factory=list)
+    state_indices: dict[Ids, int] = field(default_factory=dict)
     pool: dict[tuple[int, Ids], tuple[int, Rollout]] = field(default_factory=dict)  # (state, ids) -> (words, rollout)
     searches: int = 0
     rollouts: int = 0
     ungraded: int = 0
     generated: int = 0
 
-    def run(self) -> Work[OmegaTree]:
-        yield from self._tested((), (), None)
+    def run(self) -> Job[OmegaTree]:
+        """Runs bisections until a limit or an empty pool, and returns the tree."""
+        yield from self._test_prefix((), (), None)
         ended: Literal["searches", "rollouts", "pool"] | None = None
         while ended is None:
             if not self.pool:
                 ended = "pool"
             elif self.searches >= self.config.searches:
                 ended = "searches"
-            elif not self._affordable():
+            elif not self._can_sample():
                 ended = "rollouts"
             else:
-                at, rollout = self._popped()
+                state_index, rollout = self._pop_pair()
                 self.searches += 1
-                if not (yield from self._searched(at, rollout)):
+                if not (yield from self._search_error(state_index, rollout)):
                     ended = "rollouts"
         return OmegaTree(
             self.prompt, tuple(self.states), self.searches, self.rollouts, self.ungraded, self.generated, ended
         )
 
-    def _affordable(self) -> bool:
+    def _can_sample(self) -> bool:
         return self.rollouts + self.config.completions <= self.config.rollouts
 
-    def _popped(self) -> tuple[int, Rollout]:
-        """The pair of highest priority, the oldest of equal ones; it is taken out, and its state counts a visit."""
+    def _pop_pair(self) -> tuple[int, Rollout]:
+        """Removes the pair of highest priority, the oldest of equal ones, and counts a visit of its state."""
         total = sum(state.visits for state in self.states)
 
-        def worth(key: tuple[int, Ids]) -> float:
+        def pair_priority(key: tuple[int, Ids]) -> float:
             state = self.states[key[0]]
             return priority(state.mc or 0.0, self.pool[key][0], visits=state.visits, total=total, config=self.config)
 
-        best = max(self.pool, key=worth)
+        best = max(self.pool, key=pair_priority)
         _, rollout = self.pool.pop(best)
         state = self.states[best[0]]
         self.states[best[0]] = replace(state, visits=state.visits + 1)
         return best[0], rollout
 
-    def _searched(self, at: int, rollout: Rollout) -> Work[bool]:
-        """Look for the first wrong span of a wrong completion; every prefix on the way becomes a state.
+    def _search_error(self, state_index: int, rollout: Rollout) -> Job[bool]:
+        """Searches the first wrong span of a wrong completion; every prefix on the way becomes a state.
 
         Returns:
-            Whether the limit of completions let it.
+            Whether the limit of completions allowed the search.
         """
-        base, ends = self.states[at], self._cut(rollout.ids)
-        search = _bisection(len(ends))
+        base, ends = self.states[state_index], self._span_ends(rollout.ids)
+        search = _bisect(len(ends))
         try:
             middle = next(search)
             while True:
                 ids = (*base.ids, *rollout.ids[: ends[middle]])
                 cuts = (*base.ends, *(len(base.ids) + end for end in ends[: middle + 1]))
                 if middle == len(ends) - 1:  # the whole response, which is known to be wrong
-                    found = self._added(State(ids, cuts, at, 0.0, finished=True))
+                    tested_index = self._add_state(OmegaState(ids, cuts, state_index, 0.0, finished=True))
                 else:
-                    if ids not in self.places and not self._affordable():
+                    if ids not in self.state_indices and not self._can_sample():
                         return False
-                    found = yield from self._tested(ids, cuts, at)
-                value = self.states[found].mc
+                    tested_index = yield from self._test_prefix(ids, cuts, state_index)
+                value = self.states[tested_index].mc
                 if value is None:  # nothing could be graded: it cannot be said on which side to go on
                     return True
-                at = found if value > 0 else at
+                state_index = tested_index if value > 0 else state_index
                 middle = search.send(value == 0)
         except StopIteration:
             return True
 
-    def _tested(self, ids: Ids, ends: tuple[int, ...], parent: int | None) -> Work[int]:
-        """The state of a prefix; a new one gets its completions, the right ones become leaves, wrong ones may wait."""
-        if ids in self.places:
-            return self.places[ids]
+    def _test_prefix(self, ids: Ids, ends: tuple[int, ...], parent: int | None) -> Job[int]:
+        """Returns the state of a prefix; a new one gets completions: right ones become leaves, wrong ones may enter
+        the pool.
+        """
+        if ids in self.state_indices:
+            return self.state_indices[ids]
         seeds = [sample_seed(*self.seeds, *ids, "completion", k) for k in range(self.config.completions)]
-        (found,) = yield from completions(self.prompt, [ids], self.completer, seeds=[seeds])
-        self.rollouts += len(found)
-        self.ungraded += sum(rollout.correct is None for rollout in found)
-        self.generated += sum(len(rollout.ids) for rollout in found)
-        value = share(found)
-        at = self._added(State(ids, ends, parent, value))
-        for rollout in found:
+        (prefix_rollouts,) = yield from sample_completions(self.prompt, [ids], self.completer, seeds=[seeds])
+        self.rollouts += len(prefix_rollouts)
+        self.ungraded += sum(rollout.correct is None for rollout in prefix_rollouts)
+        self.generated += sum(len(rollout.ids) for rollout in prefix_rollouts)
+        value = correct_ratio(prefix_rollouts)
+        state_index = self._add_state(OmegaState(ids, ends, parent, value))
+        for rollout in prefix_rollouts:
             if rollout.correct:
-                cuts = (*ends, *(len(ids) + end for end in self._cut(rollout.ids)))
-                self._added(State((*ids, *rollout.ids), cuts, at, 1.0, finished=True))
+                cuts = (*ends, *(len(ids) + end for end in self._span_ends(rollout.ids)))
+                self._add_state(OmegaState((*ids, *rollout.ids), cuts, state_index, 1.0, finished=True))
             elif rollout.correct is False and value:
-                words = len(self.completer.text(rollout.ids).split())
-                self.pool.setdefault((at, rollout.ids), (words, rollout))
-        return at
+                num_words = len(self.completer.text(rollout.ids).split())
+                self.pool.setdefault((state_index, rollout.ids), (num_words, rollout))
+        return state_index
 
-    def _cut(self, ids: Ids) -> tuple[int, ...]:
-        """The ends of the spans of written tokens, the last one at their end."""
+    def _span_ends(self, ids: Ids) -> tuple[int, ...]:
+        """Returns the ends of the spans of written tokens, the last one at their end."""
         ends = tuple(self.split(ids))
         return ends if ends and ends[-1] == len(ids) else (*ends, len(ids))
 
-    def _added(self, state: State) -> int:
-        if state.ids not in self.places:
-            self.places[state.ids] = len(self.states)
+    def _add_state(self, state: OmegaState) -> int:
+        if state.ids not in self.state_indices:
+            self.state_indices[state.ids] = len(self.states)
             self.states.append(state)
-        return self.places[state.ids]
+        return self.state_indices[state.ids]

@@ -1,4 +1,4 @@
-"""Completions of unfinished responses and their grades: what Monte Carlo labels of spans are made of."""
+"""Completions of unfinished responses and their grades, from which Monte Carlo labels of spans are computed."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from evolvent.engine.asks import Node, SampleAsk, Sampling, Wait, Work
+from evolvent.engine.asks import BlockingCall, Job, Node, SampleAsk, Sampling
 from evolvent.errors import ConfigError, Problem, ScoringError
 
-__all__ = ["OMEGA_SAMPLING", "Completer", "Rollout", "completions", "graded", "share"]
+__all__ = ["OMEGA_SAMPLING", "Completer", "Rollout", "correct_ratio", "grade_responses", "sample_completions"]
 
 
 OMEGA_SAMPLING = Sampling(temperature=0.7, top_k=30, top_p=0.9)
@@ -19,16 +19,17 @@ OMEGA_SAMPLING = Sampling(temperature=0.7, top_k=30, top_p=0.9)
 
 @dataclass(frozen=True, slots=True)
 class Completer:
-    """How a response is completed and graded.
+    """Completes and grades responses.
 
     Args:
-        text: the text of a response's tokens (`dialect.text`).
-        correct: whether a response's text is right; None: it could not be graded. A ScoringError means the same.
-        max_tokens: of a whole response, what it begins with included.
-        stop_ids: tokens that end a response.
-        sampling: the distribution; by default temperature .7, top-k 30, top-p .9.
-        context: most tokens of prompt and response together; None: nobody asks for more than the engine takes.
-        slow: grade on the driver's threads.
+        text: Returns the text of a response's tokens (`dialect.text`).
+        correct: Returns whether a response's text is right; None: it could not be graded. A ScoringError means the
+            same.
+        max_tokens: Maximum tokens of a whole response, its given beginning included.
+        stop_ids: Tokens that end a response.
+        sampling: The distribution; by default temperature .7, top-k 30, top-p .9.
+        context: Maximum tokens of prompt and response together; None: the engine's limit is never exceeded.
+        slow: Whether to grade on the driver's threads.
     Raises:
         ConfigError: `max_tokens` or `context` below 1.
     """
@@ -51,19 +52,19 @@ class Completer:
         if problems:
             raise ConfigError(problems)
 
-    def finished(self, response: Sequence[int]) -> bool:
-        """Whether a response has come to its end."""
+    def is_finished(self, response: Sequence[int]) -> bool:
+        """Returns whether a response has ended."""
         return bool(response) and response[-1] in self.stop_ids
 
-    def room(self, prompt: Sequence[int], response: Sequence[int]) -> int:
-        """How many tokens may follow."""
-        room = self.max_tokens - len(response)
-        return room if self.context is None else min(room, self.context - len(prompt) - len(response))
+    def remaining_tokens(self, prompt: Sequence[int], response: Sequence[int]) -> int:
+        """Returns the number of tokens that may follow."""
+        remaining = self.max_tokens - len(response)
+        return remaining if self.context is None else min(remaining, self.context - len(prompt) - len(response))
 
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """One completion: its tokens, whether the whole response was right (None: not gradable), and its end as a node.
+    """One completion: its tokens, whether the whole response was right (None: ungraded), and its end as a node.
 
     While the node is held, what was computed for it is found again by whoever goes on from a part of it.
     """
@@ -73,47 +74,52 @@ class Rollout:
     node: Node | None = field(default=None, compare=False, repr=False)
 
 
-def completions(
-    prompt: Sequence[int], begun: Sequence[Sequence[int]], completer: Completer, *, seeds: Sequence[Sequence[int]]
-) -> Work[list[tuple[Rollout, ...]]]:
-    """Completions of several begun responses to one prompt, all asked at once, and graded.
+def sample_completions(
+    prompt: Sequence[int], prefixes: Sequence[Sequence[int]], completer: Completer, *, seeds: Sequence[Sequence[int]]
+) -> Job[list[tuple[Rollout, ...]]]:
+    """Samples completions of several begun responses to one prompt, all requested at once, and grades them.
 
     Args:
-        begun: the tokens of each response so far. seeds: for each, one completion per seed.
+        prompt: Tokens of the prompt.
+        prefixes: Tokens of each response so far.
+        completer: Completes and grades.
+        seeds: For each response, one seed per completion.
     Returns:
-        The rollouts of each; none where a response is finished or has no room to go on.
+        The rollouts of each; none where a response is finished or has no tokens left.
     """
-    open_ = [
-        at
-        for at, response in enumerate(begun)
-        if seeds[at] and not completer.finished(response) and completer.room(prompt, response) > 0
+    open_indices = [
+        index
+        for index, response in enumerate(prefixes)
+        if seeds[index] and not completer.is_finished(response) and completer.remaining_tokens(prompt, response) > 0
     ]
     asks = [
         SampleAsk(
             None,
-            [*prompt, *begun[at]],
-            completer.room(prompt, begun[at]),
+            [*prompt, *prefixes[index]],
+            completer.remaining_tokens(prompt, prefixes[index]),
             stop_ids=completer.stop_ids,
             sampling=completer.sampling,
-            seeds=tuple(seeds[at]),
+            seeds=tuple(seeds[index]),
         )
-        for at in open_
+        for index in open_indices
     ]
     answers: Sequence[Any] = (yield asks) if asks else ()
-    written = [(at, one) for at, answer in zip(open_, answers, strict=True) for one in answer]
-    grades = yield from graded([(*begun[at], *one.ids.tolist()) for at, one in written], completer)
-    found: list[list[Rollout]] = [[] for _ in begun]
-    for (at, one), grade in zip(written, grades, strict=True):
-        found[at].append(Rollout(tuple(one.ids.tolist()), grade, one.node))
-    return [tuple(own) for own in found]
+    samples = [(index, sample) for index, answer in zip(open_indices, answers, strict=True) for sample in answer]
+    grades = yield from grade_responses(
+        [(*prefixes[index], *sample.ids.tolist()) for index, sample in samples], completer
+    )
+    rollouts_by_response: list[list[Rollout]] = [[] for _ in prefixes]
+    for (index, sample), grade in zip(samples, grades, strict=True):
+        rollouts_by_response[index].append(Rollout(tuple(sample.ids.tolist()), grade, sample.node))
+    return [tuple(rollouts) for rollouts in rollouts_by_response]
 
 
-def graded(responses: Sequence[Sequence[int]], completer: Completer) -> Work[list[bool | None]]:
-    """Whether each whole response is right; None where it could not be graded."""
+def grade_responses(responses: Sequence[Sequence[int]], completer: Completer) -> Job[list[bool | None]]:
+    """Returns whether each whole response is right; None where it could not be graded."""
     calls = [partial(_grade, completer, tuple(response)) for response in responses]
     if not completer.slow or not calls:
         return [call() for call in calls]
-    return list((yield [Wait(call) for call in calls]))
+    return list((yield [BlockingCall(call) for call in calls]))
 
 
 def _grade(completer: Completer, response: Sequence[int]) -> bool | None:
@@ -123,7 +129,7 @@ def _grade(completer: Completer, response: Sequence[int]) -> bool | None:
         return None
 
 
-def share(rollouts: Sequence[Rollout]) -> float | None:
-    """The share of right ones among those that could be graded: the Monte Carlo value; None where none could."""
-    known = [rollout.correct for rollout in rollouts if rollout.correct is not None]
-    return sum(known) / len(known) if known else None
+def correct_ratio(rollouts: Sequence[Rollout]) -> float | None:
+    """Computes the share of right rollouts among the graded ones: the Monte Carlo value; None where none was graded."""
+    grades = [rollout.correct for rollout in rollouts if rollout.correct is not None]
+    return sum(grades) / len(grades) if grades else None

@@ -1,4 +1,4 @@
-"""Rows of JSON out of a file of any size, one at a time: lines, or the items of one array. Bad ones are refused."""
+"""Rows of JSON from a file of any size, one at a time: lines, or the items of one array. Bad rows are refused."""
 
 from __future__ import annotations
 
@@ -12,71 +12,72 @@ from typing import IO, Any
 from evolvent.errors import SampleInvalid
 from evolvent.files import disk_errors
 
-__all__ = ["Refusal", "Refusals", "json_rows"]
+__all__ = ["Refusal", "Refusals", "read_json_rows"]
 
 _CHUNK = 1 << 16
-_KEPT = 1000
+_MAX_LISTED = 1000
 _MARKS = re.compile(rb'\\.|["{}\[\],]', re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """One row that was refused: its file, its number (lines, or items of an array, from 1), the field, and why."""
+    """One refused row: its file, its number (lines, or items of an array, from 1), the field, and the reason."""
 
     file: str
     line: int
     field: str
-    why: str
+    reason: str
 
 
 @dataclass(slots=True)
 class Refusals:
-    """How many rows were refused, and the first thousand of them."""
+    """The number of refused rows, and the first thousand of them."""
 
     count: int = 0
     rows: list[Refusal] = field(default_factory=list)
 
-    def note(self, path: Path, line: int, *, field: str, why: str) -> None:
-        """Count a row."""
+    def record(self, path: Path, line: int, *, field: str, reason: str) -> None:
+        """Counts a refused row."""
         self.count += 1
-        if len(self.rows) < _KEPT:
-            self.rows.append(Refusal(str(path), line, field, why))
+        if len(self.rows) < _MAX_LISTED:
+            self.rows.append(Refusal(str(path), line, field, reason))
 
 
-def json_rows(path: Path, refused: Refusals, *, most_bytes: int = 1 << 24) -> Iterator[tuple[int, Any]]:
-    """The rows of a file with their numbers, from JSON lines or from one JSON array, in constant memory.
+def read_json_rows(path: Path, refused: Refusals, *, max_bytes: int = 1 << 24) -> Iterator[tuple[int, Any]]:
+    """Yields the rows of a file with their numbers, from JSON lines or from one JSON array, in constant memory.
 
     Args:
-        refused: what cannot be read is counted there, and reading goes on with the next row.
-        most_bytes: of one row; longer ones are refused and not kept in memory.
+        path: The file.
+        refused: Counts unreadable rows; reading continues with the next row.
+        max_bytes: Maximum bytes of one row; longer rows are refused and not kept in memory.
     Raises:
         StoreUnavailable: the file cannot be read.
     """
     with disk_errors(path), path.open("rb") as file:
-        array = _begins_with_bracket(file)
-        rows = _items(file, most_bytes) if array else _lines(file, most_bytes)
+        is_array = _is_array(file)
+        rows = _iterate_items(file, max_bytes) if is_array else _iterate_lines(file, max_bytes)
         for number, raw in rows:
             try:
                 if raw is None:
-                    raise SampleInvalid("the row is longer than the limit", expected=f"at most {most_bytes} bytes")
-                yield number, _parsed(raw)
+                    raise SampleInvalid("the row is longer than the limit", expected=f"at most {max_bytes} bytes")
+                yield number, _parse(raw)
             except SampleInvalid as error:
-                refused.note(path, number, field="", why=str(error))
+                refused.record(path, number, field="", reason=str(error))
 
 
-def _parsed(raw: bytes) -> Any:
+def _parse(raw: bytes) -> Any:
     try:
-        return json.loads(raw.decode("utf-8"), parse_constant=_no_number)
+        return json.loads(raw.decode("utf-8"), parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise SampleInvalid("the row is no JSON", value=str(error)) from error
 
 
-def _no_number(name: str) -> float:
+def _refuse_constant(name: str) -> float:
     raise ValueError(f"{name} is no JSON")
 
 
-def _begins_with_bracket(file: IO[bytes]) -> bool:
-    """Whether the file is one array; the file is then just behind its bracket, else at its beginning."""
+def _is_array(file: IO[bytes]) -> bool:
+    """Returns whether the file is one array, and moves just behind its bracket, otherwise to its beginning."""
     if file.read(3) != b"\xef\xbb\xbf":
         file.seek(0)
     start = file.tell()
@@ -87,46 +88,46 @@ def _begins_with_bracket(file: IO[bytes]) -> bool:
     return byte == b"["
 
 
-def _lines(file: IO[bytes], most: int) -> Iterator[tuple[int, bytes | None]]:
+def _iterate_lines(file: IO[bytes], max_bytes: int) -> Iterator[tuple[int, bytes | None]]:
     number = 0
-    while raw := file.readline(most + 1):
+    while raw := file.readline(max_bytes + 1):
         number += 1
-        if len(raw) > most and not raw.endswith(b"\n"):
-            while (rest := file.readline(_CHUNK)) and not rest.endswith(b"\n"):
+        if len(raw) > max_bytes and not raw.endswith(b"\n"):
+            while (remainder := file.readline(_CHUNK)) and not remainder.endswith(b"\n"):
                 pass
             yield number, None
         elif raw.strip():
             yield number, raw
 
 
-def _items(file: IO[bytes], most: int) -> Iterator[tuple[int, bytes | None]]:
-    """The items of an array whose bracket has been read: cut at the commas that stand in no string and no bracket."""
-    depth, quoted, number = 0, False, 1
+def _iterate_items(file: IO[bytes], max_bytes: int) -> Iterator[tuple[int, bytes | None]]:
+    """Yields the items of an array whose bracket has been read, split at commas outside strings and brackets."""
+    depth, is_quoted, number = 0, False, 1
     item = bytearray()
     while chunk := file.read(_CHUNK):
         if (len(chunk) - len(chunk.rstrip(b"\\"))) % 2:
             chunk += file.read(1)  # a backslash and what it escapes stay together
         start = 0
-        for found in _MARKS.finditer(chunk):
-            at, mark = found.start(), found[0]
+        for match in _MARKS.finditer(chunk):
+            position, mark = match.start(), match[0]
             if mark == b'"':
-                quoted = not quoted
-            elif quoted or mark[:1] == b"\\":
+                is_quoted = not is_quoted
+            elif is_quoted or mark[:1] == b"\\":
                 continue
             elif mark in b"{[":
                 depth += 1
             elif mark in b"}]" and depth:
                 depth -= 1
             elif mark in b",]" and not depth:
-                item += chunk[start:at]
-                start = at + 1
+                item += chunk[start:position]
+                start = position + 1
                 if item.strip():
-                    yield number, bytes(item) if len(item) <= most else None
+                    yield number, bytes(item) if len(item) <= max_bytes else None
                 number += 1
                 item.clear()
                 if mark == b"]":
                     return
-        if len(item) <= most:
+        if len(item) <= max_bytes:
             item += chunk[start:]
     if item.strip():
-        yield number, bytes(item) if len(item) <= most else None
+        yield number, bytes(item) if len(item) <= max_bytes else None

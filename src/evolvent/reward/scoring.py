@@ -1,7 +1,8 @@
-"""What judges say of whole episodes, outside of a search: training rows, scores of spans, rewards in the world's place.
+"""Reward models on whole episodes, outside of a search: training rows, scores of spans, rewards instead of the
+world's.
 
-A search asks an engine for its values (`search/scoring.py`). Here all is written already: one forward reads many
-episodes, each token once.
+A search requests its values from an engine (`search/scoring.py`). Here all tokens are known already: one
+forward reads many episodes, each token once.
 """
 
 from __future__ import annotations
@@ -17,38 +18,38 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from evolvent.errors import ConfigError, SampleInvalid
-from evolvent.learn.forward import outputs
-from evolvent.learn.objectives import Need, Objective, given, outcome, value
+from evolvent.learn.forward import compute_outputs
+from evolvent.learn.objectives import Need, Objective, outcome, require_output, value_objective
 from evolvent.learn.packing import Batch
-from evolvent.learn.preferences import readout
-from evolvent.learn.token_sequences import Parts, flatten
+from evolvent.learn.preferences import append_readout
+from evolvent.learn.token_sequences import TokenSequence, flatten
 from evolvent.models.policy import Policy
-from evolvent.reward.offline import Siblings, advantage_weights
-from evolvent.reward.process import TagIds, labelled
+from evolvent.reward.offline import SiblingSpans, advantage_weights
+from evolvent.reward.process import TagIds, build_tagged_tree
 from evolvent.reward.solutions import Solution
-from evolvent.reward.states import Spans, solution_of, states
-from evolvent.rl.scoring import Look, look, said_of
+from evolvent.reward.states import Spans, build_state_rows, extract_solution
+from evolvent.rl.scoring import ScoreKind, evaluate_targets, score_sequences
 from evolvent.search.settings import SearchConfig
 from evolvent.search.writing import Writing
 from evolvent.trajectory import Generation, Score, Trajectory
 
 __all__ = [
     "Floats",
-    "advantage_parts",
-    "cut",
-    "episode_rewards",
+    "build_advantage_rows",
+    "build_judge_rows",
+    "collect_solutions",
+    "group_siblings",
     "judge_objective",
-    "judge_parts",
-    "rescored",
-    "siblings_of",
-    "solutions_in",
-    "span_scores",
-    "spans_of",
+    "make_span_splitter",
+    "mark_spans",
+    "replace_score",
+    "score_episodes",
+    "score_spans",
 ]
 
 _log = logging.getLogger(__name__)
 _TEACHER: tuple[Need, ...] = ("teacher",)
-_VALUES: tuple[Look, ...] = ("values",)
+_VALUES: tuple[ScoreKind, ...] = ("values",)
 Floats = NDArray[np.float64]
 """Scores of spans, `[T]`."""
 
@@ -56,70 +57,73 @@ Floats = NDArray[np.float64]
 # ------------------------------------------------------------------ spans
 
 
-def spans_of(policy: Policy, separators: Sequence[str], *, max_tokens: int, level: str = "span") -> Spans:
-    """Where the spans of written tokens end: as a search or a labelling with these settings has them.
+def make_span_splitter(policy: Policy, separators: Sequence[str], *, max_tokens: int, level: str = "span") -> Spans:
+    """Returns the function that finds the ends of spans, as a search or a labeling with these settings does.
 
     Args:
         level: "token": every token is one.
     """
     if level == "token":
-        return _every_token
-    return Writing.of(policy, max_tokens=max_tokens, separators=tuple(separators)).spans
+        return _token_ends
+    return Writing.for_policy(policy, max_tokens=max_tokens, separators=tuple(separators)).spans
 
 
-def _every_token(ids: Sequence[int]) -> Sequence[int]:
+def _token_ends(ids: Sequence[int]) -> Sequence[int]:
     return range(1, len(ids) + 1)
 
 
-def cut(trajectory: Trajectory, spans: Spans) -> Trajectory:
-    """The same episode with the ends of its spans noted in its generations, where credit looks for them."""
+def mark_spans(trajectory: Trajectory, spans: Spans) -> Trajectory:
+    """Returns the episode with the ends of its spans noted in its generations, where credit assignment reads them."""
 
-    def noted(generation: Generation) -> Generation:
-        written = np.flatnonzero(generation.sampled)
-        begin = int(written[0]) if len(written) else 0
-        if not len(written) or len(written) != len(generation.ids) - begin:
+    def mark_generation(generation: Generation) -> Generation:
+        sampled_positions = np.flatnonzero(generation.sampled)
+        begin = int(sampled_positions[0]) if len(sampled_positions) else 0
+        if not len(sampled_positions) or len(sampled_positions) != len(generation.ids) - begin:
             return generation
         ends = spans(generation.ids[begin:].tolist())
         return replace(generation, spans=tuple(begin + end for end in ends))
 
-    steps = tuple(replace(step, generations=tuple(map(noted, step.generations))) for step in trajectory.steps)
+    steps = tuple(replace(step, generations=tuple(map(mark_generation, step.generations))) for step in trajectory.steps)
     return replace(trajectory, steps=steps)
 
 
-def solutions_in(trajectories: Iterable[Trajectory], spans: Spans) -> dict[str, Solution]:
-    """By the episode's id, those that are a response of one turn, cut into spans."""
-    found = {}
-    for one in trajectories:
+def collect_solutions(trajectories: Iterable[Trajectory], spans: Spans) -> dict[str, Solution]:
+    """Collects, by episode id, the episodes that are a response of one turn, cut into spans."""
+    solutions = {}
+    for trajectory in trajectories:
         try:
-            found[one.id] = solution_of(one, spans)
+            solutions[trajectory.id] = extract_solution(trajectory, spans)
         except SampleInvalid as error:
             _log.debug("no solution: %s", error)
-    return found
+    return solutions
 
 
-def span_scores(
-    judge: Policy, solutions: Mapping[str, Solution], tags: TagIds, *, tokens: int | None = None
+def score_spans(
+    judge: Policy, solutions: Mapping[str, Solution], tags: TagIds, *, max_tokens_per_forward: int | None = None
 ) -> dict[str, Floats]:
-    """`p(good) [T]` at the end of every span under a process reward model, as `process.SpanScorer` has it.
+    """Computes `p(good) [T]` at the end of every span under a process reward model, as `process.SpanScorer` does.
 
-    Solutions that leave no room for a tag have no scores: they are left out.
+    Solutions that leave no space for a tag have no scores: they are left out.
 
     Args:
-        tokens: most tokens of a forward, padding included; None: see `learn.look.said_of`.
+        judge: The process reward model.
+        solutions: Solutions by name.
+        tags: Token ids of the tag and the label words.
+        max_tokens_per_forward: Maximum tokens of a forward, padding included; None: see `rl.scoring.said_of`.
     """
-    fitting = {name: one for name, one in solutions.items() if len(one.ids) + 2 <= judge.context}
-    trees = [labelled(one, [1.0] * len(one.spans), tags) for one in fitting.values()]
+    fitting = {name: solution for name, solution in solutions.items() if len(solution.ids) + 2 <= judge.context}
+    trees = [build_tagged_tree(solution, [1.0] * len(solution.spans), tags) for solution in fitting.values()]
 
-    def read(model: Any, batch: Batch) -> Mapping[str, Tensor]:
-        words = given(outputs(model, batch, needs=_TEACHER).teacher, "teacher").double()
-        return {"good": torch.sigmoid(words[:, 0] - words[:, 1])}
+    def compute_good(model: Any, batch: Batch) -> Mapping[str, Tensor]:
+        label_logits = require_output(compute_outputs(model, batch, needs=_TEACHER).teacher, "teacher").double()
+        return {"good": torch.sigmoid(label_logits[:, 0] - label_logits[:, 1])}
 
-    said = said_of(judge.model, trees, read, tokens=tokens)
-    return {name: column["good"][tree.weight != 0] for name, tree, column in zip(fitting, trees, said, strict=True)}
+    columns = evaluate_targets(judge.model, trees, compute_good, max_tokens_per_forward=max_tokens_per_forward)
+    return {name: column["good"][tree.weight != 0] for name, tree, column in zip(fitting, trees, columns, strict=True)}
 
 
-def siblings_of(solutions: Mapping[str, Solution], scores: Mapping[str, Floats]) -> list[Siblings]:
-    """The spans that were written after one prefix by different solutions, each valued by its score.
+def group_siblings(solutions: Mapping[str, Solution], scores: Mapping[str, Floats]) -> list[SiblingSpans]:
+    """Groups the spans that different solutions wrote after one prefix, each with its score as value.
 
     Of equal spans after one prefix there is one: its score depends on what comes before alone.
     """
@@ -132,114 +136,145 @@ def siblings_of(solutions: Mapping[str, Solution], scores: Mapping[str, Floats])
             families.setdefault((solution.prompt, prefix), {}).setdefault(span, score)
             prefix += span
     return [
-        Siblings(prompt, prefix, tuple(spans), tuple(spans.values()), f"siblings/{number}")
+        SiblingSpans(prompt, prefix, tuple(spans), tuple(spans.values()), f"siblings/{number}")
         for number, ((prompt, prefix), spans) in enumerate(families.items())
         if len(spans) > 1
     ]
 
 
-def advantage_parts(
+def build_advantage_rows(
     solutions: Mapping[str, Solution], scores: Mapping[str, Floats], tasks: Mapping[str, str], *, beta: float
-) -> list[Parts]:
-    """Solutions to be imitated span by span, with the weights of advantage-weighted regression.
+) -> list[TokenSequence]:
+    """Builds solutions to imitate span by span, with the weights of advantage-weighted regression.
 
-    The advantage of a span is how much more likely a right end is behind it than before it, `p_t - p_(t-1)`. Before the
-    first span that is the mean over the task's solutions of what follows, `p_1`.
+    The advantage of a span is the increase of the probability of a right end, `p_t - p_(t-1)`. Before the first
+    span that probability is the mean over the task's solutions of the first score, `p_1`.
 
     Args:
-        tasks: by the names of the solutions.
+        solutions: Solutions by name.
+        scores: Scores of spans by name.
+        tasks: Task ids by name.
+        beta: Temperature of the weights.
     """
     firsts: dict[str, list[float]] = {}
-    for name, own in scores.items():
-        firsts.setdefault(tasks[name], []).append(float(own[0]))
-    made = []
-    for name, own in scores.items():
-        parts = solutions[name].parts()
-        gains = np.diff(own, prepend=float(np.mean(firsts[tasks[name]])))
-        weights = np.append(advantage_weights(gains, beta=beta), 0.0)[parts.span]  # -1, the prompt, is the last
-        made.append(replace(parts, weight=weights.astype(np.float32)))
-    return made
+    for name, span_values in scores.items():
+        firsts.setdefault(tasks[name], []).append(float(span_values[0]))
+    sequences = []
+    for name, span_values in scores.items():
+        sequence = solutions[name].to_sequence()
+        gains = np.diff(span_values, prepend=float(np.mean(firsts[tasks[name]])))
+        weights = np.append(advantage_weights(gains, beta=beta), 0.0)[sequence.span]  # -1, the prompt, is the last
+        sequences.append(replace(sequence, weight=weights.astype(np.float32)))
+    return sequences
 
 
 # ------------------------------------------------------------------ the judge of a search
 
 
-def judge_objective(how: SearchConfig) -> Objective:
-    """What the judge of a search learns by, from `judge_parts`.
+def judge_objective(search: SearchConfig) -> Objective:
+    """Returns the objective of a search's value model, for rows of `build_judge_rows`.
 
     Raises:
         ConfigError: a judge that is not learned from outcomes.
     """
-    if how.score not in ("value", "outcome"):
+    if search.score not in ("value", "outcome"):
         raise ConfigError(
-            f"a judge of the form {how.score!r} is not learned from outcomes",
-            value=how.score,
+            f"a judge of the form {search.score!r} is not learned from outcomes",
+            value=search.score,
             expected="score = 'value' or 'outcome'",
         )
-    return value() if how.score == "value" else outcome
+    return value_objective() if search.score == "value" else outcome
 
 
-def judge_parts(
-    trajectories: Iterable[Trajectory], policy: Policy, how: SearchConfig, *, horizons: Mapping[str, int] | None = None
-) -> list[Parts]:
-    """Training rows for the judge of a search: the unit score of each episode, wherever the search may ask for a value.
+def build_judge_rows(
+    trajectories: Iterable[Trajectory],
+    policy: Policy,
+    search: SearchConfig,
+    *,
+    horizons: Mapping[str, int] | None = None,
+) -> list[TokenSequence]:
+    """Builds training rows for a search's value model: the unit score of each episode, wherever the search
+    requests a value.
 
-    With level "auto" the episodes of a world are turns where they may have several steps, as in `rollout/searching`.
-    Episodes without a score, or that do not fit, teach nothing; how many they are is logged.
+    With level "auto" the episodes of a world are turns where they may have several steps, as in `rollout/search`.
+    Episodes without a score, or that do not fit, give no rows; their number is logged.
 
     Args:
-        horizons: by world, how many steps an episode may take. Of a world that is not named, the longest of these
-            episodes has to tell, which it cannot where all ended at their first step.
+        trajectories: The episodes.
+        policy: The policy.
+        search: Settings of the search.
+        horizons: By world, maximum steps of an episode. For a missing world the longest of these episodes counts,
+            which is uninformative where all ended at their first step.
     """
-    most = dict(horizons or {})
+    max_steps = dict(horizons or {})
     worlds: dict[str, list[Trajectory]] = {}
-    for one in trajectories:
-        worlds.setdefault(one.task.world, []).append(one)
-    parts: list[Parts] = []
-    for name, own in worlds.items():
-        steps = most.get(name) or max(len(one.steps) for one in own)
-        turns = how.level == "turn" or (how.level == "auto" and steps > 1)
-        level = "token" if how.level == "token" else "span"
-        spans = None if turns else spans_of(policy, how.separators, max_tokens=how.max_tokens, level=level)
-        column: Literal["returns", "outcome"] = "returns" if how.score == "value" else "outcome"
-        prepared = states(own, policy.dialect, context=policy.context, spans=spans, column=column)
+    for episode in trajectories:
+        worlds.setdefault(episode.task.world, []).append(episode)
+    sequences: list[TokenSequence] = []
+    for name, world_episodes in worlds.items():
+        steps = max_steps.get(name) or max(len(episode.steps) for episode in world_episodes)
+        is_multi_turn = search.level == "turn" or (search.level == "auto" and steps > 1)
+        level = "token" if search.level == "token" else "span"
+        spans = (
+            None
+            if is_multi_turn
+            else make_span_splitter(policy, search.separators, max_tokens=search.max_tokens, level=level)
+        )
+        column: Literal["returns", "outcome"] = "returns" if search.score == "value" else "outcome"
+        prepared = build_state_rows(world_episodes, policy.dialect, context=policy.context, spans=spans, column=column)
         if prepared.refused:
             _log.warning(
                 "%d of %d episodes of %s teach the judge nothing: %s",
                 len(prepared.refused),
-                len(own),
+                len(world_episodes),
                 name,
                 prepared.refused[0].what,
             )
-        parts += prepared.parts
-    return parts
+        sequences += prepared.sequences
+    return sequences
 
 
 # ------------------------------------------------------------------ a reward model in the world's place
 
 
-def episode_rewards(model: Policy, trajectories: Sequence[Trajectory], *, tokens: int | None = None) -> list[float]:
-    """What a reward model gives each episode, in its own scale: the value head's output behind the last token.
+def score_episodes(
+    model: Policy, trajectories: Sequence[Trajectory], *, max_tokens_per_forward: int | None = None
+) -> list[float]:
+    """Computes the reward of each episode by a reward model, in its own scale: the value head's output after the
+    last token.
 
     NaN for an episode that is not one sequence of tokens within the context.
 
     Args:
-        model: trained by `learn.objectives.reward_pairs` on read-outs (`learn.preferences.readout`).
-        tokens: most tokens of a forward, padding included; None: see `learn.look.look`.
+        model: Trained by `learn.objectives.reward_pairs` on read-outs (`learn.preferences.readout`).
+        trajectories: The episodes.
+        max_tokens_per_forward: Maximum tokens of a forward, padding included; None: see `rl.scoring.look`.
     """
-    made = flatten(trajectories, model.dialect, instructions=lambda task: "", context=model.context, stops=True).parts
-    chains: dict[str, list[Parts]] = {}
-    for one in made:
-        chains.setdefault(one.trajectory, []).append(one)
+    sequences = flatten(
+        trajectories, model.dialect, instructions=lambda task: "", context=model.context, stops=True
+    ).sequences
+    chains: dict[str, list[TokenSequence]] = {}
+    for sequence in sequences:
+        chains.setdefault(sequence.trajectory, []).append(sequence)
     token = min(model.dialect.stop_ids, default=0)
-    single = {name: readout(own[0], token=token) for name, own in chains.items() if len(own) == 1}
-    said = look(model, list(single.values()), needs=_VALUES, tokens=tokens)
-    known = {name: float(column["values"][-1]) for name, column in zip(single, said, strict=True)}
-    return [known.get(one.id, float("nan")) if one.error is None else float("nan") for one in trajectories]
+    single = {
+        name: append_readout(episode_sequences[0], token=token)
+        for name, episode_sequences in chains.items()
+        if len(episode_sequences) == 1
+    }
+    columns = score_sequences(
+        model, list(single.values()), needs=_VALUES, max_tokens_per_forward=max_tokens_per_forward
+    )
+    scores_by_id = {name: float(column["values"][-1]) for name, column in zip(single, columns, strict=True)}
+    return [
+        scores_by_id.get(sequence.id, float("nan")) if sequence.error is None else float("nan")
+        for sequence in trajectories
+    ]
 
 
-def rescored(trajectory: Trajectory, unit: float | None) -> Trajectory:
-    """The episode with another score in place of the world's, in the rewards of its steps too; None: not scored.
+def replace_score(trajectory: Trajectory, unit: float | None) -> Trajectory:
+    """Returns the episode with another score instead of the world's, also in the rewards of its steps; None: not
+    scored.
 
     Nothing is left of what the world paid. Whether it was a success is not known.
     """

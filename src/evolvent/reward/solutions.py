@@ -1,4 +1,4 @@
-"""A solution as tokens: what was read, and the tokens of each span that was written. Nothing is tokenised again."""
+"""A solution as tokens: the prompt and the tokens of each written span, never tokenized again."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from dataclasses import dataclass
 import numpy as np
 
 from evolvent.errors import SampleInvalid
-from evolvent.learn.token_sequences import Parts
+from evolvent.learn.token_sequences import TokenSequence
 from evolvent.models.dialects import Dialect
 from evolvent.reward.labels import SpanLabels
 
-__all__ = ["Solution", "span_ends", "tokenised"]
+__all__ = ["Solution", "find_span_ends", "tokenize_solution"]
 
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """A prompt and the spans that were written after it, as token ids.
+    """A prompt and the spans written after it, as token ids.
 
     Args:
-        prompt: what was read. spans: the tokens of each span, in order, none empty.
-        name: tells it from others, for seeds and records.
+        prompt: Tokens of the prompt.
+        spans: Tokens of each span, in order, none empty.
+        name: Unique name, for seeds and records.
     Raises:
         SampleInvalid: an empty prompt or span.
     """
@@ -36,46 +37,48 @@ class Solution:
 
     @property
     def ids(self) -> tuple[int, ...]:
-        """All tokens."""
+        """Returns all tokens."""
         return (*self.prompt, *self.response)
 
     @property
     def response(self) -> tuple[int, ...]:
-        """The tokens of all spans."""
+        """Returns the tokens of all spans."""
         return tuple(token for span in self.spans for token in span)
 
     @property
     def ends(self) -> tuple[int, ...]:
-        """Where each span ends among `ids`, exclusive."""
+        """Returns the end of each span in `ids`, exclusive."""
         return tuple(np.cumsum([len(self.prompt), *map(len, self.spans)])[1:].tolist())
 
-    def parts(self) -> Parts:
-        """The tokens as one sequence of which nothing is learned; `span` counts the spans, -1 in the prompt."""
+    def to_sequence(self) -> TokenSequence:
+        """Returns the tokens as one sequence without learning weights; `span` counts the spans, -1 in the prompt."""
         ids = np.asarray(self.ids, np.int32)
         sizes = [len(self.prompt), *map(len, self.spans)]
         span = np.repeat(np.arange(-1, len(self.spans), dtype=np.int32), sizes)
-        none = np.zeros(len(ids), np.float32)
-        return Parts(
-            self.name, ids, span >= 0, np.zeros(len(ids), np.bool_), none, np.zeros(len(ids), np.int32), span, none
+        zeros = np.zeros(len(ids), np.float32)
+        return TokenSequence(
+            self.name, ids, span >= 0, np.zeros(len(ids), np.bool_), zeros, np.zeros(len(ids), np.int32), span, zeros
         )
 
 
-def span_ends(ids: Sequence[int], separators: Collection[int], *, opening: Collection[int] = ()) -> tuple[int, ...]:
-    """Where the spans of written tokens end, exclusive; the last one at the end.
+def find_span_ends(
+    ids: Sequence[int], separators: Collection[int], *, opening: Collection[int] = ()
+) -> tuple[int, ...]:
+    """Finds the ends of the spans of written tokens, exclusive; the last one at the end.
 
     Args:
         separators: a token of these ends its span, such as that of ";" or of a line's end.
         opening: the first of a run of these begins a span, such as the marks before an answer.
     """
     ends = []
-    for place in range(1, len(ids)):
-        opens = ids[place] in opening and ids[place - 1] not in opening
-        if ids[place - 1] in separators or opens:
-            ends.append(place)
+    for position in range(1, len(ids)):
+        begins_span = ids[position] in opening and ids[position - 1] not in opening
+        if ids[position - 1] in separators or begins_span:
+            ends.append(position)
     return (*ends, len(ids)) if ids else ()
 
 
-def tokenised(
+def tokenize_solution(
     labels: SpanLabels,
     dialect: Dialect,
     *,
@@ -83,7 +86,7 @@ def tokenised(
     separator: str = "\n",
     encode: Callable[[str], Sequence[int]] | None = None,
 ) -> Solution:
-    """The tokens of a solution that is known as text; each span is tokenised alone, so that its end is a token's end.
+    """Tokenizes a solution known as text; each span is tokenized separately, so that its end is the end of a token.
 
     Args:
         separator: written after each span but the last; for dialects of whole words a word of theirs.
@@ -93,13 +96,13 @@ def tokenised(
     """
     texts = (*(span + separator for span in labels.spans[:-1]), labels.spans[-1])
     if encode is None:
-        spans = tuple(tuple(_unstopped(dialect.action(text), dialect)) for text in texts)
+        spans = tuple(tuple(_drop_stop_token(dialect.action(text), dialect)) for text in texts)
     else:
         spans = tuple(tuple(encode(text)) for text in texts)
     return Solution(tuple(dialect.open(instructions, labels.question)), spans, labels.question[:60])
 
 
-def _unstopped(ids: Iterable[int], dialect: Dialect) -> list[int]:
-    """The tokens of a text, without the stop token at their end."""
-    found = list(ids)
-    return found[:-1] if found and found[-1] in dialect.stop_ids else found
+def _drop_stop_token(ids: Iterable[int], dialect: Dialect) -> list[int]:
+    """Returns the tokens of a text without a final stop token."""
+    token_ids = list(ids)
+    return token_ids[:-1] if token_ids and token_ids[-1] in dialect.stop_ids else token_ids

@@ -1,13 +1,15 @@
-"""Credit: pure functions on numpy arrays from rewards and values to advantages, one per published estimator.
+"""Advantage estimators: pure functions on numpy arrays from rewards and values to advantages.
 
-An action is a sequence of parts, so there is one scan. With `v_p` the value of the prefix before part p,
-`acc_p = delta_p + carry_p acc_(p+1)`, advantage `acc_p`, return `acc_p + v_p`:
+An action is a sequence of tokens, so all estimators share one backward scan. With `v_p` the value of the prefix
+before token p, `acc_p = delta_p + carry_p acc_(p+1)`, advantage `acc_p`, return `acc_p + v_p`:
 
-- inside an action: `delta = r_p + gamma_part v_(p+1) - v_p`, `carry = gamma_part lam_part`;
-- on its last part: `delta = r_p + gamma b - v_p`, `carry = gamma lam`, with b the value before the next action. Where
-  the episode ends the carry is 0, and b is 0 (terminated) or the value of the final observation (truncated).
+- inside an action: `delta = r_p + token_gamma v_(p+1) - v_p`, `carry = token_gamma token_lambda`;
+- on its last token: `delta = r_p + gamma b - v_p`, `carry = gamma gae_lambda`, with b the value before the next
+  action. Where the episode ends the carry is 0, and b is 0 (terminated) or the value of the final observation
+  (truncated).
 
-Axes: P parts, A actions, E episodes of a `Flat`, in time order. Everything is float64.
+Axes: P tokens, A actions, E episodes of a `RolloutBatch`, in time order. Everything is float64. Settings call a
+token "part", because the same scan serves the dimensions of a numeric action and the agents of a team.
 """
 
 from __future__ import annotations
@@ -21,22 +23,22 @@ from numpy.typing import ArrayLike, NDArray
 
 from evolvent.errors import BatchMismatch, ConfigError, NonFinite
 from evolvent.learn.returns import Floats, reverse_scan, reward_to_go, scan_in_place
-from evolvent.rl.rollout_batch import TRUNCATED, Flat
+from evolvent.rl.rollout_batch import TRUNCATED, RolloutBatch
 
 __all__ = [
+    "Advantages",
     "Baseline",
-    "Credit",
-    "Grouped",
+    "GroupAdvantages",
     "Level",
     "Scale",
-    "alike",
     "anchor_advantage",
-    "buffer_normalized",
     "decomposed_gae",
     "discounted_returns",
     "episode_returns",
     "group_advantage",
+    "is_equal_within_rounding",
     "kl_in_reward",
+    "normalize_over_buffer",
     "overlong_penalty",
     "q_targets",
     "whiten",
@@ -46,36 +48,41 @@ Level = Literal["part", "span", "action", "episode"]
 Baseline = Literal["group_mean", "leave_one_out", "none"]
 Scale = Literal["group_std", "batch_std", "none"]
 _EPSILON = 1e-6  # added to a group's standard deviation
-_ROUNDING = 1e-12  # relative; far above that of a sum, far below any difference that was meant
+_RELATIVE_TOLERANCE = 1e-12  # relative; far above that of a sum, far below any difference that was meant
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Credit:
-    """What the parts are worth: `advantage [P, ...]`, and the `returns [P, ...]` that values are fitted to.
+class Advantages:
+    """The result of an advantage estimator.
 
     Attributes:
-        kept: `[P]`, whether a part is to be learned; None: all are.
-        counts: what was noticed on the way, by name (groups without variance, ...).
+        advantage: `[P, ...]` advantage of each token.
+        returns: `[P, ...]` targets that values are fitted to.
+        learned_mask: `[P]` bool, False for tokens that are left out of the loss; None: all are learned.
+        counts: diagnostics by name (groups without variance, ...).
     """
 
     advantage: Floats
     returns: Floats
-    kept: NDArray[np.bool_] | None = None
+    learned_mask: NDArray[np.bool_] | None = None
     counts: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Grouped:
-    """Advantages `[E]` of what was compared in groups.
+class GroupAdvantages:
+    """Advantages `[E]` of episodes that were compared in groups.
 
     Attributes:
-        varied: `[E]`, whether the returns of its group differ. single, equal: groups of one, and of equal returns.
+        advantage: `[E]`.
+        has_variance: `[E]` bool, whether the returns of the episode's group differ.
+        num_single: number of groups with one member.
+        num_equal: number of groups with equal returns.
     """
 
     advantage: Floats
-    varied: NDArray[np.bool_]
-    single: int
-    equal: int
+    has_variance: NDArray[np.bool_]
+    num_single: int
+    num_equal: int
 
 
 # ------------------------------------------------------------------ the scan
@@ -83,173 +90,303 @@ class Grouped:
 
 def decomposed_gae(
     value: ArrayLike,
-    flat: Flat,
+    batch: RolloutBatch,
     *,
     gamma: float,
-    lam: float,
-    gamma_part: float = 1.0,
-    lam_part: float = 1.0,
+    gae_lambda: float,
+    token_gamma: float = 1.0,
+    token_lambda: float = 1.0,
     level: Level = "part",
     between: Literal["action", "span"] = "action",
-) -> Credit:
-    """Generalised advantage estimation (arXiv 1506.02438) over actions that are made of parts.
+) -> Advantages:
+    """Computes generalized advantage estimation over actions that are made of tokens.
 
-    `gamma_part = 1` is the backup with action decomposition (POAD, arXiv 2405.15821), `gamma_part = gamma` NTPO. With
-    `lam = lam_part = 0` the returns are one-step targets (Q-Transformer, ETPO).
+    Inside an action `delta_p = r_p + token_gamma v_(p+1) - v_p` and the carry is `token_gamma token_lambda`; on its
+    last token `delta_p = r_p + gamma b - v_p` and the carry is `gamma gae_lambda`, with b the value before the next
+    action; `A_p = delta_p + carry_p A_(p+1)`, return `A_p + v_p`. GAE: arXiv 1506.02438. `token_gamma = 1` is the
+    backup with action decomposition (POAD, arXiv 2405.15821), `token_gamma = gamma` NTPO. With `gae_lambda =
+    token_lambda = 0` the returns are one-step targets (Q-Transformer, ETPO).
 
     Args:
-        value: `[P, ...]`, of the prefix before each part; trailing axes are scanned apart (one value per agent).
-        gamma, lam: between actions. gamma_part, lam_part: inside one.
-        level: the unit that credit is given to: it has the value of its first part and the sum of its rewards, and its
-            parts share its advantage and its return.
-        between: what `gamma` lies between: actions, or spans of reasoning (OpenR's TPPO is level part between spans).
+        value: `[P, ...]`, value of the prefix before each token; trailing axes are scanned separately (one per
+            agent).
+        batch: rewards, actions, episode ends and bootstrap values.
+        gamma: discount between actions.
+        gae_lambda: lambda between actions.
+        token_gamma: discount inside an action.
+        token_lambda: lambda inside an action.
+        level: the unit that receives credit: it has the value of its first token and the sum of its rewards, and
+            its tokens share its advantage and its return.
+        between: the units that `gamma` lies between: actions, or spans of reasoning (OpenR's TPPO is level "part"
+            between spans).
+
+    Returns:
+        advantages and returns `[P, ...]`.
+
     Raises:
-        BatchMismatch: values of another length than the parts. NonFinite: a value that is not finite, or none of the
-            final observation where an episode was truncated; names episode, action and part.
+        BatchMismatch: the number of values differs from the number of tokens.
+        NonFinite: a value is not finite, or a truncated episode lacks the value of its final observation; the
+            message names episode, action and token.
+
+    >>> import numpy as np
+    >>> from evolvent.rl.rollout_batch import RolloutBatch
+    >>> zeros, index = np.zeros(3), np.arange(3)  # one terminated episode of three one-token actions
+    >>> group, reward, ended = np.zeros(1, int), np.array([0.0, 0.0, 1.0]), np.array([0, 0, 1])
+    >>> episode = np.zeros(3, int)
+    >>> batch = RolloutBatch(
+    ...     zeros.astype("f4"), index, index, index, episode, group, reward, ended, zeros, index, index
+    ... )
+    >>> estimate = decomposed_gae([0.5, 0.6, 0.7], batch, gamma=0.9, gae_lambda=0.5)
+    >>> estimate.advantage.round(4).tolist()
+    [0.1143, 0.165, 0.3]
+    >>> estimate.returns.round(4).tolist()
+    [0.6143, 0.765, 1.0]
     """
-    values = _finite(value, "value", flat)
-    last = flat.last
-    border, last = last if between == "action" else _ends_of_spans(flat), _ends(flat, last)
-    first, reward, unit = values, flat.reward, None
+    values = _check_finite(value, "value", batch)
+    last = batch.is_last_in_action
+    is_border, last = last if between == "action" else _mark_span_ends(batch), _mark_episode_ends(batch, last)
+    first, reward, unit = values, batch.reward, None
     if level != "part":
-        fresh = _starts(flat, level)
-        starts = np.flatnonzero(fresh)
-        unit, ends = np.cumsum(fresh) - 1, np.append(starts[1:], flat.parts) - 1
-        first, reward = values[starts], np.add.reduceat(flat.reward, starts)
-        border, last = border[ends], last[ends]
-    axes = [1] * (values.ndim - 1)
-    credit, at = np.empty_like(first), np.flatnonzero(border)  # in place: large arrays cost more to get than to fill
+        is_start = _mark_starts(batch, level)
+        starts = np.flatnonzero(is_start)
+        unit, ends = np.cumsum(is_start) - 1, np.append(starts[1:], batch.num_tokens) - 1
+        first, reward = values[starts], np.add.reduceat(batch.reward, starts)
+        is_border, last = is_border[ends], last[ends]
+    trailing_axes = [1] * (values.ndim - 1)
+    credit, border_index = (
+        np.empty_like(first),
+        np.flatnonzero(is_border),
+    )  # in place: large arrays cost more to get than to fill
     credit[:-1] = first[1:]
-    credit[last] = _final_values(flat, values.shape[1:])
-    after = gamma * credit[at]
-    if gamma_part != 1.0:
-        credit *= gamma_part
-    credit[at] = after
-    credit += reward.reshape(-1, *axes)
+    credit[last] = _final_values(batch, values.shape[1:])
+    next_values = gamma * credit[border_index]
+    if token_gamma != 1.0:
+        credit *= token_gamma
+    credit[border_index] = next_values
+    credit += reward.reshape(-1, *trailing_axes)
     credit -= first
-    carry = np.full(len(credit), gamma_part * lam_part)
-    carry[at] = gamma * lam
+    carry = np.full(len(credit), token_gamma * token_lambda)
+    carry[border_index] = gamma * gae_lambda
     carry[last] = 0.0
-    scan_in_place(credit, carry.reshape(-1, *axes))
+    scan_in_place(credit, carry.reshape(-1, *trailing_axes))
     returns = credit + first
-    return Credit(credit, returns) if unit is None else Credit(credit[unit], returns[unit])
+    return Advantages(credit, returns) if unit is None else Advantages(credit[unit], returns[unit])
 
 
 def q_targets(
-    value: ArrayLike, chosen: ArrayLike, flat: Flat, *, gamma: float, lam: float, lam_part: float = 1.0
+    value: ArrayLike,
+    action_value: ArrayLike,
+    batch: RolloutBatch,
+    *,
+    gamma: float,
+    gae_lambda: float,
+    token_lambda: float = 1.0,
 ) -> Floats:
-    """What Q of each part that was taken is fitted to, `[P]`: Q^pi(lambda) (arXiv 1602.04951), on the policy's own way.
+    """Computes targets for the Q values of the sampled tokens: Q^pi(lambda) along the policy's own trajectory.
 
-    `target_p = Q_p + error_p + carry_p (target_(p+1) - Q_(p+1))` with `error_p` the one-step target minus Q. With
-    `value` the expectation of Q under the policy all lambdas have the same mean.
+    `target_p = Q_p + error_p + carry_p (target_(p+1) - Q_(p+1))` with `error_p` the one-step target minus Q; the
+    carry is `gamma gae_lambda` on the last token of an action, `token_lambda` inside it, and 0 at the end of an
+    episode (arXiv 1602.04951). With `value` the expectation of Q under the policy, all lambdas have the same mean.
 
     Args:
-        value: `[P]`, of the prefix before each part. chosen: `[P]`, Q of it as it was taken.
-        gamma, lam: between actions. lam_part: inside one.
+        value: `[P]`, value of the prefix before each token.
+        action_value: `[P]`, Q of each sampled token.
+        batch: rewards, actions and episode ends.
+        gamma: discount between actions.
+        gae_lambda: lambda between actions.
+        token_lambda: lambda inside an action.
+
+    Returns:
+        targets `[P]`.
+
     Raises:
-        BatchMismatch, NonFinite: as `decomposed_gae`.
+        BatchMismatch, NonFinite: as in `decomposed_gae`.
+
+    >>> import numpy as np
+    >>> from evolvent.rl.rollout_batch import RolloutBatch
+    >>> zeros, index = np.zeros(3), np.arange(3)
+    >>> group, reward, ended = np.zeros(1, int), np.array([0.0, 0.0, 1.0]), np.array([0, 0, 1])
+    >>> episode = np.zeros(3, int)
+    >>> batch = RolloutBatch(
+    ...     zeros.astype("f4"), index, index, index, episode, group, reward, ended, zeros, index, index
+    ... )
+    >>> q_targets([0.5, 0.6, 0.7], [0.4, 0.6, 0.8], batch, gamma=0.9, gae_lambda=0.5).round(4).tolist()
+    [0.594, 0.72, 1.0]
     """
-    taken = _finite(chosen, "chosen", flat)
-    errors = decomposed_gae(value, flat, gamma=gamma, lam=0.0, lam_part=0.0).returns - taken
-    carry = np.where(flat.last, gamma * lam, lam_part)
-    carry[_ends(flat, flat.last)] = 0.0
-    return taken + reverse_scan(errors, carry)
+    q_values = _check_finite(action_value, "chosen", batch)
+    errors = decomposed_gae(value, batch, gamma=gamma, gae_lambda=0.0, token_lambda=0.0).returns - q_values
+    carry = np.where(batch.is_last_in_action, gamma * gae_lambda, token_lambda)
+    carry[_mark_episode_ends(batch, batch.is_last_in_action)] = 0.0
+    return q_values + reverse_scan(errors, carry)
 
 
-def _changes(index: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """`[P]`, whether an index differs from the one before it."""
+def _mark_changes(index: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Returns `[P]` bool, whether an index differs from the one before it."""
     return np.append(True, index[1:] != index[:-1])[: len(index)]
 
 
-def _starts(flat: Flat, level: Literal["span", "action", "episode"]) -> NDArray[np.bool_]:
-    """`[P]`, whether a part is the first of its unit."""
+def _mark_starts(batch: RolloutBatch, level: Literal["span", "action", "episode"]) -> NDArray[np.bool_]:
+    """Returns `[P]` bool, whether a token is the first of its unit."""
     if level == "span":
-        return _changes(flat.span) | _changes(flat.action)
-    return _changes(flat.action if level == "action" else flat.episode_of_part)
+        return _mark_changes(batch.span) | _mark_changes(batch.action)
+    return _mark_changes(batch.action if level == "action" else batch.episode_of_token)
 
 
-def _ends_of_spans(flat: Flat) -> NDArray[np.bool_]:
-    """`[P]`, whether a part is the last of its span."""
-    return np.append(_starts(flat, "span")[1:], True)[: flat.parts]
+def _mark_span_ends(batch: RolloutBatch) -> NDArray[np.bool_]:
+    """Returns `[P]` bool, whether a token is the last of its span."""
+    return np.append(_mark_starts(batch, "span")[1:], True)[: batch.num_tokens]
 
 
-def _ends(flat: Flat, last: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """`[P]`, whether a part is the last of its episode; `last [P]`, whether it is that of its action."""
-    found = last.copy()
-    found[last] = flat.ended != 0
-    return found
+def _mark_episode_ends(batch: RolloutBatch, is_last_in_action: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Returns `[P]` bool, whether a token is the last of its episode, from `is_last_in_action [P]`."""
+    is_last_in_episode = is_last_in_action.copy()
+    is_last_in_episode[is_last_in_action] = batch.ended != 0
+    return is_last_in_episode
 
 
-def _final_values(flat: Flat, trailing: tuple[int, ...]) -> Floats:
-    """`[E, ...]`, what follows each episode: nothing, or the value of the observation at which it was cut."""
-    last = np.flatnonzero(flat.ended)
-    cut = flat.ended[last] == TRUNCATED
-    given = flat.bootstrap[last]
-    if given.shape[1:] not in (trailing, ()):
-        raise BatchMismatch("values of final observations have other axes", value=given.shape[1:], expected=trailing)
-    given = np.broadcast_to(
-        given.reshape(*given.shape, *[1] * (1 + len(trailing) - given.ndim)), (len(last), *trailing)
+def _final_values(batch: RolloutBatch, trailing: tuple[int, ...]) -> Floats:
+    """Returns `[E, ...]`, the value after each episode: 0, or the value of the observation at which it was
+    truncated.
+    """
+    last_actions = np.flatnonzero(batch.ended)
+    is_truncated = batch.ended[last_actions] == TRUNCATED
+    final_values = batch.bootstrap[last_actions]
+    if final_values.shape[1:] not in (trailing, ()):
+        raise BatchMismatch(
+            "values of final observations have other axes", value=final_values.shape[1:], expected=trailing
+        )
+    final_values = np.broadcast_to(
+        final_values.reshape(*final_values.shape, *[1] * (1 + len(trailing) - final_values.ndim)),
+        (len(last_actions), *trailing),
     )
-    wrong = cut & ~np.isfinite(given).reshape(len(last), -1).all(1)
-    if wrong.any():
-        number = int(wrong.argmax())
+    is_invalid = is_truncated & ~np.isfinite(final_values).reshape(len(last_actions), -1).all(1)
+    if is_invalid.any():
+        number = int(is_invalid.argmax())
         raise NonFinite(
             f"episode {number} was truncated, and its final observation has no finite value",
-            value=given[number].tolist(),
+            value=final_values[number].tolist(),
             hint="score it, or end the episode as terminated",
         )
-    return np.where(cut.reshape(-1, *[1] * len(trailing)), given, 0.0)
+    return np.where(is_truncated.reshape(-1, *[1] * len(trailing)), final_values, 0.0)
 
 
-def _finite(values: ArrayLike, name: str, flat: Flat) -> Floats:
-    found = np.asarray(values, np.float64)
-    if found.ndim == 0 or len(found) != flat.parts:
-        raise BatchMismatch(f"there are not as many of {name!r} as parts", value=found.shape, expected=flat.parts)
-    if not np.isfinite(found).all():
-        at = int((~np.isfinite(found)).reshape(len(found), -1).any(1).argmax())
-        raise NonFinite(f"the {name} of {flat.where(at)} is not finite", value=found[at].tolist())
-    return found
+def _check_finite(values: ArrayLike, name: str, batch: RolloutBatch) -> Floats:
+    array = np.asarray(values, np.float64)
+    if array.ndim == 0 or len(array) != batch.num_tokens:
+        raise BatchMismatch(f"there are not as many of {name!r} as parts", value=array.shape, expected=batch.num_tokens)
+    if not np.isfinite(array).all():
+        token = int((~np.isfinite(array)).reshape(len(array), -1).any(1).argmax())
+        raise NonFinite(f"the {name} of {batch.describe_position(token)} is not finite", value=array[token].tolist())
+    return array
 
 
 # ------------------------------------------------------------------ returns and rewards
 
 
-def episode_returns(flat: Flat) -> Floats:
-    """The sum of an episode's rewards, `[E]`."""
-    return np.bincount(flat.episode_of_part, weights=flat.reward, minlength=len(flat.group)).astype(np.float64)
-
-
-def discounted_returns(flat: Flat, *, gamma: float, gamma_part: float = 1.0, reward: ArrayLike | None = None) -> Floats:
-    """`G_p = r_p + c G_(p+1)` to the end of the episode, `[P]`; c is `gamma_part` inside actions, `gamma` between.
-
-    Nothing stands for what would have come after a truncated episode.
+def episode_returns(batch: RolloutBatch) -> Floats:
+    """Computes the undiscounted return of each episode, the sum of its rewards.
 
     Args:
-        reward: `[P, ...]`, another than the flat's own (penalties, process rewards).
-    Raises:
-        BatchMismatch: not one reward a part. NonFinite: a reward that is not finite.
+        batch: rewards `[P]` and the episode of each token.
+
+    Returns:
+        returns `[E]`.
+
+    >>> import numpy as np
+    >>> from evolvent.rl.rollout_batch import RolloutBatch
+    >>> zeros, index = np.zeros(3), np.arange(3)
+    >>> group, reward, ended = np.zeros(1, int), np.array([0.5, 0.0, 1.0]), np.array([0, 0, 1])
+    >>> episode = np.zeros(3, int)
+    >>> batch = RolloutBatch(
+    ...     zeros.astype("f4"), index, index, index, episode, group, reward, ended, zeros, index, index
+    ... )
+    >>> episode_returns(batch).tolist()
+    [1.5]
     """
-    last = flat.last
-    paid = _finite(flat.reward if reward is None else reward, "reward", flat)
-    return reward_to_go(paid, gamma=np.where(last, gamma, gamma_part), last=_ends(flat, last))
+    return np.bincount(batch.episode_of_token, weights=batch.reward, minlength=len(batch.group)).astype(np.float64)
+
+
+def discounted_returns(
+    batch: RolloutBatch, *, gamma: float, token_gamma: float = 1.0, reward: ArrayLike | None = None
+) -> Floats:
+    """Computes the discounted return from each token to the end of its episode.
+
+    `G_p = r_p + c G_(p+1)`; c is `token_gamma` inside actions, `gamma` between them, 0 at the end of an episode.
+    Nothing stands for the rewards after a truncated episode.
+
+    Args:
+        batch: rewards, actions and episode ends.
+        gamma: discount between actions.
+        token_gamma: discount inside an action.
+        reward: `[P, ...]` rewards in place of the batch's own (penalties, process rewards).
+
+    Returns:
+        returns `[P, ...]`.
+
+    Raises:
+        BatchMismatch: the number of rewards differs from the number of tokens.
+        NonFinite: a reward is not finite.
+
+    >>> import numpy as np
+    >>> from evolvent.rl.rollout_batch import RolloutBatch
+    >>> zeros, index = np.zeros(3), np.arange(3)
+    >>> group, reward, ended = np.zeros(1, int), np.array([0.0, 0.0, 1.0]), np.array([0, 0, 1])
+    >>> episode = np.zeros(3, int)
+    >>> batch = RolloutBatch(
+    ...     zeros.astype("f4"), index, index, index, episode, group, reward, ended, zeros, index, index
+    ... )
+    >>> discounted_returns(batch, gamma=0.9).round(4).tolist()
+    [0.81, 0.9, 1.0]
+    """
+    is_last_in_action = batch.is_last_in_action
+    rewards = _check_finite(batch.reward if reward is None else reward, "reward", batch)
+    return reward_to_go(
+        rewards,
+        gamma=np.where(is_last_in_action, gamma, token_gamma),
+        last=_mark_episode_ends(batch, is_last_in_action),
+    )
 
 
 def kl_in_reward(reward: ArrayLike, logp: ArrayLike, reference: ArrayLike, *, beta: float) -> Floats:
-    """`r_p - beta (log pi - log ref)` at every part, `[P]`: the penalty whose mean is the divergence (k1).
+    """Computes rewards with a KL penalty: `r_p - beta (log pi - log ref)` at every token.
 
-    As in arXiv 2203.02155 and R3 (arXiv 2402.05808). In the loss k1 would teach nothing: its gradient has mean 0.
+    The mean of the penalty is the divergence (k1). As in arXiv 2203.02155 and R3 (arXiv 2402.05808). In a loss k1
+    would teach nothing: its gradient has mean 0.
+
+    Args:
+        reward: `[P]`.
+        logp: `[P]`, log-probabilities under the policy, nats.
+        reference: `[P]`, log-probabilities under the reference, nats.
+        beta: coefficient of the penalty.
+
+    Returns:
+        rewards `[P]`.
+
+    >>> kl_in_reward([0.0, 0.0, 1.0], [-1.0, -1.0, -1.0], [-1.5, -1.0, -0.5], beta=0.1).round(4).tolist()
+    [-0.05, 0.0, 1.05]
     """
-    gap = np.asarray(logp, np.float64) - np.asarray(reference, np.float64)
-    return np.asarray(reward, np.float64) - beta * gap
+    log_ratio = np.asarray(logp, np.float64) - np.asarray(reference, np.float64)
+    return np.asarray(reward, np.float64) - beta * log_ratio
 
 
 def overlong_penalty(length: ArrayLike, *, limit: int, cache: int) -> Floats:
-    """DAPO's soft punishment of long answers (arXiv 2503.14476, equation 13), `[E]`.
+    """Computes DAPO's soft punishment of long answers (arXiv 2503.14476, equation 13).
 
-    0 up to `limit - cache` tokens, falling to -1 at `limit`, -1 beyond.
+    0 up to `limit - cache` tokens, falling linearly to -1 at `limit`, and -1 beyond.
+
+    Args:
+        length: `[E]`, length of each answer, tokens.
+        limit: length from which the penalty is -1, tokens.
+        cache: number of tokens over which the penalty grows.
+
+    Returns:
+        penalties `[E]` in -1..0.
 
     Raises:
-        ConfigError: a cache below 1.
+        ConfigError: the cache is below 1.
+
+    >>> overlong_penalty([80, 95, 120], limit=100, cache=10).tolist()
+    [0.0, -0.5, -1.0]
     """
     if cache < 1:
         raise ConfigError("the penalty of long answers needs tokens to grow over", value=cache, expected="cache >= 1")
@@ -259,112 +396,168 @@ def overlong_penalty(length: ArrayLike, *, limit: int, cache: int) -> Floats:
 # ------------------------------------------------------------------ groups
 
 
-def group_advantage(returns: ArrayLike, group: ArrayLike, *, baseline: Baseline, scale: Scale) -> Grouped:
-    """Episodes compared with those of the same task (GRPO, arXiv 2402.03300; RLOO, arXiv 2402.14740).
+def group_advantage(returns: ArrayLike, group: ArrayLike, *, baseline: Baseline, scale: Scale) -> GroupAdvantages:
+    """Compares episodes with those of the same group (GRPO, arXiv 2402.03300; RLOO, arXiv 2402.14740).
 
-    `group_mean`: `R - mean`; `leave_one_out`: `R` minus the mean of the others, `n / (n - 1) (R - mean)`; `none`: `R`.
-    Then divided by the sample standard deviation (n - 1) of the group's returns, or of all, plus 1e-6. Compared with a
-    mean or a deviation, a member alone and returns that are all equal have an advantage of exactly 0.
+    `group_mean`: `R - mean`; `leave_one_out`: `R` minus the mean of the others, `n / (n - 1) (R - mean)`; `none`:
+    `R`. The result is divided by the sample standard deviation (n - 1) of the group's returns, or of all returns,
+    plus 1e-6. With a mean or a deviation, a single member and equal returns have an advantage of exactly 0.
 
     Args:
-        returns: `[E]`. group: `[E]`, equal where compared; any kind that can be sorted.
+        returns: `[E]`.
+        group: `[E]`, equal for episodes that are compared; any type that can be sorted.
+        baseline: subtracted from the returns.
+        scale: "group_std", "batch_std" or "none".
+
+    Returns:
+        advantages `[E]` with counts of groups without variance.
+
     Raises:
-        BatchMismatch: the arrays differ in length; leave-one-out, and no group has two members. NonFinite: a return.
+        BatchMismatch: the arrays differ in length, or leave-one-out finds no group with two members.
+        NonFinite: a return is not finite.
+
+    >>> group_advantage([1, 0, 0], [7, 7, 7], baseline="group_mean", scale="group_std").advantage.round(4).tolist()
+    [1.1547, -0.5773, -0.5773]
+    >>> group_advantage([1, 0, 0], [7, 7, 7], baseline="leave_one_out", scale="none").advantage.round(4).tolist()
+    [1.0, -0.5, -0.5]
     """
-    paid = _returns(returns)
+    rewards = _check_returns(returns)
     names = np.asarray(group)
-    if names.shape != paid.shape:
-        raise BatchMismatch("groups are not one an episode", value=names.shape, expected=paid.shape)
-    _, of, size = np.unique(names, return_inverse=True, return_counts=True)
-    single = size == 1
-    if baseline == "leave_one_out" and len(paid) and single.all():
+    if names.shape != rewards.shape:
+        raise BatchMismatch("groups are not one an episode", value=names.shape, expected=rewards.shape)
+    _, group_index, size = np.unique(names, return_inverse=True, return_counts=True)
+    is_single = size == 1
+    if baseline == "leave_one_out" and len(rewards) and is_single.all():
         raise BatchMismatch(
             "leave-one-out needs groups of at least two episodes",
             value=f"{len(size)} groups of one",
             hint="sample every task several times, or use another baseline",
         )
-    mean = np.bincount(of, weights=paid) / size
-    least, most = np.full(len(size), np.inf), np.full(len(size), -np.inf)
-    np.minimum.at(least, of, paid)
-    np.maximum.at(most, of, paid)
-    same = alike(least, most)
-    equal = same[of]
-    centred = np.where(equal, 0.0, paid - mean[of])
-    found = paid.copy() if baseline == "none" else centred
+    mean = np.bincount(group_index, weights=rewards) / size
+    min_returns, max_returns = np.full(len(size), np.inf), np.full(len(size), -np.inf)
+    np.minimum.at(min_returns, group_index, rewards)
+    np.maximum.at(max_returns, group_index, rewards)
+    is_equal_group = is_equal_within_rounding(min_returns, max_returns)
+    is_equal = is_equal_group[group_index]
+    centered = np.where(is_equal, 0.0, rewards - mean[group_index])
+    advantage = rewards.copy() if baseline == "none" else centered
     if baseline == "leave_one_out":
-        found = found * (size / np.maximum(size - 1, 1))[of]
+        advantage = advantage * (size / np.maximum(size - 1, 1))[group_index]
     if scale == "group_std":
-        deviation = np.sqrt(np.bincount(of, weights=centred**2) / np.maximum(size - 1, 1))
-        found = np.where(equal, 0.0, found / (deviation[of] + _EPSILON))
+        deviation = np.sqrt(np.bincount(group_index, weights=centered**2) / np.maximum(size - 1, 1))
+        advantage = np.where(is_equal, 0.0, advantage / (deviation[group_index] + _EPSILON))
     elif scale == "batch_std":
-        found = (
-            found / (_deviation(paid) + _EPSILON)
-            if len(paid) and not alike(paid.min(), paid.max())
-            else np.zeros(len(paid))
+        advantage = (
+            advantage / (_standard_deviation(rewards) + _EPSILON)
+            if len(rewards) and not is_equal_within_rounding(rewards.min(), rewards.max())
+            else np.zeros(len(rewards))
         )
-    return Grouped(found, ~equal, int(single.sum()), int((same & ~single).sum()))
+    return GroupAdvantages(advantage, ~is_equal, int(is_single.sum()), int((is_equal_group & ~is_single).sum()))
 
 
-def anchor_advantage(to_go: ArrayLike, anchor: ArrayLike, group: ArrayLike, *, scale: Scale = "none") -> Grouped:
-    """Steps compared with those that were taken from the same state of the same task, `[A]`.
+def anchor_advantage(
+    returns_to_go: ArrayLike, anchor: ArrayLike, group: ArrayLike, *, scale: Scale = "none"
+) -> GroupAdvantages:
+    """Compares steps with those taken from the same state of the same task.
 
-    GiGPO's step-level advantage (arXiv 2505.10978, equations 6 and 7). A state that was seen once gives 0.
+    GiGPO's step-level advantage (arXiv 2505.10978, equations 6 and 7): the return-to-go minus the mean over steps
+    from the same state. A state that was visited once gives 0.
 
     Args:
-        to_go: `[A]`, discounted returns from each action on. anchor: `[A]` exact hashes of the observations.
+        returns_to_go: `[A]`, discounted returns from each action on.
+        anchor: `[A]`, exact hashes of the observations.
         group: `[A]`, the task group of each action.
+        scale: as in `group_advantage`.
+
+    Returns:
+        advantages `[A]`.
+
     Raises:
-        BatchMismatch: the arrays differ in length. NonFinite: a return.
+        BatchMismatch: the arrays differ in length.
+        NonFinite: a return is not finite.
+
+    >>> anchor_advantage([1.0, 0.0, 0.5], [3, 3, 4], [0, 0, 0]).advantage.tolist()
+    [0.5, -0.5, 0.0]
     """
     states, tasks = np.asarray(anchor), np.asarray(group)
     if states.shape != tasks.shape:
         raise BatchMismatch("anchors are not one an action", value=states.shape, expected=tasks.shape)
     _, state = np.unique(states, return_inverse=True)
-    kinds, task = np.unique(tasks, return_inverse=True)
-    return group_advantage(to_go, state * max(len(kinds), 1) + task, baseline="group_mean", scale=scale)
+    distinct_tasks, task = np.unique(tasks, return_inverse=True)
+    return group_advantage(
+        returns_to_go, state * max(len(distinct_tasks), 1) + task, baseline="group_mean", scale=scale
+    )
 
 
-def buffer_normalized(returns: ArrayLike, *, ddof: int = 0, epsilon: float = 1e-8) -> Floats:
-    """`(R - mean) / (std + epsilon)` over everything sampled, `[E]`: what OpenR (arXiv 2410.09671) calls GRPO.
+def normalize_over_buffer(returns: ArrayLike, *, ddof: int = 0, epsilon: float = 1e-8) -> Floats:
+    """Computes `(R - mean) / (std + epsilon)` over everything sampled; OpenR (arXiv 2410.09671) calls this GRPO.
 
     Tasks of different difficulty are compared with each other; `group_advantage` compares within a task.
+
+    Args:
+        returns: `[E]`.
+        ddof: degrees of freedom subtracted in the standard deviation.
+        epsilon: added to the standard deviation.
+
+    Returns:
+        advantages `[E]`.
+
+    >>> normalize_over_buffer([0, 1, 2]).round(4).tolist()
+    [-1.2247, 0.0, 1.2247]
     """
-    paid = _returns(returns)
-    return (paid - paid.mean()) / (_deviation(paid, ddof) + epsilon) if len(paid) else paid
+    rewards = _check_returns(returns)
+    return (rewards - rewards.mean()) / (_standard_deviation(rewards, ddof) + epsilon) if len(rewards) else rewards
 
 
 def whiten(values: ArrayLike, *, mask: ArrayLike | None = None, epsilon: float = 1e-8) -> Floats:
-    """`(x - mean) / sqrt(variance + epsilon)` over all that the mask marks, of the same shape; others become 0.
+    """Computes `(x - mean) / sqrt(variance + epsilon)` over the entries that the mask marks; other entries become 0.
 
-    Over a whole buffer, before it is cut into batches: an update does not depend on how it was cut. Which entries
-    count is said by the mask alone: an advantage of exactly 0 is an advantage.
+    It runs over a whole buffer before the buffer is cut into batches, so that an update does not depend on the cut.
+    The mask alone says which entries count: an advantage of exactly 0 is an advantage.
+
+    Args:
+        values: array of any shape.
+        mask: bool array of the same shape; None: all entries count.
+        epsilon: added to the variance.
+
+    Returns:
+        array of the same shape.
+
+    Raises:
+        BatchMismatch: the shapes differ.
+        NonFinite: a marked entry is not finite.
+
+    >>> whiten([1.0, 2.0, 9.0], mask=[True, True, False]).round(4).tolist()
+    [-1.0, 1.0, 0.0]
     """
-    found = np.asarray(values, np.float64)
-    used = np.ones(found.shape, np.bool_) if mask is None else np.asarray(mask, np.bool_)
-    if used.shape != found.shape:
-        raise BatchMismatch("the mask has another shape than the values", value=used.shape, expected=found.shape)
-    chosen = _returns(found[used])
-    result = np.zeros(found.shape)
-    if len(chosen):
-        centred = 0.0 if alike(chosen.min(), chosen.max()) else chosen - chosen.mean()
-        result[used] = centred / np.sqrt(np.mean(np.square(centred)) + epsilon)
-    return result
+    array = np.asarray(values, np.float64)
+    mask_array = np.ones(array.shape, np.bool_) if mask is None else np.asarray(mask, np.bool_)
+    if mask_array.shape != array.shape:
+        raise BatchMismatch("the mask has another shape than the values", value=mask_array.shape, expected=array.shape)
+    selected = _check_returns(array[mask_array])
+    whitened = np.zeros(array.shape)
+    if len(selected):
+        centered = 0.0 if is_equal_within_rounding(selected.min(), selected.max()) else selected - selected.mean()
+        whitened[mask_array] = centered / np.sqrt(np.mean(np.square(centered)) + epsilon)
+    return whitened
 
 
-def alike(least: Any, most: Any) -> Any:
-    """Whether numbers between these are one number but for rounding: sums of equal rewards in another order differ."""
-    return most - least <= _ROUNDING * np.maximum(np.abs(least), np.abs(most))
+def is_equal_within_rounding(smallest: Any, largest: Any) -> Any:
+    """Returns whether numbers in this range are equal up to rounding: sums of the same rewards differ with their
+    order.
+    """
+    return largest - smallest <= _RELATIVE_TOLERANCE * np.maximum(np.abs(smallest), np.abs(largest))
 
 
-def _returns(returns: Any) -> Floats:
-    paid = np.asarray(returns, np.float64)
-    if paid.ndim != 1:
-        raise BatchMismatch("returns are one row of numbers", value=paid.shape)
-    if not np.isfinite(paid).all():
-        at = int((~np.isfinite(paid)).argmax())
-        raise NonFinite(f"return number {at} is not finite", value=float(paid[at]))
-    return paid
+def _check_returns(returns: Any) -> Floats:
+    array = np.asarray(returns, np.float64)
+    if array.ndim != 1:
+        raise BatchMismatch("returns are one row of numbers", value=array.shape)
+    if not np.isfinite(array).all():
+        index = int((~np.isfinite(array)).argmax())
+        raise NonFinite(f"return number {index} is not finite", value=float(array[index]))
+    return array
 
 
-def _deviation(values: Floats, ddof: int = 1) -> float:
+def _standard_deviation(values: Floats, ddof: int = 1) -> float:
     return float(values.std(ddof=ddof)) if len(values) > ddof else 0.0

@@ -1,8 +1,9 @@
-"""Policy gradients as objectives: one loss with settings. `learn.presets` holds the published ones.
+"""Policy gradients as objectives: one loss with settings. `rl.presets` holds the published ones.
 
-The batch's columns, one entry a target, are "advantages", "old" (log-probabilities of the policy before the update,
-under the distribution it sampled from), and as the settings ask "behaviour" (the sampler's own), "reference",
-"returns", "old_values", "action" and "span" (running numbers inside the sequence).
+The batch's columns, one entry per target, are "advantages", "old" (log-probabilities of the policy before the
+update, under the distribution it sampled from), and as the settings require "behaviour" (the sampler's own
+log-probabilities), "reference", "returns", "old_values", "action" and "span" (running numbers inside the
+sequence).
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ from evolvent.config import Config
 from evolvent.errors import BatchMismatch, ConfigError, Problem
 from evolvent.former_names import former_fields
 from evolvent.identity import version_1_text
-from evolvent.learn.objectives import Need, Objective, Outputs, given
+from evolvent.learn.objectives import Need, Objective, Outputs, require_output
 from evolvent.learn.packing import Batch
 from evolvent.rl import policy_losses as losses
 
 __all__ = [
     "Aggregate",
-    "Behaviour",
     "Clip",
     "ClippedWeight",
-    "Corrected",
     "Divergence",
+    "ImportanceCorrection",
+    "ImportanceWeights",
     "PolicyGradient",
     "Reinforce",
     "ValueLoss",
@@ -41,7 +42,7 @@ Level = Literal["part", "span", "action", "sequence"]
 
 @dataclass(frozen=True, slots=True)
 class Clip:
-    """PPO's clipped ratio (see `policy_losses.clipped`)."""
+    """PPO's clipped ratio (see `policy_losses.clipped_surrogate`)."""
 
     low: float = 0.2
     high: float = 0.2
@@ -50,7 +51,7 @@ class Clip:
 
 @dataclass(frozen=True, slots=True)
 class ClippedWeight:
-    """CISPO's clipped weight of the log-probability (see `policy_losses.clipped_weight`)."""
+    """CISPO's clipped weight of the log-probability (see `policy_losses.clipped_weight_surrogate`)."""
 
     low: float
     high: float
@@ -63,7 +64,9 @@ class Reinforce:
 
 @dataclass(frozen=True, slots=True)
 class Aggregate:
-    """How terms are added up (see `policy_losses.aggregation`): `length` for constant_length, `level` for unit_mean."""
+    """How terms are aggregated: `length` for constant_length, `level` for unit_mean
+    (`policy_losses.aggregation_weights`).
+    """
 
     kind: losses.Kind = "part_mean"
     length: int | None = None
@@ -72,7 +75,7 @@ class Aggregate:
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """`beta` times the divergence from the reference, in the loss; k3 as a value, or k2, whose gradient is exact."""
+    """`beta` times the divergence from the reference, in the loss: k3 as a value, or k2 with an exact gradient."""
 
     beta: float
     kind: Literal["k2", "k3"] = "k3"
@@ -80,9 +83,9 @@ class Divergence:
 
 @dataclass(frozen=True, slots=True)
 class ValueLoss:
-    """`coefficient` times half the squared error of the values (see `policy_losses.value_terms`).
+    """`coefficient` times half the squared error of the values (see `policy_losses.value_losses`).
 
-    At a level above "part" the value of a unit's first target alone is fitted, with the weight of the whole unit.
+    At a level above "part" only the value of a unit's first target is fitted, with the weight of the whole unit.
     """
 
     coefficient: float = 0.5
@@ -92,25 +95,31 @@ class ValueLoss:
 
 
 @dataclass(frozen=True, slots=True)
-class Behaviour:
-    """What the surrogate is weighted with where sampler and trainer differ (see `policy_losses.behaviour_weights`)."""
+class ImportanceWeights:
+    """Weights of the surrogate where sampler and trainer differ (see `policy_losses.importance_weights`)."""
 
-    cap: float = 2.0
+    max_weight: float = 2.0
     kind: Literal["truncated", "masked"] = "truncated"
     level: Literal["part", "sequence"] = "part"
 
 
-class Corrected(Config):
-    """Settings of a method whose surrogate can be weighted against a sampler that is not the old policy."""
+class ImportanceCorrection(Config):
+    """Settings of a method whose surrogate can be reweighted for a sampler that differs from the old policy."""
 
-    correct: Literal["none", "truncated", "masked"] = Field(
+    importance_correction: Literal["none", "truncated", "masked"] = Field(
         default="none", description="weights against a sampler that differs from the policy"
     )
-    cap: float = Field(default=2.0, gt=0, description="largest such weight")
+    max_importance_weight: float = Field(default=2.0, gt=0, description="largest such weight")
 
-    def behaviour(self, level: Literal["part", "sequence"] = "part") -> Behaviour | None:
-        """As a loss takes it; at the level at which its ratio is clipped."""
-        return None if self.correct == "none" else Behaviour(self.cap, self.correct, level)
+    def importance_weights(self, level: Literal["part", "sequence"] = "part") -> ImportanceWeights | None:
+        """Returns the settings as a loss takes them, at the level at which its ratio is clipped; None without
+        correction.
+        """
+        return (
+            None
+            if self.importance_correction == "none"
+            else ImportanceWeights(self.max_importance_weight, self.importance_correction, level)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,70 +127,87 @@ class PolicyGradient:
     """The settings of `policy_gradient`; equal settings have an equal `repr`, in every process.
 
     Args:
-        ratio: the level of the ratio of new to old policy: a part's own; the product over its span or action; of the
-            sequence the geometric mean (GSPO).
-        surrogate: what is made of ratio and advantage. aggregate: how terms are added up.
-        kl: to the reference; None skips its pass. entropy: the coefficient of its bonus. value: None: no critic.
-        behaviour: correction for a sampler that is not the old policy; None: none.
-        stop_kl: an update at which the policy is further than that from the old one (k3) is not taken, and ends the
-            pass through the data; None: never.
-        temperature: that actions were sampled at.
+        ratio: the level of the ratio of new to old policy: each token's own; the product over its span or action;
+            for a sequence the geometric mean (GSPO).
+        surrogate: the function of ratio and advantage.
+        aggregate: how terms are summed.
+        kl: divergence from the reference; None skips the reference's forward pass.
+        entropy_coef: coefficient of the entropy bonus.
+        value_loss: loss of the values; None: no critic.
+        importance_weights: correction for a sampler that differs from the old policy; None: none.
+        target_kl: an update at which the policy is further than this from the old one (k3) is not taken, and ends
+            the pass through the data; None: never.
+        temperature: sampling temperature of the actions.
     Raises:
-        ConfigError: settings out of their range, all at once.
+        ConfigError: settings are out of their range; lists all of them.
     """
 
     ratio: Level = "part"
     surrogate: Clip | ClippedWeight | Reinforce = Clip()
     aggregate: Aggregate = Aggregate()
     kl: Divergence | None = None
-    entropy: float = 0.0
-    value: ValueLoss | None = None
-    behaviour: Behaviour | None = None
-    stop_kl: float | None = None
+    entropy_coef: float = 0.0
+    value_loss: ValueLoss | None = None
+    importance_weights: ImportanceWeights | None = None
+    target_kl: float | None = None
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
-        if problems := _problems(self):
+        if problems := _list_problems(self):
             raise ConfigError(problems)
 
 
 def policy_gradient(settings: PolicyGradient | None = None, *, name: str = "policy_gradient") -> Objective:
-    """The objective of these settings: surrogate + kl - entropy bonus + value loss.
+    """Builds the objective of these settings: surrogate + kl - entropy bonus + value loss.
+
+    Args:
+        settings: None: the defaults.
+        name: of the objective in records.
 
     Raises:
-        BatchMismatch: (its loss) a column that the settings ask for is not in the batch.
+        BatchMismatch: (in the loss) a column that the settings need is not in the batch.
+
+    >>> policy_gradient(PolicyGradient(entropy_coef=0.01)).needs
+    ('logprobs', 'entropy')
     """
-    chosen = settings or PolicyGradient()
-    asked: dict[Need, bool] = {
+    gradient = settings or PolicyGradient()
+    is_needed: dict[Need, bool] = {
         "logprobs": True,
-        "values": chosen.value is not None,
-        "entropy": chosen.entropy != 0,
-        "reference": chosen.kl is not None,
+        "values": gradient.value_loss is not None,
+        "entropy": gradient.entropy_coef != 0,
+        "reference": gradient.kl is not None,
     }
-    former = former_fields(type(chosen))  # settings keep their identity when they are renamed
-    described = tuple((former.get(f.name, f.name), _setting(getattr(chosen, f.name))) for f in fields(chosen))
+    former_names = former_fields(type(gradient))  # settings keep their identity when they are renamed
+    identity = tuple(
+        (former_names.get(f.name, f.name), _setting_identity(getattr(gradient, f.name))) for f in fields(gradient)
+    )
     return Objective(
         name,
-        partial(_loss, settings=chosen),
-        partial(_count, settings=chosen),
-        tuple(need for need, wanted in asked.items() if wanted),
-        settings=described,
-        temperature=chosen.temperature,
-        stats=partial(_stats, settings=chosen),
-        measured=_measured(chosen),
-        stop=None if chosen.stop_kl is None else ("kl", chosen.stop_kl),
+        partial(_loss, settings=gradient),
+        partial(_count, settings=gradient),
+        tuple(need for need, is_used in is_needed.items() if is_used),
+        settings=identity,
+        temperature=gradient.temperature,
+        stats=partial(_stats, settings=gradient),
+        metric_names=_metric_names(gradient),
+        limit=None if gradient.target_kl is None else ("kl", gradient.target_kl),
     )
 
 
-def _setting(value: object) -> str | float | None:
+def _setting_identity(value: object) -> str | float | None:
     return value if value is None or isinstance(value, str | float) else version_1_text(value)
 
 
-def _problems(settings: PolicyGradient) -> list[Problem]:
-    """Everything that is wrong with these settings."""
-    s, value, behaviour, aggregate = settings.surrogate, settings.value, settings.behaviour, settings.aggregate
-    low, high = (s.low, s.high) if isinstance(s, Clip | ClippedWeight) else (0.0, 0.0)
-    dual, stop = s.dual if isinstance(s, Clip) else None, settings.stop_kl
+def _list_problems(settings: PolicyGradient) -> list[Problem]:
+    """Lists everything that is wrong with these settings."""
+    surrogate, value, behaviour, aggregate = (
+        settings.surrogate,
+        settings.value_loss,
+        settings.importance_weights,
+        settings.aggregate,
+    )
+    low, high = (surrogate.low, surrogate.high) if isinstance(surrogate, Clip | ClippedWeight) else (0.0, 0.0)
+    dual, target_kl = surrogate.dual if isinstance(surrogate, Clip) else None, settings.target_kl
     clip, huber = (value.clip, value.huber) if value is not None else (None, None)
     checks = (
         (not 0 <= low <= 1, "surrogate.low", f"must be from 0 to 1, got {low}"),
@@ -191,8 +217,8 @@ def _problems(settings: PolicyGradient) -> list[Problem]:
         (value is not None and not value.coefficient > 0, "value.coefficient", "must be above 0"),
         (clip is not None and not clip > 0, "value.clip", f"must be above 0, got {clip}"),
         (huber is not None and not huber > 0, "value.huber", f"must be above 0, got {huber}"),
-        (behaviour is not None and not behaviour.cap > 0, "behaviour.cap", "must be above 0"),
-        (stop is not None and not stop > 0, "stop_kl", f"must be above 0, got {stop}"),
+        (behaviour is not None and not behaviour.max_weight > 0, "behaviour.cap", "must be above 0"),
+        (target_kl is not None and not target_kl > 0, "stop_kl", f"must be above 0, got {target_kl}"),
         (not settings.temperature > 0, "temperature", f"must be above 0, got {settings.temperature}"),
         (
             (aggregate.kind == "constant_length") != (aggregate.length is not None),
@@ -201,12 +227,12 @@ def _problems(settings: PolicyGradient) -> list[Problem]:
         ),
         (aggregate.length is not None and not aggregate.length > 0, "aggregate.length", "must be above 0"),
     )
-    return [Problem(name, what) for wrong, name, what in checks if wrong]
+    return [Problem(name, message) for is_wrong, name, message in checks if is_wrong]
 
 
 # ------------------------------------------------------------------ reading a batch
 
-_MADE = {
+_COLUMN_HINTS = {
     "advantages": "give credit (learn.credit) and add it with learn.flat.with_columns(...)",
     "returns": "give credit (learn.credit) and add its returns with learn.flat.with_columns(...)",
     "old": "score the parts with the policy as it is before the update (learn.annotate)",
@@ -218,122 +244,139 @@ _MADE = {
 }
 
 
-def _column(batch: Batch, name: str) -> Tensor:
+def _get_column(batch: Batch, name: str) -> Tensor:
     if name not in batch.columns:
         raise BatchMismatch(
-            f"the batch has no column {name!r}", value=sorted(batch.columns), expected=name, hint=_MADE[name]
+            f"the batch has no column {name!r}", value=sorted(batch.columns), expected=name, hint=_COLUMN_HINTS[name]
         )
     return batch.columns[name]
 
 
-def _sequence(batch: Batch) -> Tensor:
+def _sequence_units(batch: Batch) -> Tensor:
     if batch.sequence is None:
         raise BatchMismatch("the batch does not say which sequence its targets belong to", value="sequence None")
-    return losses.units(batch.sequence)
+    return losses.number_units(batch.sequence)
 
 
-def _units(level: Level, batch: Batch) -> Tensor:
-    """The unit of each target at a level, `[N]`."""
-    sequence = _sequence(batch)
+def _level_units(level: Level, batch: Batch) -> Tensor:
+    """Returns the unit of each target at a level, `[N]`."""
+    sequence = _sequence_units(batch)
     if level == "sequence":
         return sequence
     if level == "part":
         return torch.arange(batch.count, device=sequence.device)
-    return losses.units(sequence, _column(batch, level))
+    return losses.number_units(sequence, _get_column(batch, level))
 
 
-def _log_ratio(settings: PolicyGradient, logprobs: Tensor, old: Tensor, batch: Batch) -> Tensor:
+def _compute_log_ratio(settings: PolicyGradient, logprobs: Tensor, old: Tensor, batch: Batch) -> Tensor:
     if settings.ratio == "part":
         return logprobs - old
-    unit = _units(settings.ratio, batch)
+    unit = _level_units(settings.ratio, batch)
     if settings.ratio == "sequence":
         return losses.sequence_log_ratio(logprobs, old, unit)
-    return losses.unit_sums(logprobs - old, unit)
+    return losses.sum_over_unit(logprobs - old, unit)
 
 
-def _weights(settings: PolicyGradient, batch: Batch) -> tuple[Tensor, int]:
+def _aggregation_weights(settings: PolicyGradient, batch: Batch) -> tuple[Tensor, int]:
     aggregate = settings.aggregate
-    unit = _units(aggregate.level, batch) if aggregate.kind == "unit_mean" else None
+    unit = _level_units(aggregate.level, batch) if aggregate.kind == "unit_mean" else None
     sequences = len(batch.samples) if batch.count else 0
-    return losses.aggregation(aggregate.kind, _sequence(batch), sequences=sequences, length=aggregate.length, unit=unit)
+    return losses.aggregation_weights(
+        aggregate.kind, _sequence_units(batch), num_sequences=sequences, length=aggregate.length, unit=unit
+    )
 
 
 # ------------------------------------------------------------------ the loss
 
 
 def _count(batch: Batch, *, settings: PolicyGradient) -> int:
-    return _weights(settings, batch)[1]
+    return _aggregation_weights(settings, batch)[1]
 
 
 def _loss(outputs: Outputs, batch: Batch, *, settings: PolicyGradient) -> tuple[Tensor, int]:
-    learned, (shares, count) = batch.weights, _weights(settings, batch)
-    logprobs, old, advantages = losses.selected(
-        learned, given(outputs.logprobs, "logprobs"), _column(batch, "old"), _column(batch, "advantages")
+    target_weights, (aggregation, count) = batch.weights, _aggregation_weights(settings, batch)
+    logprobs, old, advantages = losses.mask_unlearned(
+        target_weights,
+        require_output(outputs.logprobs, "logprobs"),
+        _get_column(batch, "old"),
+        _get_column(batch, "advantages"),
     )
-    weights = shares * learned
-    terms = _surrogate(settings, logprobs, _log_ratio(settings, logprobs, old, batch), advantages)
-    if settings.behaviour is not None:
-        (sampled,) = losses.selected(learned, _column(batch, "behaviour"))
-        terms = _corrected(settings.behaviour, terms, old, sampled, batch)
+    weights = aggregation * target_weights
+    terms = _surrogate_terms(settings, logprobs, _compute_log_ratio(settings, logprobs, old, batch), advantages)
+    if settings.importance_weights is not None:
+        (behavior_logprobs,) = losses.mask_unlearned(target_weights, _get_column(batch, "behaviour"))
+        terms = _correct_terms(settings.importance_weights, terms, old, behavior_logprobs, batch)
     if settings.kl is not None:
-        (reference,) = losses.selected(learned, _column(batch, "reference"))
-        measure = losses.kl_k2 if settings.kl.kind == "k2" else losses.kl_k3
-        terms = terms + settings.kl.beta * measure(logprobs, reference)
-    if settings.entropy:
-        (entropy,) = losses.selected(learned, given(outputs.entropy, "entropy"))
-        terms = terms - settings.entropy * entropy
-    loss = losses.total(terms, weights)
-    if settings.value is not None:
-        loss = loss + settings.value.coefficient * _value_loss(settings.value, outputs, batch, weights)
+        (reference,) = losses.mask_unlearned(target_weights, _get_column(batch, "reference"))
+        divergence = losses.kl_k2 if settings.kl.kind == "k2" else losses.kl_k3
+        terms = terms + settings.kl.beta * divergence(logprobs, reference)
+    if settings.entropy_coef:
+        (entropy,) = losses.mask_unlearned(target_weights, require_output(outputs.entropy, "entropy"))
+        terms = terms - settings.entropy_coef * entropy
+    loss = losses.weighted_sum(terms, weights)
+    if settings.value_loss is not None:
+        loss = loss + settings.value_loss.coefficient * _value_loss(settings.value_loss, outputs, batch, weights)
     return loss, count
 
 
-def _surrogate(settings: PolicyGradient, logprobs: Tensor, log_ratio: Tensor, advantages: Tensor) -> Tensor:
-    how = settings.surrogate
-    if isinstance(how, Clip):
-        return losses.clipped(log_ratio, advantages, low=how.low, high=how.high, dual=how.dual)
-    if isinstance(how, ClippedWeight):
-        return losses.clipped_weight(log_ratio, advantages, logprobs, low=how.low, high=how.high)
+def _surrogate_terms(settings: PolicyGradient, logprobs: Tensor, log_ratio: Tensor, advantages: Tensor) -> Tensor:
+    surrogate = settings.surrogate
+    if isinstance(surrogate, Clip):
+        return losses.clipped_surrogate(
+            log_ratio, advantages, low=surrogate.low, high=surrogate.high, dual=surrogate.dual
+        )
+    if isinstance(surrogate, ClippedWeight):
+        return losses.clipped_weight_surrogate(log_ratio, advantages, logprobs, low=surrogate.low, high=surrogate.high)
     return losses.reinforce(advantages, logprobs)
 
 
-def _corrected(how: Behaviour, terms: Tensor, old: Tensor, sampled: Tensor, batch: Batch) -> Tensor:
-    """The surrogate's terms, weighted; those of masked targets are not looked at."""
-    unit = _sequence(batch) if how.level == "sequence" else None
-    weight = losses.behaviour_weights(old, sampled, cap=how.cap, kind=how.kind, unit=unit)
+def _correct_terms(
+    correction: ImportanceWeights, terms: Tensor, old: Tensor, behavior_logprobs: Tensor, batch: Batch
+) -> Tensor:
+    """Returns the surrogate's terms times their importance weights; terms of masked targets are ignored."""
+    unit = _sequence_units(batch) if correction.level == "sequence" else None
+    weight = losses.importance_weights(
+        old, behavior_logprobs, max_weight=correction.max_weight, kind=correction.kind, unit=unit
+    )
     return torch.where(weight != 0, weight * terms, 0.0)
 
 
-def _value_loss(how: ValueLoss, outputs: Outputs, batch: Batch, weights: Tensor) -> Tensor:
-    if how.level != "part":
-        unit = _units(how.level, batch)
-        fitted = losses.first_of_unit(unit) & (weights != 0)
-        weights = torch.where(fitted, losses.unit_sums(weights, unit), 0.0)
-    values, returns = losses.selected(weights, given(outputs.values, "values"), _column(batch, "returns"))
-    (old,) = losses.selected(weights, _column(batch, "old_values")) if how.clip is not None else (None,)
-    return losses.total(losses.value_terms(values, returns, old, clip=how.clip, huber=how.huber), weights)
+def _value_loss(value_loss: ValueLoss, outputs: Outputs, batch: Batch, weights: Tensor) -> Tensor:
+    if value_loss.level != "part":
+        unit = _level_units(value_loss.level, batch)
+        is_fitted = losses.is_first_of_unit(unit) & (weights != 0)
+        weights = torch.where(is_fitted, losses.sum_over_unit(weights, unit), 0.0)
+    values, returns = losses.mask_unlearned(
+        weights, require_output(outputs.values, "values"), _get_column(batch, "returns")
+    )
+    (old,) = (
+        losses.mask_unlearned(weights, _get_column(batch, "old_values")) if value_loss.clip is not None else (None,)
+    )
+    return losses.weighted_sum(
+        losses.value_losses(values, returns, old, clip_range=value_loss.clip, huber=value_loss.huber), weights
+    )
 
 
 # ------------------------------------------------------------------ measurements
 
 
-def _measured(settings: PolicyGradient) -> tuple[str, ...]:
+def _metric_names(settings: PolicyGradient) -> tuple[str, ...]:
     names = ("kl", "clip_low", "clip_high", "ratio", "ratio_max", "effective")
-    mismatch = ("mismatch",) if settings.behaviour is not None else ()
-    return names + mismatch + (("entropy",) if settings.entropy else ())
+    mismatch = ("mismatch",) if settings.importance_weights is not None else ()
+    return names + mismatch + (("entropy",) if settings.entropy_coef else ())
 
 
 @torch.no_grad()
 def _stats(outputs: Outputs, batch: Batch, *, settings: PolicyGradient) -> dict[str, tuple[Tensor, int]]:
-    logprobs, old = given(outputs.logprobs, "logprobs"), _column(batch, "old")
-    how = settings.surrogate
-    low, high = (1.0, float("inf")) if isinstance(how, Reinforce) else (how.low, how.high)
+    logprobs, old = require_output(outputs.logprobs, "logprobs"), _get_column(batch, "old")
+    surrogate = settings.surrogate
+    low, high = (1.0, float("inf")) if isinstance(surrogate, Reinforce) else (surrogate.low, surrogate.high)
     return losses.policy_stats(
-        _log_ratio(settings, logprobs, old, batch),
+        _compute_log_ratio(settings, logprobs, old, batch),
         logprobs - old,
-        _column(batch, "advantages"),
+        _get_column(batch, "advantages"),
         low=low,
         high=high,
-        behaviour_gap=old - _column(batch, "behaviour") if settings.behaviour is not None else None,
-        entropy=given(outputs.entropy, "entropy") if settings.entropy else None,
+        behavior_log_ratio=old - _get_column(batch, "behaviour") if settings.importance_weights is not None else None,
+        entropy=require_output(outputs.entropy, "entropy") if settings.entropy_coef else None,
     )

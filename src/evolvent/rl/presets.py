@@ -1,7 +1,7 @@
-"""Published algorithms of reinforcement learning, as data: how credit is given, and the settings of the loss.
+"""Published reinforcement learning algorithms as data: an advantage estimator and the settings of the loss.
 
-`dataclasses.replace` changes either half. Coefficients of the divergence that a paper does not fix (GRPO apart) are
-common defaults. What a preset does not say (samples a task, temperature, length) is the loop's.
+`dataclasses.replace` changes either half. Coefficients of the divergence that a paper does not fix (GRPO apart)
+are common defaults. Settings outside a preset (group size, temperature, length) belong to the training loop.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from evolvent.learn.objectives import Objective
-from evolvent.rl.estimators import CreditRule, GaeCredit, GroupCredit
+from evolvent.rl.estimators import AdvantageEstimator, GaeEstimator, GroupEstimator
 from evolvent.rl.objective import (
     Aggregate,
     Clip,
@@ -49,129 +49,131 @@ class Preset:
     """Both halves of an algorithm.
 
     Attributes:
-        name: of its objective. credit: once over a buffer. loss: of every batch.
+        name: of its objective.
+        estimator: advantages, computed once over a buffer.
+        loss: of every batch.
     """
 
     name: str
-    credit: CreditRule
+    estimator: AdvantageEstimator
     loss: PolicyGradient
 
     @property
     def objective(self) -> Objective:
-        """What a Learner minimises."""
+        """Returns the objective that a Learner minimizes."""
         return policy_gradient(self.loss, name=self.name)
 
 
 # ------------------------------------------------------------------ groups of samples, no critic
 
-_PER_SEQUENCE = Aggregate("sequence_mean")
+_SEQUENCE_MEAN = Aggregate("sequence_mean")
 
-GRPO = Preset("grpo", GroupCredit(), PolicyGradient(aggregate=_PER_SEQUENCE, kl=Divergence(0.04)))
+GRPO = Preset("grpo", GroupEstimator(), PolicyGradient(aggregate=_SEQUENCE_MEAN, kl=Divergence(0.04)))
 """DeepSeekMath, arXiv 2402.03300."""
 
 DR_GRPO = Preset(
-    "dr_grpo", GroupCredit(scale="none"), PolicyGradient(aggregate=Aggregate("constant_length", length=3000))
+    "dr_grpo", GroupEstimator(scale="none"), PolicyGradient(aggregate=Aggregate("constant_length", length=3000))
 )
 """arXiv 2503.20783: neither length nor difficulty of a task changes its weight. Length 3000, 8 samples a task."""
 
-DAPO = Preset("dapo", GroupCredit(drop_equal=True, drop_truncated=True), PolicyGradient(surrogate=Clip(0.2, 0.28)))
+DAPO = Preset("dapo", GroupEstimator(drop_equal=True, drop_truncated=True), PolicyGradient(surrogate=Clip(0.2, 0.28)))
 """arXiv 2503.14476. Sampling on until the batch is full, and `advantages.overlong_penalty`, are the loop's."""
 
 RLOO = Preset(
     "rloo",
-    GroupCredit(baseline="leave_one_out", scale="none", kl=0.05),
+    GroupEstimator(baseline="leave_one_out", scale="none", kl_coef=0.05),
     PolicyGradient(surrogate=Reinforce(), aggregate=Aggregate("sequence_sum")),
 )
 """arXiv 2402.14740; the divergence is in the reward."""
 
 REINFORCE_PP = Preset(
     "reinforce_pp",
-    GroupCredit(baseline="none", scale="none", whiten=True, kl=0.01, kl_level="part"),
+    GroupEstimator(baseline="none", scale="none", whiten=True, kl_coef=0.01, kl_level="part"),
     PolicyGradient(),
 )
 """REINFORCE++, arXiv 2501.03262: no groups; the divergence is in the reward, advantages are whitened over all parts."""
 
 REINFORCE_PP_BASELINE = Preset(
     "reinforce_pp_baseline",
-    GroupCredit(baseline="group_mean", scale="none", whiten=True, kl=0.01, kl_level="part"),
+    GroupEstimator(baseline="group_mean", scale="none", whiten=True, kl_coef=0.01, kl_level="part"),
     PolicyGradient(),
 )
 """REINFORCE++ with the group's mean taken off first."""
 
 GSPO = Preset(
     "gspo",
-    GroupCredit(),
-    PolicyGradient(ratio="sequence", surrogate=Clip(3e-4, 4e-4), aggregate=_PER_SEQUENCE),
+    GroupEstimator(),
+    PolicyGradient(ratio="sequence", surrogate=Clip(3e-4, 4e-4), aggregate=_SEQUENCE_MEAN),
 )
 """arXiv 2507.18071: one ratio a sequence."""
 
-LITE_PPO = Preset("lite_ppo", GroupCredit(scale="batch_std"), PolicyGradient())
+LITE_PPO = Preset("lite_ppo", GroupEstimator(scale="batch_std"), PolicyGradient())
 """arXiv 2508.08221: the group's mean, the batch's deviation, the mean over all parts."""
 
-GIGPO = Preset("gigpo", GroupCredit(scale="none", anchor=1.0), PolicyGradient())
+GIGPO = Preset("gigpo", GroupEstimator(scale="none", anchor_coef=1.0), PolicyGradient())
 """arXiv 2505.10978: episodes compared in their group, and steps with those from the same state."""
 
 
 def cispo(*, low: float, high: float) -> Preset:
-    """MiniMax-M1, arXiv 2506.13585. Its clip range was not published: you give it."""
-    return Preset("cispo", GroupCredit(), PolicyGradient(surrogate=ClippedWeight(low, high)))
+    """Builds the preset of MiniMax-M1 (arXiv 2506.13585); its clip range was not published, so pass your own."""
+    return Preset("cispo", GroupEstimator(), PolicyGradient(surrogate=ClippedWeight(low, high)))
 
 
 # ------------------------------------------------------------------ critics
 
 PPO = Preset(
     "ppo",
-    GaeCredit(gamma=1.0, lam=0.95, lam_part=0.95, kl=0.05, whiten=True),
-    PolicyGradient(value=ValueLoss(0.5, clip=0.2)),
+    GaeEstimator(gamma=1.0, gae_lambda=0.95, token_lambda=0.95, kl_coef=0.05, whiten=True),
+    PolicyGradient(value_loss=ValueLoss(0.5, clip=0.2)),
 )
 """Token PPO as in learning from human feedback (arXiv 2203.02155): no discount, the divergence in the reward."""
 
 R3 = Preset(
     "r3",
-    GaeCredit(gamma=1.0, lam=0.95, lam_part=0.95, kl=0.05, whiten=True),
-    PolicyGradient(aggregate=_PER_SEQUENCE, value=ValueLoss(5.0, clip=0.2)),
+    GaeEstimator(gamma=1.0, gae_lambda=0.95, token_lambda=0.95, kl_coef=0.05, whiten=True),
+    PolicyGradient(aggregate=_SEQUENCE_MEAN, value_loss=ValueLoss(5.0, clip=0.2)),
 )
 """The PPO of R3 (arXiv 2402.05808), divergence as for its chains of thought in words."""
 
 PPO_ACTION = Preset(
     "ppo_action",
-    GaeCredit(gamma=0.99, lam=0.95, level="action"),
+    GaeEstimator(gamma=0.99, gae_lambda=0.95, level="action"),
     PolicyGradient(
         ratio="action",
         aggregate=Aggregate("unit_mean", level="action"),
-        entropy=1e-2,
-        value=ValueLoss(0.5, clip=0.2, level="action"),
-        stop_kl=0.02,
+        entropy_coef=1e-2,
+        value_loss=ValueLoss(0.5, clip=0.2, level="action"),
+        target_kl=0.02,
     ),
 )
 """PPO over whole actions (TWOSOME, arXiv 2401.14151): one value and one ratio an action."""
 
 POAD = Preset(
     "poad",
-    GaeCredit(gamma=0.99, lam=0.95, lam_part=0.95),
-    PolicyGradient(entropy=1e-4, value=ValueLoss(0.5, clip=0.2), stop_kl=0.02),
+    GaeEstimator(gamma=0.99, gae_lambda=0.95, token_lambda=0.95),
+    PolicyGradient(entropy_coef=1e-4, value_loss=ValueLoss(0.5, clip=0.2), target_kl=0.02),
 )
 """Policy optimisation with action decomposition, arXiv 2405.15821: no discount inside an action."""
 
-NTPO = Preset("ntpo", GaeCredit(gamma=0.99, lam=0.95, gamma_part=0.99, lam_part=0.95), POAD.loss)
+NTPO = Preset("ntpo", GaeEstimator(gamma=0.99, gae_lambda=0.95, token_gamma=0.99, token_lambda=0.95), POAD.loss)
 """Naive token-wise policy optimisation, POAD's baseline: the discount falls between tokens too."""
 
 OPENR_TPPO = Preset(
     "openr_tppo",
-    GaeCredit(gamma=0.95, lam=0.95, lam_part=0.95, between="span"),
-    PolicyGradient(entropy=1e-2, value=ValueLoss(0.5, clip=0.2), stop_kl=0.02),
+    GaeEstimator(gamma=0.95, gae_lambda=0.95, token_lambda=0.95, between="span"),
+    PolicyGradient(entropy_coef=1e-2, value_loss=ValueLoss(0.5, clip=0.2), target_kl=0.02),
 )
 """OpenR (arXiv 2410.09671), token level: spans of reasoning in the place of actions."""
 
 OPENR_APPO = Preset(
     "openr_appo",
-    GaeCredit(gamma=0.95, lam=0.95, level="span", between="span"),
+    GaeEstimator(gamma=0.95, gae_lambda=0.95, level="span", between="span"),
     PolicyGradient(
         ratio="span",
         aggregate=Aggregate("unit_mean", level="span"),
-        entropy=1e-2,
-        value=ValueLoss(0.5, clip=0.2, level="span"),
-        stop_kl=0.02,
+        entropy_coef=1e-2,
+        value_loss=ValueLoss(0.5, clip=0.2, level="span"),
+        target_kl=0.02,
     ),
 )
 """OpenR, span level: the log-probability of a span is the sum of its tokens'."""

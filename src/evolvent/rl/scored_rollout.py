@@ -1,4 +1,4 @@
-"""What is known of played episodes before credit is given: their parts, and what policy, critic and reference say."""
+"""Scored rollouts: played episodes with the outputs of policy, critic and reference, ready for advantage estimation."""
 
 from __future__ import annotations
 
@@ -12,286 +12,338 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from evolvent.engine.asks import Sampling
-from evolvent.learn.forward import outputs
-from evolvent.learn.objectives import given
+from evolvent.learn.forward import compute_outputs
+from evolvent.learn.objectives import require_output
 from evolvent.learn.packing import Batch
-from evolvent.learn.prefix_sharing import Sharing
-from evolvent.learn.token_sequences import Parts
+from evolvent.learn.prefix_sharing import PrefixSharing
+from evolvent.learn.token_sequences import TokenSequence
 from evolvent.models.dialects import Dialect
 from evolvent.models.policy import Policy
-from evolvent.rl.advantages import Credit
-from evolvent.rl.candidates import chosen_logprobs, with_candidates
-from evolvent.rl.estimators import CreditRule
-from evolvent.rl.rollout_batch import CUT_OFF, TRUNCATED, Flat, FlattenReport
-from evolvent.rl.scoring import Look, chosen_supports, look, said_of, supports
+from evolvent.rl.advantages import Advantages
+from evolvent.rl.candidates import add_candidates, chosen_logprobs
+from evolvent.rl.estimators import AdvantageEstimator
+from evolvent.rl.rollout_batch import CUT_OFF, TRUNCATED, RolloutBatch, RolloutReport
+from evolvent.rl.scoring import ScoreKind, add_choice_support, add_top_k_support, evaluate_targets, score_sequences
 from evolvent.trajectory import Trajectory, sample_seed
 
-__all__ = ["Seen", "Shorter", "View", "gathered", "see", "with_final_values", "with_finals"]
+__all__ = [
+    "HistoryTruncation",
+    "ScoredRollout",
+    "ScoringConfig",
+    "append_final_observations",
+    "gather_column",
+    "score_rollout",
+    "set_final_values",
+]
 
 Columns = Mapping[str, NDArray[Any]]
-Shorter = Callable[[Trajectory], Sequence[int] | None]
-_WORDS: tuple[Look, ...] = ("logprobs",)
-_VALUES: tuple[Look, ...] = ("values",)
-_BOTH: tuple[Look, ...] = ("logprobs", "values")
+HistoryTruncation = Callable[[Trajectory], Sequence[int] | None]
+_LOGPROBS: tuple[ScoreKind, ...] = ("logprobs",)
+_VALUES: tuple[ScoreKind, ...] = ("values",)
+_BOTH: tuple[ScoreKind, ...] = ("logprobs", "values")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Seen:
-    """Played episodes, ready for credit.
+class ScoredRollout:
+    """Played episodes, ready for advantage estimation.
 
     Attributes:
-        played: all that was played, also what cannot be learned from.
-        chains: token sequences of all of them. flat: the parts of those that are learned. report: what was left out.
-        said: by name `[P]`, float64: "old", log-probabilities under the weights that will be improved, before they
-            are; "values", of the prefix before each part; "reference", log-probabilities under the reference.
-        episodes: `[E]`, the trajectories that `flat` is made of.
+        trajectories: all that was played, including episodes that cannot be learned from.
+        sequences: token sequences of all of them.
+        batch: the tokens of those that are learned.
+        report: counts of the episodes that were left out.
+        token_outputs: by name `[P]`, float64: "old", log-probabilities before the update under the weights that will be
+            trained; "values", of the prefix before each token; "reference", log-probabilities under the reference.
+        episodes: `[E]`, the trajectories that `batch` is made of.
     """
 
-    played: Sequence[Trajectory]
-    chains: Sequence[Parts]
-    flat: Flat
-    report: FlattenReport
-    said: Columns
+    trajectories: Sequence[Trajectory]
+    sequences: Sequence[TokenSequence]
+    batch: RolloutBatch
+    report: RolloutReport
+    token_outputs: Columns
     episodes: tuple[Trajectory, ...]
 
     @property
     def old(self) -> NDArray[np.float64]:
-        """`[P]`."""
-        return self.said["old"]
+        """Returns `[P]`, the policy's log-probabilities before the update."""
+        return self.token_outputs["old"]
 
     @property
     def values(self) -> NDArray[np.float64]:
-        """`[P]`; only where there is a critic."""
-        return self.said["values"]
+        """Returns `[P]`, the values; only where there is a critic."""
+        return self.token_outputs["values"]
 
     @property
     def reference(self) -> NDArray[np.float64]:
-        """`[P]`; only where there is a reference."""
-        return self.said["reference"]
+        """Returns `[P]`, the reference's log-probabilities; only where there is a reference."""
+        return self.token_outputs["reference"]
 
     @property
     def anchors(self) -> NDArray[np.int64]:
-        """`[A]`, a hash of the observation that each action answered (GiGPO's anchor states)."""
-        first = np.flatnonzero(np.append(True, self.flat.last[:-1]))
-        found = []
-        for part, episode in zip(first.tolist(), self.flat.episode.tolist(), strict=True):
-            step = int(self.chains[int(self.flat.chain[part])].step[int(self.flat.place[part])])
-            found.append(sample_seed(self.episodes[episode].steps[step].observation))
-        return np.asarray(found, np.int64)
+        """Returns `[A]`, a hash of the observation that each action answered (GiGPO's anchor states)."""
+        first = np.flatnonzero(np.append(True, self.batch.is_last_in_action[:-1]))
+        hashes = []
+        for part, episode in zip(first.tolist(), self.batch.episode.tolist(), strict=True):
+            step = int(self.sequences[int(self.batch.sequence[part])].step[int(self.batch.position[part])])
+            hashes.append(sample_seed(self.episodes[episode].steps[step].observation))
+        return np.asarray(hashes, np.int64)
 
-    def credit(self, rule: CreditRule) -> Credit:
-        """What a rule of credit says of these episodes, given all that it needs.
+    def estimate_advantages(self, estimator: AdvantageEstimator) -> Advantages:
+        """Estimates the advantages of these episodes, with all arrays that the estimator needs.
 
         Raises:
-            BatchMismatch: it needs values or a reference that were not asked for.
+            BatchMismatch: it needs values or a reference that were not scored.
         """
-        given = {name: self.said[name] for name in ("values", "reference") if name in self.said}
-        anchors = self.anchors if "anchors" in rule.needs else None
-        return rule(self.flat, logp=self.old, anchors=anchors, **given)
+        arrays = {name: self.token_outputs[name] for name in ("values", "reference") if name in self.token_outputs}
+        anchors = self.anchors if "anchors" in estimator.needs else None
+        return estimator(self.batch, logp=self.old, anchors=anchors, **arrays)
 
 
 @dataclass(frozen=True, slots=True)
-class View:
-    """Whose word is asked for, and how.
+class ScoringConfig:
+    """The models that score a rollout, and how.
 
     Args:
-        policy: that plays and is improved. first: that it is held to; None: nobody. valued: whose values are asked for.
-        sampling: the distribution of actions. choosing: whether they were drawn token by token among those that the
-            world listed; deciding: as wholes (`rl/candidates.py`).
-        micro: most tokens of a forward. dtype: of it. sharing: how episodes share rows of it; None: not at all.
-        shorter: the tokens that the agent would have read at the end of a cut episode whose conversation was full then:
-            what its history policy leaves of it, None where that gives up. None: full conversations are over.
+        policy: plays and is trained.
+        sampling: the distribution of actions; its temperature is also used when log-probabilities are recomputed.
+        reference: the reference policy; None: no reference.
+        critic: the policy whose value head is read; None: no values.
+        restrict_to_admissible: whether tokens were sampled among the actions that the world listed.
+        action_level: whether actions were sampled as wholes among those that the world listed (`rl/candidates.py`).
+        max_tokens_per_forward: token limit of a forward pass; None: chosen by the size of the logits.
+        dtype: of the forward pass.
+        truncate_history: returns the tokens that the agent would have read at the end of a cut episode whose
+            conversation
+            was full, by its history policy, or None where that gives up. None: full conversations are over.
+        sharing: how episodes share rows of a forward pass; None: not at all.
     """
 
     policy: Policy
     sampling: Sampling
-    first: Policy | None = None
-    valued: Policy | None = None
-    choosing: bool = False
-    deciding: bool = False
-    micro: int | None = None
+    reference: Policy | None = None
+    critic: Policy | None = None
+    restrict_to_admissible: bool = False
+    action_level: bool = False
+    max_tokens_per_forward: int | None = None
     dtype: torch.dtype = torch.float32
-    shorter: Shorter | None = None
-    sharing: Sharing | None = None
+    truncate_history: HistoryTruncation | None = None
+    sharing: PrefixSharing | None = None
 
     @property
-    def forwards(self) -> dict[str, Any]:
-        """How everyone is asked, as `look` takes it."""
-        return {"tokens": self.micro, "dtype": self.dtype, "sharing": self.sharing}
+    def forward_options(self) -> dict[str, Any]:
+        """Returns the options of a forward pass, as `score_sequences` takes them."""
+        return {"max_tokens_per_forward": self.max_tokens_per_forward, "dtype": self.dtype, "sharing": self.sharing}
 
 
-def see(
-    viewer: View, played: Sequence[Trajectory], chains: Sequence[Parts], *, found: Flat, report: FlattenReport
-) -> Seen:
-    """Ask policy, critic and reference, each once, about every learned token.
+def score_rollout(
+    config: ScoringConfig,
+    trajectories: Sequence[Trajectory],
+    sequences: Sequence[TokenSequence],
+    *,
+    batch: RolloutBatch,
+    report: RolloutReport,
+) -> ScoredRollout:
+    """Scores every learned token with policy, critic and reference, each in one pass.
 
     A reference with an adapter shares the weights below it with the policy, and so does a critic.
     """
-    if viewer.deciding:
-        return _decided(viewer, played, chains, found=found, report=report)
-    policy, valued, sampling = viewer.policy, viewer.valued, viewer.sampling
-    episodes = tuple(played[number] for number in report.taken)
-    read: dict[int, int] = {}
-    asked = list(chains)
-    if viewer.choosing:
-        asked = chosen_supports(played, asked)
+    if config.action_level:
+        return _score_choices(config, trajectories, sequences, rollout_batch=batch, report=report)
+    policy, critic, sampling = config.policy, config.critic, config.sampling
+    episodes = tuple(trajectories[number] for number in report.episode_index)
+    final_sequences: dict[int, int] = {}
+    inputs = list(sequences)
+    if config.restrict_to_admissible:
+        inputs = add_choice_support(trajectories, inputs)
     elif sampling.top_k:
-        asked = supports(
+        inputs = add_top_k_support(
             policy,
-            asked,
+            inputs,
             top_k=sampling.top_k,
             temperature=sampling.temperature,
-            tokens=viewer.micro,
-            sharing=viewer.sharing,
+            max_tokens_per_forward=config.max_tokens_per_forward,
+            sharing=config.sharing,
         )
-    plain = asked
-    if valued is not None:
-        asked, found, read = with_finals(
-            asked, found, episodes, dialect=policy.dialect, context=policy.context, shorter=viewer.shorter
+    policy_inputs = inputs
+    if critic is not None:
+        inputs, batch, final_sequences = append_final_observations(
+            inputs,
+            batch,
+            episodes,
+            dialect=policy.dialect,
+            context=policy.context,
+            truncate_history=config.truncate_history,
         )
-    one = valued is not None and valued.model is policy.model
-    own = look(
+    is_shared = critic is not None and critic.model is policy.model
+    policy_outputs = score_sequences(
         policy,
-        asked if one else plain,
-        needs=_BOTH if one else _WORDS,
+        inputs if is_shared else policy_inputs,
+        needs=_BOTH if is_shared else _LOGPROBS,
         temperature=sampling.temperature,
-        **viewer.forwards,
+        **config.forward_options,
     )
-    said = {"old": gathered(own, "logprobs", found)}
-    if valued is not None:
-        values = own if one else look(valued, asked, needs=_VALUES, **viewer.forwards)
-        said["values"] = gathered(values, "values", found)
-        found = with_final_values(found, values, read)
-    if viewer.first is not None:
-        first = look(viewer.first, plain, temperature=sampling.temperature, **viewer.forwards)
-        said["reference"] = gathered(first, "logprobs", found)
-    return Seen(played, plain, found, report, said, episodes)
-
-
-def _decided(
-    viewer: View, played: Sequence[Trajectory], chains: Sequence[Parts], *, found: Flat, report: FlattenReport
-) -> Seen:
-    """The same where actions are chosen whole: "old" has the log-probability of each on its first token."""
-    policy, valued, heat = viewer.policy, viewer.valued, viewer.sampling.temperature
-    episodes = tuple(played[number] for number in report.taken)
-
-    def read(model: Any, batch: Batch) -> Mapping[str, Tensor]:
-        said = given(outputs(model, batch, dtype=viewer.dtype).logprobs, "logprobs")
-        return {"logprobs": chosen_logprobs(said, batch, heat=heat)}
-
-    own = said_of(policy.model, with_candidates(played, chains), read, tokens=viewer.micro)
-    columns = {"old": gathered(own, "logprobs", found)}
-    if valued is not None:
-        asked, found, places = with_finals(
-            chains, found, episodes, dialect=policy.dialect, context=policy.context, shorter=viewer.shorter
+    token_outputs = {"old": gather_column(policy_outputs, "logprobs", batch)}
+    if critic is not None:
+        values = (
+            policy_outputs if is_shared else score_sequences(critic, inputs, needs=_VALUES, **config.forward_options)
         )
-        values = look(valued, asked, needs=_VALUES, **viewer.forwards)
-        columns["values"] = gathered(values, "values", found)
-        found = with_final_values(found, values, places)
-    return Seen(played, chains, found, report, columns, episodes)
+        token_outputs["values"] = gather_column(values, "values", batch)
+        batch = set_final_values(batch, values, final_sequences)
+    if config.reference is not None:
+        reference_outputs = score_sequences(
+            config.reference, policy_inputs, temperature=sampling.temperature, **config.forward_options
+        )
+        token_outputs["reference"] = gather_column(reference_outputs, "logprobs", batch)
+    return ScoredRollout(trajectories, policy_inputs, batch, report, token_outputs, episodes)
 
 
-def gathered(columns: Sequence[Mapping[str, NDArray[Any]]], name: str, found: Flat) -> NDArray[np.float64]:
-    """A column of the chains at the parts, `[P]`, in double precision."""
-    values = np.zeros(found.parts)
-    order = np.argsort(found.chain, kind="stable")
-    numbers, first = np.unique(found.chain[order], return_index=True)
-    for number, mine in zip(numbers.tolist(), np.split(order, first[1:]), strict=True):
-        values[mine] = columns[number][name][found.place[mine]]
+def _score_choices(
+    config: ScoringConfig,
+    trajectories: Sequence[Trajectory],
+    sequences: Sequence[TokenSequence],
+    *,
+    rollout_batch: RolloutBatch,
+    report: RolloutReport,
+) -> ScoredRollout:
+    """Scores a rollout whose actions were sampled as wholes: "old" has the log-probability of each on its first
+    token.
+    """
+    policy, critic, temperature = config.policy, config.critic, config.sampling.temperature
+    episodes = tuple(trajectories[number] for number in report.episode_index)
+
+    def compute_logprobs(model: Any, batch: Batch) -> Mapping[str, Tensor]:
+        logprobs = require_output(compute_outputs(model, batch, dtype=config.dtype).logprobs, "logprobs")
+        return {"logprobs": chosen_logprobs(logprobs, batch, temperature=temperature)}
+
+    policy_outputs = evaluate_targets(
+        policy.model,
+        add_candidates(trajectories, sequences),
+        compute_logprobs,
+        max_tokens_per_forward=config.max_tokens_per_forward,
+    )
+    columns = {"old": gather_column(policy_outputs, "logprobs", rollout_batch)}
+    if critic is not None:
+        value_inputs, rollout_batch, final_sequences = append_final_observations(
+            sequences,
+            rollout_batch,
+            episodes,
+            dialect=policy.dialect,
+            context=policy.context,
+            truncate_history=config.truncate_history,
+        )
+        values = score_sequences(critic, value_inputs, needs=_VALUES, **config.forward_options)
+        columns["values"] = gather_column(values, "values", rollout_batch)
+        rollout_batch = set_final_values(rollout_batch, values, final_sequences)
+    return ScoredRollout(trajectories, sequences, rollout_batch, report, columns, episodes)
+
+
+def gather_column(columns: Sequence[Mapping[str, NDArray[Any]]], name: str, batch: RolloutBatch) -> NDArray[np.float64]:
+    """Returns a column of the sequences at the tokens of the batch, `[P]`, in double precision."""
+    values = np.zeros(batch.num_tokens)
+    order = np.argsort(batch.sequence, kind="stable")
+    numbers, first = np.unique(batch.sequence[order], return_index=True)
+    for number, token_index in zip(numbers.tolist(), np.split(order, first[1:]), strict=True):
+        values[token_index] = columns[number][name][batch.position[token_index]]
     return values
 
 
 # ------------------------------------------------------------------ values of final observations
 
 
-def with_finals(
-    chains: Sequence[Parts],
-    found: Flat,
+def append_final_observations(
+    sequences: Sequence[TokenSequence],
+    batch: RolloutBatch,
     episodes: Sequence[Trajectory],
     *,
     dialect: Dialect,
     context: int,
-    shorter: Shorter | None = None,
-) -> tuple[list[Parts], Flat, dict[int, int]]:
-    """The chains of truncated episodes with the final observation behind them, so that it has a value too.
+    truncate_history: HistoryTruncation | None = None,
+) -> tuple[list[TokenSequence], RolloutBatch, dict[int, int]]:
+    """Appends the final observations to the sequences of truncated episodes, so that they have values too.
 
-    The last of its tokens is a place to read a value at; nothing is learned there. Where the final observation does not
-    fit the context, the value is that of what the agent would have read in its place: a chain of its own, at the end.
-    Without such a reading there is no next action, and the episode is cut off.
+    A value is read at the last of the added tokens; nothing is learned there. Where the final observation does not
+    fit the
+    context, the value is that of the prompt that the agent would have read instead: a sequence of its own, at the end.
+    Without such a prompt there is no next action, and the episode is cut off.
 
     Args:
-        shorter: see `View`.
+        truncate_history: see `ScoringConfig`.
     Returns:
-        the chains, the flat record, and for each action at whose end a value is read, its chain.
+        the sequences, the batch, and for each action at whose end a value is read, the index of its sequence.
     """
-    made, ended, read = list(chains), found.ended.copy(), {}
-    last = np.flatnonzero(found.last)
-    for action in np.flatnonzero(found.ended == TRUNCATED).tolist():
-        number = int(found.chain[last[action]])
-        episode = episodes[int(found.episode[action])]
-        longer = _extended(made[number], episode, dialect)
-        if longer is not None and len(longer) <= context:
-            made[number], read[action] = longer, number
+    extended, ended, final_sequences = list(sequences), batch.ended.copy(), {}
+    last = np.flatnonzero(batch.is_last_in_action)
+    for action in np.flatnonzero(batch.ended == TRUNCATED).tolist():
+        number = int(batch.sequence[last[action]])
+        episode = episodes[int(batch.episode[action])]
+        longer_sequence = _append_observation(extended[number], episode, dialect)
+        if longer_sequence is not None and len(longer_sequence) <= context:
+            extended[number], final_sequences[action] = longer_sequence, number
             continue
-        root = shorter(episode) if longer is not None and shorter is not None else None
+        root = truncate_history(episode) if longer_sequence is not None and truncate_history is not None else None
         if root and len(root) < context:
-            read[action] = len(made)
-            made.append(_rooted(made[number], root))
+            final_sequences[action] = len(extended)
+            extended.append(_start_sequence(extended[number], root))
         else:
             ended[action] = CUT_OFF
-    return made, replace(found, ended=ended), read
+    return extended, replace(batch, ended=ended), final_sequences
 
 
-def with_final_values(
-    found: Flat, columns: Sequence[Mapping[str, NDArray[Any]]], read: Mapping[int, int], *, name: str = "values"
-) -> Flat:
-    """The flat record with the values of its final observations, read off the last place of their chains."""
-    bootstrap = np.zeros(len(found.ended))
-    for action, number in read.items():
+def set_final_values(
+    batch: RolloutBatch,
+    columns: Sequence[Mapping[str, NDArray[Any]]],
+    final_sequences: Mapping[int, int],
+    *,
+    name: str = "values",
+) -> RolloutBatch:
+    """Returns the batch with the values of its final observations, read at the last token of their sequences."""
+    bootstrap = np.zeros(len(batch.ended))
+    for action, number in final_sequences.items():
         bootstrap[action] = columns[number][name][-1]
-    return replace(found, bootstrap=bootstrap)
+    return replace(batch, bootstrap=bootstrap)
 
 
-def _extended(chain: Parts, trajectory: Trajectory, dialect: Dialect) -> Parts | None:
-    """The chain, what the policy would have read next, and one token more; None where the observation is no text."""
+def _append_observation(sequence: TokenSequence, trajectory: Trajectory, dialect: Dialect) -> TokenSequence | None:
+    """Appends the next prompt and one more token to a sequence; returns None where the observation is not text."""
     if not isinstance(trajectory.final_observation, str) or not trajectory.steps[-1].generations:
         return None
     stopped = trajectory.steps[-1].generations[-1].stop != "length"
     tail = dialect.turn(trajectory.final_observation, stopped=stopped)
     count = len(tail) + 1
 
-    def longer(values: NDArray[Any], fill: object) -> NDArray[Any]:
+    def lengthen(values: NDArray[Any], fill: object) -> NDArray[Any]:
         return np.concatenate([values, np.full((count, *values.shape[1:]), fill, values.dtype)])
 
-    weight = longer(chain.weight, 0)
+    weight = lengthen(sequence.weight, 0)
     weight[-1] = 1.0
     return replace(
-        chain,
-        ids=np.concatenate([chain.ids, np.asarray([*tail, tail[-1] if tail else 0], np.int32)]),
-        written=longer(chain.written, False),
-        sampled=longer(chain.sampled, False),
-        logprobs=longer(chain.logprobs, 0),
-        step=longer(chain.step, chain.step[-1]),
-        span=longer(chain.span, -1),
+        sequence,
+        ids=np.concatenate([sequence.ids, np.asarray([*tail, tail[-1] if tail else 0], np.int32)]),
+        written=lengthen(sequence.written, False),
+        sampled=lengthen(sequence.sampled, False),
+        logprobs=lengthen(sequence.logprobs, 0),
+        step=lengthen(sequence.step, sequence.step[-1]),
+        span=lengthen(sequence.span, -1),
         weight=weight,
-        columns={name: longer(column, -1 if name == "support" else 0) for name, column in chain.columns.items()},
+        columns={name: lengthen(column, -1 if name == "support" else 0) for name, column in sequence.columns.items()},
     )
 
 
-def _rooted(chain: Parts, root: Sequence[int]) -> Parts:
-    """A conversation begun anew, of which nothing was sampled, and one token more, with the columns of this chain."""
+def _start_sequence(sequence: TokenSequence, root: Sequence[int]) -> TokenSequence:
+    """Builds a sequence from a new prompt and one more token, with no sampled tokens and the columns of `sequence`."""
     count = len(root) + 1
-    made = {name: np.zeros((count, *column.shape[1:]), column.dtype) for name, column in chain.columns.items()}
-    none, weight = np.zeros(count, np.bool_), np.zeros(count, np.float32)
+    columns = {name: np.zeros((count, *column.shape[1:]), column.dtype) for name, column in sequence.columns.items()}
+    no_flags, weight = np.zeros(count, np.bool_), np.zeros(count, np.float32)
     weight[-1] = 1.0
-    return Parts(
-        chain.trajectory,
+    return TokenSequence(
+        sequence.trajectory,
         np.asarray([*root, root[-1]], np.int32),
-        none,
-        none,
+        no_flags,
+        no_flags,
         np.zeros(count, np.float32),
-        np.full(count, chain.step[-1]),
-        np.full(count, -1, chain.span.dtype),
+        np.full(count, sequence.step[-1]),
+        np.full(count, -1, sequence.span.dtype),
         weight,
-        columns={name: column - 1 if name == "support" else column for name, column in made.items()},
+        columns={name: column - 1 if name == "support" else column for name, column in columns.items()},
     )

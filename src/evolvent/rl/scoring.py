@@ -1,7 +1,8 @@
-"""One look at episodes with a policy's weights: what it says of every learned token, in one forward and no gradient.
+"""Scoring of episodes with a policy's weights: outputs for every learned token, in one forward pass without
+gradient.
 
-Log-probabilities under the distribution that was sampled from (before the first update they are the ratio's
-denominator, and against the sampler's own they show a mismatch), state values, and the tokens that top-k kept.
+Log-probabilities under the sampling distribution (before the first update they are the ratio's denominator, and
+against the sampler's own they show a mismatch), state values, and the tokens that top-k left.
 """
 
 from __future__ import annotations
@@ -18,111 +19,124 @@ from torch import Tensor
 
 from evolvent.engine.sampling import ChoiceTrie
 from evolvent.errors import BatchMismatch
-from evolvent.learn.forward import calm, fitting, outputs, target_logits
+from evolvent.learn.forward import compute_outputs, eval_mode, report_memory_errors, target_logits
 from evolvent.learn.objectives import Outputs
 from evolvent.learn.packing import Batch
-from evolvent.learn.prefix_sharing import Sharing, batches
-from evolvent.learn.token_sequences import Parts
+from evolvent.learn.prefix_sharing import PrefixSharing, build_batches
+from evolvent.learn.token_sequences import TokenSequence
 from evolvent.models.policy import Policy
 from evolvent.trajectory import Trajectory
 
-__all__ = ["Look", "chosen_supports", "look", "said_of", "supports"]
+__all__ = ["ScoreKind", "add_choice_support", "add_top_k_support", "evaluate_targets", "score_sequences"]
 
-Look = Literal["logprobs", "values", "entropy"]
-_WORDS: tuple[Look, ...] = ("logprobs",)
-Reader = Callable[[Any, Batch], Mapping[str, Tensor]]
-_LOGITS = 1 << 27  # of one forward: half a gibibyte in float32
-_LESS = "lower train.micro_tokens"
+ScoreKind = Literal["logprobs", "values", "entropy"]
+_LOGPROBS: tuple[ScoreKind, ...] = ("logprobs",)
+OutputFunction = Callable[[Any, Batch], Mapping[str, Tensor]]
+_MAX_LOGITS = 1 << 27  # of one forward: half a gibibyte in float32
+_MEMORY_HINT = "lower train.max_tokens_per_forward"
 
 
-def look(
+def score_sequences(
     policy: Policy,
-    chains: Sequence[Parts],
+    sequences: Sequence[TokenSequence],
     *,
-    needs: Collection[Look] = _WORDS,
+    needs: Collection[ScoreKind] = _LOGPROBS,
     temperature: float = 1.0,
-    tokens: int | None = None,
+    max_tokens_per_forward: int | None = None,
     dtype: torch.dtype = torch.float32,
-    sharing: Sharing | None = None,
+    sharing: PrefixSharing | None = None,
 ) -> list[dict[str, NDArray[np.float32]]]:
-    """For every chain, a column `[T]` of each need; 0 at tokens without weight.
+    """Scores every sequence: for each need a column `[T]`, 0 at tokens without weight.
 
-    The value at a token is that of the prefix before it. Where a chain has the column "support", log-probabilities and
+    The value at a token is that of the prefix before it. Where a sequence has the column "support", log-probabilities
+    and
     entropy are of its tokens alone (see `Objective.temperature`).
 
     Args:
-        needs: "values" are those of the policy's value head.
-        temperature: that the tokens were sampled at.
-        tokens: most tokens of a forward, padding included; None: as many as give half a gibibyte of logits.
-        dtype: float32, or bfloat16 for an autocast forward.
-        sharing: how chains share rows; None: each has its own.
+        sequences: token sequences.
+        needs: "logprobs", "entropy", or "values" of the policy's value head.
+        temperature: sampling temperature of the tokens.
+        max_tokens_per_forward: token limit of a forward pass, padding included; None: as many as give half a gibibyte
+            of
+            logits.
+        dtype: float32, or bfloat16 for an autocast forward pass.
+        sharing: how sequences share rows; None: each has its own.
     Raises:
-        DeviceMemory: a forward does not fit.
+        DeviceMemory: a forward pass does not fit.
     """
 
-    def read(model: Any, batch: Batch) -> Mapping[str, Tensor]:
-        found: Outputs = outputs(model, batch, needs=tuple(needs), dtype=dtype, temperature=temperature)
-        return {name: getattr(found, name) for name in needs}
+    def read_outputs(model: Any, batch: Batch) -> Mapping[str, Tensor]:
+        model_outputs: Outputs = compute_outputs(model, batch, needs=tuple(needs), dtype=dtype, temperature=temperature)
+        return {name: getattr(model_outputs, name) for name in needs}
 
-    with _valued(policy) if "values" in needs else nullcontext():
-        return said_of(policy.model, chains, read, tokens=tokens, sharing=sharing)
+    with _attach_value_head(policy) if "values" in needs else nullcontext():
+        return evaluate_targets(
+            policy.model, sequences, read_outputs, max_tokens_per_forward=max_tokens_per_forward, sharing=sharing
+        )
 
 
-def supports(
+def add_top_k_support(
     policy: Policy,
-    chains: Sequence[Parts],
+    sequences: Sequence[TokenSequence],
     *,
     top_k: int,
     temperature: float,
-    tokens: int | None = None,
-    sharing: Sharing | None = None,
-) -> list[Parts]:
-    """The chains with column "support" `[T, K]` int32: the tokens that top-k left at every learned token.
+    max_tokens_per_forward: int | None = None,
+    sharing: PrefixSharing | None = None,
+) -> list[TokenSequence]:
+    """Adds column "support" `[T, K]` int32 to the sequences: the tokens that top-k left at every learned token.
 
-    Of the weights that sampled, before any update: later the same tokens stay the support, so that a ratio compares two
-    distributions over one set. A sampled token that rounding pushed out of it takes the last place.
+    It uses the weights that sampled, before any update. Later the same tokens stay the support, so that a ratio
+    compares
+    two distributions over one set. A sampled token that rounding pushed out of it takes the last entry.
     """
 
-    def read(model: Any, batch: Batch) -> Mapping[str, Tensor]:
+    def compute_support(model: Any, batch: Batch) -> Mapping[str, Tensor]:
         logits = target_logits(model, batch).float() / temperature
-        kept = logits.topk(min(top_k, logits.shape[-1]), dim=-1).indices
-        missing = ~(kept == batch.targets[:, None]).any(-1)
-        kept[:, -1] = torch.where(missing, batch.targets, kept[:, -1])
-        return {"support": kept.int()}
+        top_tokens = logits.topk(min(top_k, logits.shape[-1]), dim=-1).indices
+        is_missing = ~(top_tokens == batch.targets[:, None]).any(-1)
+        top_tokens[:, -1] = torch.where(is_missing, batch.targets, top_tokens[:, -1])
+        return {"support": top_tokens.int()}
 
-    found = said_of(policy.model, chains, read, tokens=tokens, sharing=sharing)
-    return [replace(chain, columns={**chain.columns, **column}) for chain, column in zip(chains, found, strict=True)]
+    support_columns = evaluate_targets(
+        policy.model, sequences, compute_support, max_tokens_per_forward=max_tokens_per_forward, sharing=sharing
+    )
+    return [
+        replace(sequence, columns={**sequence.columns, **column})
+        for sequence, column in zip(sequences, support_columns, strict=True)
+    ]
 
 
-def chosen_supports(played: Sequence[Trajectory], chains: Sequence[Parts]) -> list[Parts]:
-    """The chains with column "support" `[T, K]` int32: the tokens that could still become one of the listed actions.
+def add_choice_support(trajectories: Sequence[Trajectory], sequences: Sequence[TokenSequence]) -> list[TokenSequence]:
+    """Adds column "support" `[T, K]` int32 to the sequences: the tokens that could still become a listed action.
 
-    For episodes whose actions were drawn among the world's possible ones (`LanguageAgent(choose=True)`), from what
-    their steps noted.
+    It serves episodes whose actions were sampled among the world's possible ones (`LanguageAgent(choose=True)`), and
+    reads
+    the notes of their steps.
 
     Raises:
-        BatchMismatch: a learned step that did not note what it chose from.
+        BatchMismatch: a learned step did not note the actions that it chose from.
     """
-    known = {one.id: one for one in played}
-    allowed = [_allowed(known[chain.trajectory], chain) for chain in chains]
-    most = max((len(ids) for each in allowed for ids in each.values()), default=1)
-    made = []
-    for chain, each in zip(chains, allowed, strict=True):
-        support = np.full((len(chain), most), -1, np.int32)
-        for place, ids in each.items():
-            support[place, : len(ids)] = ids
-        made.append(replace(chain, columns={**chain.columns, "support": support}))
-    return made
+    trajectories_by_id = {trajectory.id: trajectory for trajectory in trajectories}
+    allowed = [_allowed_tokens(trajectories_by_id[sequence.trajectory], sequence) for sequence in sequences]
+    width = max((len(ids) for allowed_tokens in allowed for ids in allowed_tokens.values()), default=1)
+    extended = []
+    for sequence, allowed_tokens in zip(sequences, allowed, strict=True):
+        support = np.full((len(sequence), width), -1, np.int32)
+        for position, ids in allowed_tokens.items():
+            support[position, : len(ids)] = ids
+        extended.append(replace(sequence, columns={**sequence.columns, "support": support}))
+    return extended
 
 
-def _allowed(trajectory: Trajectory, chain: Parts) -> dict[int, list[int]]:
-    """For every learned place of a chain, the tokens that were possible there."""
-    found: dict[int, list[int]] = {}
+def _allowed_tokens(trajectory: Trajectory, sequence: TokenSequence) -> dict[int, list[int]]:
+    """Returns the tokens that were possible at every learned position of a sequence."""
+    allowed_by_position: dict[int, list[int]] = {}
     tries: dict[int, ChoiceTrie] = {}
-    written: tuple[int, ...] = ()
-    before = -1
-    for place in np.flatnonzero((chain.weight != 0) & chain.sampled).tolist():
-        number = int(chain.step[place])
+    prefix: tuple[int, ...] = ()
+    previous_step = -1
+    for position in np.flatnonzero((sequence.weight != 0) & sequence.sampled).tolist():
+        number = int(sequence.step[position])
         if number not in tries:
             choices = trajectory.steps[number].info.get("choices")
             if not choices:
@@ -131,60 +145,67 @@ def _allowed(trajectory: Trajectory, chain: Parts) -> dict[int, list[int]]:
                     hint="play it with choose=True",
                 )
             tries[number] = ChoiceTrie(choices)
-        written = written if number == before else ()
-        found[place], before = tries[number].allowed(written), number
-        written = (*written, int(chain.ids[place]))
-    return found
+        prefix = prefix if number == previous_step else ()
+        allowed_by_position[position], previous_step = tries[number].allowed(prefix), number
+        prefix = (*prefix, int(sequence.ids[position]))
+    return allowed_by_position
 
 
-def said_of(
-    model: Any, chains: Sequence[Parts], read: Reader, *, tokens: int | None = None, sharing: Sharing | None = None
+def evaluate_targets(
+    model: Any,
+    sequences: Sequence[TokenSequence],
+    compute: OutputFunction,
+    *,
+    max_tokens_per_forward: int | None = None,
+    sharing: PrefixSharing | None = None,
 ) -> list[dict[str, NDArray[Any]]]:
-    """What `read` says of the targets of each chain, spread over its tokens `[T, ...]`.
+    """Evaluates a function at the targets of each sequence and spreads its results over the tokens, `[T, ...]`.
 
     Args:
-        read: takes the model and a batch on its device; returns tensors `[N, ...]`, one entry a target.
+        compute: takes the model and a batch on its device; returns tensors `[N, ...]`, one entry per target.
     """
-    rows = int(model.get_input_embeddings().weight.shape[0])
-    budget, rng = tokens or max(1, _LOGITS // rows), np.random.default_rng(0)
-    found: list[dict[str, NDArray[Any]]] = [{} for _ in chains]
-    learned = [index for index, chain in enumerate(chains) if chain.feed]
-    with torch.inference_mode(), calm(model):
-        for batch in batches(chains, learned, most=budget, rng=rng, sharing=sharing):
-            with fitting(tuple(batch.ids.shape), _LESS):
-                said = {name: each.cpu().numpy() for name, each in read(model, batch.to(model.device)).items()}
-            _spread(found, chains, batch.samples, said)
-    return found
+    vocabulary = int(model.get_input_embeddings().weight.shape[0])
+    budget, rng = max_tokens_per_forward or max(1, _MAX_LOGITS // vocabulary), np.random.default_rng(0)
+    columns: list[dict[str, NDArray[Any]]] = [{} for _ in sequences]
+    learned = [index for index, sequence in enumerate(sequences) if sequence.feed]
+    with torch.inference_mode(), eval_mode(model):
+        for batch in build_batches(sequences, learned, max_tokens=budget, rng=rng, sharing=sharing):
+            with report_memory_errors(tuple(batch.ids.shape), _MEMORY_HINT):
+                outputs = {
+                    name: tensor.cpu().numpy() for name, tensor in compute(model, batch.to(model.device)).items()
+                }
+            _scatter_columns(columns, sequences, batch.samples, outputs)
+    return columns
 
 
-def _spread(
-    found: Sequence[dict[str, NDArray[Any]]],
-    chains: Sequence[Parts],
+def _scatter_columns(
+    columns: Sequence[dict[str, NDArray[Any]]],
+    sequences: Sequence[TokenSequence],
     samples: Sequence[int],
-    said: Mapping[str, NDArray[Any]],
+    target_outputs: Mapping[str, NDArray[Any]],
 ) -> None:
-    at = 0
+    offset = 0
     for index in samples:
-        places = 1 + np.flatnonzero(chains[index].weight[1:])
-        for name, values in said.items():
-            column = np.zeros((len(chains[index]), *values.shape[1:]), values.dtype)
-            column[places] = values[at : at + len(places)]
-            found[index][name] = column
-        at += len(places)
+        positions = 1 + np.flatnonzero(sequences[index].weight[1:])
+        for name, values in target_outputs.items():
+            column = np.zeros((len(sequences[index]), *values.shape[1:]), values.dtype)
+            column[positions] = values[offset : offset + len(positions)]
+            columns[index][name] = column
+        offset += len(positions)
 
 
 @contextmanager
-def _valued(policy: Policy) -> Iterator[None]:
-    """The policy's value head on its model, where the forward looks for it."""
-    before = getattr(policy.model, "value_head", None)
-    if before is policy.value_head:
+def _attach_value_head(policy: Policy) -> Iterator[None]:
+    """Attaches the policy's value head to its model inside the block, where the forward pass expects it."""
+    previous_head = getattr(policy.model, "value_head", None)
+    if previous_head is policy.value_head:
         yield
         return
     policy.model.value_head = policy.value_head
     try:
         yield
     finally:
-        if before is None:
+        if previous_head is None:
             del policy.model.value_head
         else:
-            policy.model.value_head = before
+            policy.model.value_head = previous_head

@@ -1,1 +1,1 @@
-"""Drives agents through worlds, many episodes at once, and evaluates panels."""
+"""Rollouts of agents in worlds, many episodes at once, and evaluation of panels."""

@@ -1,4 +1,4 @@
-"""Episodes of array worlds, played side by side by one actor: Gymnasium environments in, `Episodes` out."""
+"""Episodes of array worlds, played in parallel by one actor: Gymnasium environments in, `Episodes` out."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from evolvent.errors import BatchMismatch, ConfigError, EnvLost, boundary
 from evolvent.store.episodes import Episodes
 from evolvent.trajectory import sample_seed
 
-__all__ = ["ArrayEnv", "play"]
+__all__ = ["ArrayEnv", "play_arrays"]
 
 
 class ArrayEnv(Protocol):
     """An environment with Gymnasium's signature whose observations are arrays `[O]`."""
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, Mapping[str, Any]]:
-        """Begin an episode."""
+        """Starts an episode."""
         ...
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, Mapping[str, Any]]:
@@ -27,12 +27,12 @@ class ArrayEnv(Protocol):
         ...
 
     def close(self) -> None:
-        """Give back what is held."""
+        """Releases resources."""
         ...
 
 
-class _Steps:
-    """What E episodes did so far, with room for a horizon: filled step by step."""
+class _StepBuffer:
+    """Buffers of E episodes for a horizon, filled step by step."""
 
     def __init__(self, rows: int, horizon: int, observation: int, *, dim: int) -> None:
         self.observation = np.zeros((rows, horizon + 1, observation), np.float32)
@@ -43,33 +43,40 @@ class _Steps:
         self.lengths, self.terminated = np.zeros(rows, np.int64), np.zeros(rows, np.bool_)
 
 
-def play(
+def play_arrays(
     actor: Callable[[Any], NDArray[Any]],
-    make: Callable[[], ArrayEnv],
+    make_env: Callable[[], ArrayEnv],
     *,
     episodes: int,
     horizon: int,
-    actions: int,
+    num_actions: int,
     seed: int,
     dim: int = 0,
     scale: float = 1.0,
 ) -> Episodes:
-    """Play episodes to their ends, all at once; an episode's seed is a function of `seed` and its number alone.
+    """Plays episodes to their ends, all at once; an episode's seed is a function of `seed` and its number alone.
 
     Args:
-        actor: gets a `History` of those that still run. make: a new environment; each serves one episode.
-        horizon: steps after which an episode is cut. actions: discrete choices; 0: `dim` numbers in -1..1, which
-            reach the environment times `scale`.
+        actor: Receives a `History` of the running episodes.
+        make_env: Creates an environment; each serves one episode.
+        episodes: Number of episodes.
+        horizon: Maximum steps of an episode.
+        num_actions: Number of discrete choices; 0: `dim` numbers in -1..1, multiplied by `scale` for the
+            environment.
+        seed: Seed of all episodes.
+        dim: Dimensions of a continuous action.
+        scale: Factor of continuous actions.
     Raises:
         ConfigError: no episodes or steps. EnvLost: an environment that failed. BatchMismatch: an actor of another
-            world. SampleInvalid: observations or rewards that are not finite.
+            world.
+        SampleInvalid: observations or rewards that are not finite.
     """
     from evolvent.offline.windows import History
 
-    if episodes < 1 or horizon < 1 or (actions < 1) == (dim < 1):
+    if episodes < 1 or horizon < 1 or (num_actions < 1) == (dim < 1):
         raise ConfigError(
             "nothing to play",
-            value=(episodes, horizon, actions, dim),
+            value=(episodes, horizon, num_actions, dim),
             expected="episodes and steps, 1 or more, and choices or numbers",
         )
     seeds = np.array([sample_seed("episode", seed, number) for number in range(episodes)], np.int64)
@@ -77,65 +84,70 @@ def play(
     try:
         with boundary(EnvLost, "an environment failed"):
             for _ in range(episodes):
-                worlds.append(make())  # one by one: those that were made are closed if the next one fails
+                worlds.append(make_env())  # one by one: those that were made are closed if the next one fails
             first = [
                 np.asarray(env.reset(seed=int(s) % 2**31)[0], np.float32).ravel()
                 for env, s in zip(worlds, seeds, strict=True)
             ]
-            kept = _Steps(episodes, horizon, len(first[0]), dim=0 if actions else dim)
-            kept.observation[:, 0] = np.stack(first)
+            buffer = _StepBuffer(episodes, horizon, len(first[0]), dim=0 if num_actions else dim)
+            buffer.observation[:, 0] = np.stack(first)
         running = np.arange(episodes)
         for t in range(horizon):
             history = History(
-                observation=kept.observation[running, : t + 1],
-                action=kept.action[running, :t],
-                reward=kept.reward[running, :t],
+                observation=buffer.observation[running, : t + 1],
+                action=buffer.action[running, :t],
+                reward=buffer.reward[running, :t],
                 seed=seeds[running],
             )
-            chosen = np.asarray(actor(history))
-            _fits(chosen, kept.action[running, t])
-            kept.action[running, t] = chosen
+            chosen_actions = np.asarray(actor(history))
+            _check_actions(chosen_actions, buffer.action[running, t])
+            buffer.action[running, t] = chosen_actions
             with boundary(EnvLost, "an environment failed", step=t):
-                going = [
-                    _step(worlds[row], kept, int(row), (t, chosen[at] * scale if not actions else int(chosen[at])))
-                    for at, row in enumerate(running)
+                is_running = [
+                    _step_env(
+                        worlds[row],
+                        buffer,
+                        int(row),
+                        (t, chosen_actions[index] * scale if not num_actions else int(chosen_actions[index])),
+                    )
+                    for index, row in enumerate(running)
                 ]
-            running = running[np.array(going)]
+            running = running[np.array(is_running)]
             if not len(running):
                 break
     finally:
         for env in worlds:
             env.close()
-    return _episodes(kept, actions)
+    return _to_episodes(buffer, num_actions)
 
 
-def _fits(chosen: NDArray[Any], wanted: NDArray[Any]) -> None:
-    """Refuse actions that would be stretched or rounded to fit."""
-    if chosen.shape != wanted.shape or (wanted.dtype.kind == "i" and chosen.dtype.kind not in "iu"):
+def _check_actions(chosen_actions: NDArray[Any], expected: NDArray[Any]) -> None:
+    """Raises BatchMismatch for actions that would need broadcasting or rounding."""
+    if chosen_actions.shape != expected.shape or (expected.dtype.kind == "i" and chosen_actions.dtype.kind not in "iu"):
         raise BatchMismatch(
             "an actor that decides for another world",
-            value=(chosen.shape, str(chosen.dtype)),
-            expected=(wanted.shape, str(wanted.dtype)),
+            value=(chosen_actions.shape, str(chosen_actions.dtype)),
+            expected=(expected.shape, str(expected.dtype)),
         )
 
 
-def _step(env: ArrayEnv, kept: _Steps, row: int, what: tuple[int, Any]) -> bool:
-    """Take one step and keep what came of it; whether the episode goes on."""
-    t, action = what
+def _step_env(env: ArrayEnv, buffer: _StepBuffer, row: int, step_action: tuple[int, Any]) -> bool:
+    """Takes one step and stores its result; returns whether the episode continues."""
+    t, action = step_action
     observation, reward, terminated, truncated, _ = env.step(action)
-    kept.observation[row, t + 1] = np.asarray(observation, np.float32).ravel()
-    kept.reward[row, t], kept.lengths[row], kept.terminated[row] = float(reward), t + 1, bool(terminated)
+    buffer.observation[row, t + 1] = np.asarray(observation, np.float32).ravel()
+    buffer.reward[row, t], buffer.lengths[row], buffer.terminated[row] = float(reward), t + 1, bool(terminated)
     return not (terminated or truncated)
 
 
-def _episodes(kept: _Steps, actions: int) -> Episodes:
-    rows: Sequence[tuple[int, int]] = list(enumerate(kept.lengths.tolist()))
+def _to_episodes(buffer: _StepBuffer, actions: int) -> Episodes:
+    rows: Sequence[tuple[int, int]] = list(enumerate(buffer.lengths.tolist()))
     return Episodes(
-        observation=np.concatenate([kept.observation[row, :n] for row, n in rows]),
-        final=np.stack([kept.observation[row, n] for row, n in rows]),
-        action=np.concatenate([kept.action[row, :n] for row, n in rows]),
-        reward=np.concatenate([kept.reward[row, :n] for row, n in rows]),
-        lengths=kept.lengths,
-        terminated=kept.terminated,
+        observation=np.concatenate([buffer.observation[row, :n] for row, n in rows]),
+        final=np.stack([buffer.observation[row, n] for row, n in rows]),
+        action=np.concatenate([buffer.action[row, :n] for row, n in rows]),
+        reward=np.concatenate([buffer.reward[row, :n] for row, n in rows]),
+        lengths=buffer.lengths,
+        terminated=buffer.terminated,
         actions=actions,
     )

@@ -1,4 +1,4 @@
-"""Panels: which tasks are played to measure a policy, and what comes out, with intervals."""
+"""Panels: the tasks of an evaluation, and their results with intervals."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from evolvent.errors import ConfigError, Problem, unknown
-from evolvent.stats import wilson
+from evolvent.errors import ConfigError, Problem, unknown_name_problem
+from evolvent.stats import wilson_interval
 from evolvent.trajectory import Start, Task, Trajectory
 from evolvent.worlds.base import SPLITS, World
 
-__all__ = ["Evaluation", "example_row", "outcome_rows", "panel_starts"]
+__all__ = ["Evaluation", "example_row", "panel_starts", "summarize_outcomes"]
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """One panel of tasks played by one policy.
+    """The results of one policy on one panel of tasks.
 
     `outcomes` holds (task id, kind, success) with success None where an episode could not be scored; then `mean` and
     its 95 % interval `low`, `high` are withheld (None), never averaged over the rest.
@@ -41,14 +41,14 @@ class Evaluation:
 def panel_starts(
     worlds: Mapping[str, World], *, split: str, tiers: Sequence[str] | None = None, limit: int | None = None
 ) -> list[Start]:
-    """One start per task of every panel (all tiers by default, at most `limit` tasks each).
+    """Returns one start per task of every panel (all tiers by default, at most `limit` tasks each).
 
     Raises:
         ConfigError: an unknown split or tier, or a panel with fewer than two tasks: no interval can be given for it.
     """
-    problems = [unknown("split", split, SPLITS)] if split not in SPLITS else []
-    known = {tier for world in worlds.values() for tier in world.tiers}
-    problems += [unknown("tier", tier, known) for tier in tiers or () if tier not in known]
+    problems = [unknown_name_problem("split", split, SPLITS)] if split not in SPLITS else []
+    known_tiers = {tier for world in worlds.values() for tier in world.tiers}
+    problems += [unknown_name_problem("tier", tier, known_tiers) for tier in tiers or () if tier not in known_tiers]
     if problems:
         raise ConfigError(problems)
     starts: list[Start] = []
@@ -56,16 +56,16 @@ def panel_starts(
         for tier in tiers or world.tiers:
             tasks: Sequence[Task] = world.tasks(split, tier)[:limit] if tier in world.tiers else ()
             if len(tasks) < 2 and tier in world.tiers:
-                what = f"the panel has {len(tasks)} task(s), a rate with an interval needs at least 2"
-                problems.append(Problem(f"{name}/{tier}/{split}", what, "raise the limit or choose another split"))
+                problem = f"the panel has {len(tasks)} task(s), a rate with an interval needs at least 2"
+                problems.append(Problem(f"{name}/{tier}/{split}", problem, "raise the limit or choose another split"))
             starts += [Start(task) for task in tasks]
     if problems:
         raise ConfigError(problems)
     return starts
 
 
-def outcome_rows(trajectories: Iterable[Trajectory], *, computed: int = 0) -> list[Evaluation]:
-    """Success per world and tier with Wilson intervals; `computed` tokens are shared out by generated tokens.
+def summarize_outcomes(trajectories: Iterable[Trajectory], *, computed: int = 0) -> list[Evaluation]:
+    """Computes success per world and tier with Wilson intervals; `computed` tokens are divided by generated tokens.
 
     A panel in which an episode could not be scored has no mean: it is withheld, not averaged over the rest.
     """
@@ -73,14 +73,14 @@ def outcome_rows(trajectories: Iterable[Trajectory], *, computed: int = 0) -> li
     for trajectory in trajectories:
         task = trajectory.task
         panels.setdefault((task.world, task.tier, task.split), []).append(trajectory)
-    written = {key: sum(t.generated() for t in panel) for key, panel in panels.items()}
-    whole = max(1, sum(written.values()))
+    generated_by_panel = {key: sum(t.count_generated_tokens() for t in panel) for key, panel in panels.items()}
+    total_generated = max(1, sum(generated_by_panel.values()))
     rows = []
     for key, panel in panels.items():
         outcomes = tuple((t.task.id, t.task.kind, t.success) for t in panel)
         errors = sum(success is None for _, _, success in outcomes)
         wins = None if errors else sum(bool(success) for _, _, success in outcomes)
-        interval = None if wins is None else wilson(wins, len(panel))
+        interval = None if wins is None else wilson_interval(wins, len(panel))
         rows.append(
             Evaluation(
                 *key,
@@ -90,8 +90,8 @@ def outcome_rows(trajectories: Iterable[Trajectory], *, computed: int = 0) -> li
                 low=None if interval is None else interval.low,
                 high=None if interval is None else interval.high,
                 errors=errors,
-                generated=written[key],
-                computed=round(computed * written[key] / whole),
+                generated=generated_by_panel[key],
+                computed=round(computed * generated_by_panel[key] / total_generated),
                 outcomes=outcomes,
             )
         )
@@ -99,7 +99,7 @@ def outcome_rows(trajectories: Iterable[Trajectory], *, computed: int = 0) -> li
 
 
 def example_row(trajectory: Trajectory, *, instructions: str, word: Callable[[int], str]) -> dict[str, Any]:
-    """An episode as JSON values for people to look at, token by token; `word` gives the text of one token id."""
+    """Returns an episode as JSON values for display, token by token; `word` returns the text of one token id."""
     steps = []
     for step in trajectory.steps:
         logprobs = np.concatenate([g.logprobs[g.sampled] for g in step.generations] or [np.zeros(0, np.float32)])

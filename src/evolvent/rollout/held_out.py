@@ -1,4 +1,4 @@
-"""What is practised on must not be what is measured."""
+"""Checks that training tasks and evaluation tasks are disjoint."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from evolvent.errors import ConfigError, Problem
 from evolvent.rollout.evaluate import Evaluation
 from evolvent.trajectory import Task
 
-__all__ = ["check_held_out", "measured_tasks"]
+__all__ = ["check_held_out", "evaluated_tasks"]
 
 
-def measured_tasks(rows: Iterable[Evaluation]) -> list[str]:
-    """The ids of the tasks that a measurement played."""
+def evaluated_tasks(rows: Iterable[Evaluation]) -> list[str]:
+    """Returns the ids of the tasks that an evaluation played."""
     return [task for row in rows for task, _, _ in row.outcomes]
 
 
-def check_held_out(tasks: Iterable[Task], measured: Iterable[str]) -> None:
-    """Refuse to learn from tasks that the result is measured on.
+def check_held_out(tasks: Iterable[Task], evaluated: Iterable[str]) -> None:
+    """Raises ConfigError for training tasks that the result is evaluated on.
 
     Args:
-        measured: ids of tasks.
+        evaluated: ids of tasks.
     Raises:
         ConfigError: tasks that are both.
     """
-    held = set(measured)
-    both = list(dict.fromkeys(task.id for task in tasks if task.id in held))
-    if both:
-        what = f"{len(both)} of them are measured on too, {both[0]} for one"
-        raise ConfigError([Problem("tasks", what, "learn from the train split, measure on another")])
+    evaluated_ids = set(evaluated)
+    shared = list(dict.fromkeys(task.id for task in tasks if task.id in evaluated_ids))
+    if shared:
+        problem = f"{len(shared)} of them are measured on too, {shared[0]} for one"
+        raise ConfigError([Problem("tasks", problem, "learn from the train split, measure on another")])

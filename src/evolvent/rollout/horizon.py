@@ -1,8 +1,8 @@
-"""How long episodes may be as training goes on: ScalingInter-RL's schedule.
+"""A schedule of episode lengths during training, as in ScalingInter-RL.
 
-Xi et al., "AgentGym-RL: Training LLM Agents for Long-Horizon Decision Making through Multi-Turn Reinforcement Learning"
-(arXiv 2509.08755): interaction is scaled up in phases. Short horizons first make the agent exploit; longer ones then
-let it explore.
+Xi et al., "AgentGym-RL: Training LLM Agents for Long-Horizon Decision Making through Multi-Turn Reinforcement
+Learning" (arXiv 2509.08755): interaction is scaled up in phases. Short horizons first make the agent exploit;
+longer ones then let it explore.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ __all__ = ["HorizonSchedule"]
 
 @dataclass(frozen=True, slots=True)
 class HorizonSchedule:
-    """horizon(g) = rounds[min(g // every, len(rounds) - 1)]: a pure function of g, so that resuming changes nothing.
+    """The schedule horizon(g) = rounds[min(g // every, len(rounds) - 1)]: a pure function of g, so that runs can
+    resume.
 
     Args:
-        rounds: most environment steps of an episode in each phase. Empty: no limit but the world's own.
-        every: updates (or rounds of a method) in a phase.
+        rounds: Maximum environment steps of an episode in each phase. Empty: only the world's own limit.
+        every: Updates (or rounds of a method) in a phase.
     Raises:
         ConfigError: a horizon or a phase below 1.
     """
@@ -40,5 +41,5 @@ class HorizonSchedule:
             raise ConfigError(problems)
 
     def __call__(self, g: int) -> int | None:
-        """The horizon of update `g`, counted from 1; None: the world's own."""
+        """Returns the horizon of update `g`, counted from 1; None: the world's own."""
         return self.rounds[min(g // self.every, len(self.rounds) - 1)] if self.rounds else None

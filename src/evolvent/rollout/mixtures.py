@@ -1,9 +1,9 @@
-"""Offline data made here: mixtures of behaviours of known quality, with their seeds, and a manifest that says so.
+"""Generated offline data: mixtures of behaviors of known quality, with seeds and a manifest.
 
-The four kinds are D4RL's (arXiv 2004.07219) with a scripted or trained expert and noise in place of checkpoints:
-`random` draws actions evenly; `expert` is the expert with 2 % of its actions random, `medium` with many random, so that
-it earns some third to a half; `replay` is what a learner leaves behind: the share of random actions falls from all to
-medium's. A mixture is a function of its settings alone, episode by episode.
+The four kinds are D4RL's (arXiv 2004.07219) with a scripted or trained expert and noise instead of checkpoints:
+`random` draws actions uniformly; `expert` is the expert with 2 % random actions, `medium` with many random
+ones, so that it earns a third to a half; `replay` imitates a learner's replay buffer: the share of random
+actions falls from all to medium's. A mixture is a function of its settings alone, episode by episode.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evolvent.errors import ConfigError
-from evolvent.rollout.arrays import ArrayEnv, play
+from evolvent.rollout.arrays import ArrayEnv, play_arrays
 from evolvent.store.episodes import Episodes
 from evolvent.trajectory import sample_rng
 from evolvent.worlds.control import Control, make_control
 
-__all__ = ["KINDS", "Kind", "Mixture", "mixture"]
+__all__ = ["KINDS", "Kind", "Mixture", "play_mixture"]
 
 Kind = Literal["random", "medium", "replay", "expert"]
 KINDS: tuple[Kind, ...] = ("random", "medium", "replay", "expert")
@@ -31,13 +31,13 @@ _EXPERT = 0.02
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Mixture:
-    """Episodes, and what is to be known of them as JSON values: kind, seed, shares, returns, a digest."""
+    """Episodes, and their metadata as JSON values: kind, seed, shares, returns, a digest."""
 
     episodes: Episodes
     manifest: dict[str, Any]
 
 
-def mixture(
+def play_mixture(
     control: Control,
     *,
     kind: Kind,
@@ -46,13 +46,17 @@ def mixture(
     medium: float = 0.4,
     make: Callable[[], ArrayEnv] | None = None,
 ) -> Mixture:
-    """Play a mixture.
+    """Plays a mixture.
 
     Args:
-        control: the world and its expert (`dataclasses.replace` gives it a trained one).
-        medium: the share of random actions of medium. make: a new environment; None: the control's own.
+        control: The world and its expert (`dataclasses.replace` gives it a trained one).
+        kind: Kind of the mixture.
+        episodes: Number of episodes.
+        seed: Seed of all episodes.
+        medium: Share of random actions of medium.
+        make: Creates an environment; None: the control's own.
     Raises:
-        ConfigError: no such kind, a share outside 0..1, a world without expert. What `play` raises.
+        ConfigError: an unknown kind, a share outside 0..1, a world without an expert. Errors of `play`.
     """
     expert, actions = control.expert, control.actions
     if expert is None:
@@ -63,29 +67,31 @@ def mixture(
         raise ConfigError("no share of random actions", value=medium, expected="0..1")
     fixed = {"random": 1.0, "medium": medium, "expert": _EXPERT}
     shares = np.linspace(1.0, medium, episodes) if kind == "replay" else np.full(episodes, fixed[kind])
-    share: dict[int, float] = {}
+    share_by_seed: dict[int, float] = {}
 
     def act(history: Any) -> NDArray[Any]:
         if not history.step:
-            share.update(zip(history.seed.tolist(), shares.tolist(), strict=True))
-        chosen = np.array(expert(history.observation[:, -1]))
+            share_by_seed.update(zip(history.seed.tolist(), shares.tolist(), strict=True))
+        chosen_actions = np.array(expert(history.observation[:, -1]))
         for row, number in enumerate(history.seed.tolist()):
             rng = sample_rng("mixture", number, history.step)
-            if rng.random() < share[number]:
-                chosen[row] = rng.integers(actions) if actions else rng.uniform(-1.0, 1.0, chosen.shape[1])
-        return chosen
+            if rng.random() < share_by_seed[number]:
+                chosen_actions[row] = (
+                    rng.integers(actions) if actions else rng.uniform(-1.0, 1.0, chosen_actions.shape[1])
+                )
+        return chosen_actions
 
-    played = play(
+    data = play_arrays(
         act,
         make or partial(make_control, control),
         episodes=episodes,
         horizon=control.horizon,
-        actions=actions,
+        num_actions=actions,
         seed=seed,
         dim=control.dim,
         scale=control.scale,
     )
-    returns = played.returns
+    returns = data.returns
     spread = {"mean": float(returns.mean()), "least": float(returns.min()), "most": float(returns.max())}
     manifest = {
         "world": control.id,
@@ -93,9 +99,9 @@ def mixture(
         "seed": seed,
         "episodes": episodes,
         "horizon": control.horizon,
-        "decisions": len(played.reward),
+        "decisions": len(data.reward),
         "random_share": [float(shares[0]), float(shares[-1])],
         "return": spread,
-        "digest": played.digest,
+        "digest": data.digest,
     }
-    return Mixture(played, manifest)
+    return Mixture(data, manifest)

@@ -1,8 +1,9 @@
-"""Playing with a search: each start is searched from, the ends it came to become one answer, and the world scores that.
+"""Playing with a search: each start is searched, its ends are combined to one answer, and the world scores
+that answer.
 
-Worlds of one question are searched in the text of the response (spans or tokens) or in solutions by rStar's kinds of
-actions, other worlds turn by turn from snapshots; several trees of a problem are one forest. Whatever the search may
-look at, what it decided for is scored by a fresh episode of the world.
+Worlds of one question are searched in the text of the response (spans or tokens) or in solutions by rStar's
+kinds of actions, other worlds turn by turn from snapshots; several trees of a problem form a forest. Whatever a
+search reads on its way, a fresh episode of the world scores the answer.
 """
 
 from __future__ import annotations
@@ -14,24 +15,31 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from evolvent.belief.stopping import Detector
-from evolvent.engine.asks import Engine, Sampling, Work
-from evolvent.engine.driver import drive
-from evolvent.errors import ConfigError, ErrorRecord, EvolventError, Problem, unknown
+from evolvent.engine.asks import Engine, Job, Sampling
+from evolvent.engine.driver import run_jobs
+from evolvent.errors import ConfigError, ErrorRecord, EvolventError, Problem, unknown_name_problem
 from evolvent.search.aggregate import Answer, Same
-from evolvent.search.environments import Estimate, StateValue, TextValue, over_env
+from evolvent.search.environments import StateValue, TextValue, ValueEstimator, search_env
 from evolvent.search.export import tree_row
-from evolvent.search.forest import Decision, Forest, Growing, decide, forest, told
-from evolvent.search.proposers import EnvState, Language
+from evolvent.search.forest import Decision, Forest, Growing, answer_rows, decide, grow_forest
+from evolvent.search.proposers import EnvState, LanguageProposer
 from evolvent.search.records import Spent
-from evolvent.search.rstar_prompts import Solution, answer_of
-from evolvent.search.scorers import Rollouts, Scorer
+from evolvent.search.rstar_prompts import Solution, read_answer
+from evolvent.search.scorers import RolloutScorer, Scorer
 from evolvent.search.settings import Begin, ForestConfig, SearchConfig
-from evolvent.search.solutions import SolutionState, begin_solution, over_solutions
-from evolvent.search.solving import check_solver, completer, key_of, response, solution_trajectory, unsolvable
+from evolvent.search.solutions import SolutionState, begin_solution, search_solutions
+from evolvent.search.solving import (
+    answer_key,
+    check_solver,
+    format_response,
+    make_completer,
+    solution_trajectory,
+    solver_problems,
+)
 from evolvent.search.stopping import Stop
-from evolvent.search.texts import over_text
+from evolvent.search.texts import search_text
 from evolvent.search.trajectories import env_trajectory, text_trajectory
-from evolvent.search.verdicts import Verdict, called, graded, question_of
+from evolvent.search.verdicts import ResponseGrade, call_world, graded, read_question
 from evolvent.search.writing import TextState, Writing, begin_text
 from evolvent.trajectory import Start, Trajectory, sample_seed, trajectory_name
 from evolvent.worlds.base import World
@@ -40,24 +48,27 @@ from evolvent.worlds.deferred_close import Limits
 if TYPE_CHECKING:
     from evolvent.models.policy import Policy
 
-__all__ = ["Player", "Searched", "Verdict", "check_search", "graded", "level_of", "searching"]
+__all__ = ["ResponseGrade", "SearchOutcome", "SearchPlayer", "check_search", "graded", "level_of", "search_starts"]
 
 
-_PLAIN = ("greedy", "samples", "sampled_tree")  # they ask for no values
+_METHODS_WITHOUT_VALUES = ("greedy", "samples", "sampled_tree")  # they ask for no values
 
 
 @dataclass(frozen=True)
-class Searched:
-    """What came of a search.
+class SearchOutcome:
+    """The result of a search.
 
     Args:
-        start: where it began. trajectory: what it decided for, scored by its world.
-        spent, ended_by: of the search. dropped: children that could not be used.
-        answers: what the ends came to: {"answer", "weight", "count"}, the first seen first.
-        passed: whether any end was right; None: that could not be said.
-        stopped: why a detector ended it early; empty: none did. spared: votes, or simulations of moves, not made.
-        tree: the one that the answer is from, as `search.export.tree_row` has it; empty where it is not asked for.
-        forest: all trees of the problem like that, where they are several.
+        start: The start.
+        trajectory: The chosen trajectory, scored by its world.
+        spent, ended_by: Cost of the search, and the reason of its end.
+        dropped: Number of children that could not be used.
+        answers: Answers of the ends: {"answer", "weight", "count"}, in order of first appearance.
+        passed: Whether any end was right; None: unknown.
+        stopped: Reason of an early end by a detector; empty: none.
+        spared: Number of votes, or simulations of moves, that were saved.
+        tree: The tree of the answer, as in `search.export.tree_row`; empty where it was not requested.
+        forest: All trees of the problem in that form, where there are several.
     """
 
     start: Start
@@ -74,85 +85,93 @@ class Searched:
 
 
 @dataclass(frozen=True)
-class Player:
-    """Who searches.
+class SearchPlayer:
+    """The models of a search.
 
     Args:
-        policy: who writes. engine: of the policy; `engine.several.Several` where the scorer has a model of its own.
-        scorer: of spans, or of the places where an agent is to act; None: nobody judges.
-        stop: when it has votes enough, or simulations before a move; None: when it has all.
-        judge: who completes masked solutions for rStar's discriminator, and its name among the engines; None: nobody
-            but the policy.
+        policy: The policy that writes.
+        engine: Engine of the policy; `engine.multi_model.MultiModelEngine` where the scorer has another model.
+        scorer: Scorer of spans, or of states where an agent acts; None: no values by a model.
+        stop: Detector that ends a vote, or the simulations before a move, early; None: no early end.
+        discriminator: Policy that completes masked solutions for rStar's discriminator, and its name among the
+            engines; None: the policy itself.
     """
 
     policy: Policy
     engine: Engine
     scorer: Scorer | None = None
     stop: Detector | None = None
-    judge: tuple[Policy, str] | None = None
+    discriminator: tuple[Policy, str] | None = None
 
 
 @dataclass(frozen=True)
-class _Play:
-    """All that the searches of a call have in common."""
+class _SearchContext:
+    """Values that all searches of a call share."""
 
-    how: SearchConfig
+    config: SearchConfig
     policy: Policy
     scorer: Scorer | None
     seed: int
     name: Callable[[Start], str]
     stop: Detector | None
-    judge: tuple[Policy, str] | None
+    discriminator: tuple[Policy, str] | None
 
-    def begin(self, answer: Answer, same: Same | None = None) -> Begin:
-        """The search, with the answers that its votes are for."""
-        return self.how.begin(stop=None if self.stop is None else Stop(self.stop, answer, same))
+    def begin_search(self, answer: Answer, same: Same | None = None) -> Begin:
+        """Builds the search, with the answers that its votes are for."""
+        return self.config.begin(stop=None if self.stop is None else Stop(self.stop, answer, same))
 
-    def grow(self, begin: Begin, root: Any, own: int) -> Growing:
-        """All trees of a problem, within its budget; usually one."""
-        return forest(begin, root, self.how.budget, trees=_trees(self.how), seed=own)
+    def grow_forest(self, begin: Begin, root: Any, problem_seed: int) -> Growing:
+        """Builds all trees of a problem, within its budget; usually one."""
+        return grow_forest(begin, root, self.config.budget, trees=_num_trees(self.config), seed=problem_seed)
 
 
-def level_of(world: World, how: SearchConfig) -> str:
-    """What an action is: "span" or "token" of a world's one response, "turn", or one of rStar's in a "solution"."""
-    if _solves(how):
+def level_of(world: World, search: SearchConfig) -> str:
+    """Returns the unit of an action: "span" or "token" of a world's one response, "turn", or rStar's "solution"."""
+    if _is_rstar(search):
         return "solution"
-    if how.level == "auto":
+    if search.level == "auto":
         return "span" if world.horizon == 1 else "turn"
-    return how.level
+    return search.level
 
 
-def _solves(how: SearchConfig) -> bool:
-    return isinstance(how, ForestConfig) and how.solves
+def _is_rstar(search: SearchConfig) -> bool:
+    return isinstance(search, ForestConfig) and search.uses_rstar
 
 
-def _trees(how: SearchConfig) -> int:
-    return how.trees if isinstance(how, ForestConfig) else 1
+def _num_trees(search: SearchConfig) -> int:
+    return search.trees if isinstance(search, ForestConfig) else 1
 
 
-def check_search(worlds: Mapping[str, World], how: SearchConfig, *, judged: bool, stopped: bool = False) -> None:
-    """Refuse what cannot be searched so, before anything is played.
+def check_search(
+    worlds: Mapping[str, World], search: SearchConfig, *, has_scorer: bool, has_detector: bool = False
+) -> None:
+    """Raises an error for impossible searches before anything is played.
 
     Args:
-        judged: whether there is somebody to judge. stopped: whether a detector is to end it early.
+        worlds: Worlds by name.
+        search: Settings of the search.
+        has_scorer: Whether there is a value model.
+        has_detector: Whether a detector may end the search early.
     Raises:
-        ConfigError: all of it at once.
+        ConfigError: lists all problems.
     """
-    problems = how.unstoppable() if stopped else []
-    if stopped and _trees(how) > 1:
+    problems = search.stopping_problems() if has_detector else []
+    if has_detector and _num_trees(search) > 1:
         problems.append(Problem("stop", "a detector looks at the votes of one tree", "forest = 1"))
-    if how.value == "none" and how.method not in _PLAIN and not _solves(how):
-        problems.append(Problem("value", f"'none', and {how.method} needs values", "'judge', 'rollouts' or 'reward'"))
-    if how.judged and not judged:
+    if search.value == "none" and search.method not in _METHODS_WITHOUT_VALUES and not _is_rstar(search):
+        problems.append(
+            Problem("value", f"'none', and {search.method} needs values", "'judge', 'rollouts' or 'reward'")
+        )
+    if search.uses_judge and not has_scorer:
         problems.append(Problem("value", "'judge', and there is none", "give a judge, or value = 'rollouts'"))
     for name, world in worlds.items():
-        level = level_of(world, how)
-        problems += how.lonely(level) if isinstance(how, ForestConfig) else []
+        level = level_of(world, search)
+        problems += search.forest_problems(level) if isinstance(search, ForestConfig) else []
         if level == "solution":
-            problems += unsolvable(name, world, how.level)
+            problems += solver_problems(name, world, search.level)
         elif level != "turn" and world.horizon > 1:
             problems.append(Problem("level", f"{name!r} has episodes of several turns", "level = 'turn'"))
-        if level == "token" and how.generated is not None:
+        if level == "token" and search.generated is not None:
             problems.append(
                 Problem(
                     "generated",
@@ -160,90 +179,107 @@ def check_search(worlds: Mapping[str, World], how: SearchConfig, *, judged: bool
                     "limit 'computed' or 'expansions'",
                 )
             )
-        least, trees = _least(how, level), _trees(how)
-        if how.generated is not None and level != "token" and how.generated // trees < least:
+        min_tokens, trees = _min_request_tokens(search, level), _num_trees(search)
+        if search.generated is not None and level != "token" and search.generated // trees < min_tokens:
             shared = f", shared by {trees} trees" if trees > 1 else ""
-            what = f"a budget of {how.generated}{shared}, and one ask may take {least} tokens"
-            problems.append(Problem("generated", what, "a larger budget, or a smaller max_tokens or span_tokens"))
+            problem = f"a budget of {search.generated}{shared}, and one ask may take {min_tokens} tokens"
+            problems.append(Problem("generated", problem, "a larger budget, or a smaller max_tokens or span_tokens"))
         if level == "solution":
             continue  # it asks for no values
-        if level == "turn" and how.value == "rollouts":
+        if level == "turn" and search.value == "rollouts":
             problems.append(Problem("value", f"'rollouts' in {name!r}, which is played turn by turn", "use a judge"))
-        if level != "turn" and stopped and world.blocking:
+        if level != "turn" and has_detector and world.run_in_thread:
             problems.append(Problem("stop", f"answers of {name!r} take too long to be read while it samples"))
-        if level != "turn" and how.value == "reward":
+        if level != "turn" and search.value == "reward":
             problems.append(Problem("value", f"'reward' in {name!r}, which pays at its end alone", "use 'rollouts'"))
     if problems:
         raise ConfigError(problems)
 
 
-def _least(how: SearchConfig, level: str) -> int:
-    """Tokens that the smallest ask of a search may take; below that nothing would ever be sampled."""
-    if isinstance(how, ForestConfig) and how.solves:
-        return how.rstar.votes * how.max_tokens
-    if level == "span" and how.method in ("greedy", "samples", "best_of_n"):
-        return how.max_tokens
-    return min(how.span_tokens, how.max_tokens) * (1 if how.method in ("greedy", "samples", "best_of_n") else how.width)
+def _min_request_tokens(search: SearchConfig, level: str) -> int:
+    """Returns the maximum tokens of the smallest request of a search; below that nothing would ever be sampled."""
+    if isinstance(search, ForestConfig) and search.uses_rstar:
+        return search.rstar.votes * search.max_tokens
+    if level == "span" and search.method in ("greedy", "samples", "best_of_n"):
+        return search.max_tokens
+    return min(search.span_tokens, search.max_tokens) * (
+        1 if search.method in ("greedy", "samples", "best_of_n") else search.width
+    )
 
 
-def searching(
+def search_starts(
     worlds: Mapping[str, World],
     starts: Sequence[Start],
-    how: SearchConfig,
+    search: SearchConfig,
     *,
-    player: Player,
+    player: SearchPlayer,
     seed: int = 0,
     slots: int = 64,
     name: Callable[[Start], str] = trajectory_name,
     trees: int = 0,
-) -> Generator[Searched, None, None]:
-    """Search from every start; yields what came of it in order of completion.
+) -> Generator[SearchOutcome, None, None]:
+    """Searches from every start; yields the outcomes in order of completion.
 
-    What a search comes to depends on its start, the settings and the seed, and not on what is searched beside it. A
-    search that fails ends in a trajectory with an error, not scored; the others go on.
+    The outcome of a search depends on its start, the settings and the seed, and not on other searches. A search
+    that fails ends in a trajectory with an error and no score; the others go on.
 
     Args:
-        worlds: by name, as the tasks name them.
-        slots: searches that are under way at once. trees: of the first so many starts the trees are told.
+        worlds: Worlds by name, as the tasks name them.
+        starts: The starts.
+        search: Settings of the search.
+        player: Models of the search.
+        seed: Seed of all searches.
+        slots: Number of simultaneous searches.
+        name: Returns the id of the trajectory of a start.
+        trees: Number of first starts whose trees are recorded.
     Raises:
-        ConfigError: see `check_search`; a task of a world that was not handed in.
+        ConfigError: see `check_search`; a task of a missing world.
     """
     missing = sorted({start.task.world for start in starts} - set(worlds))
     if missing:
-        raise ConfigError([unknown("world", world, worlds, where="task") for world in missing])
-    check_search(worlds, how, judged=player.scorer is not None, stopped=player.stop is not None)
-    if _solves(how):
+        raise ConfigError([unknown_name_problem("world", world, worlds, location="task") for world in missing])
+    check_search(worlds, search, has_scorer=player.scorer is not None, has_detector=player.stop is not None)
+    if _is_rstar(search):
         check_solver(player.policy)
-    play = _Play(how, player.policy, player.scorer, seed, name, player.stop, player.judge)
-    works = (_searched(worlds[start.task.world], start, play, tree=at < trees) for at, start in enumerate(starts))
-    with closing(drive(works, player.engine, slots=slots, threads=max(32, slots))) as finished:
-        for done in finished:
-            start = starts[done.index]
-            yield done.value if done.value is not None else _failed(start, name(start), done.error)
+    context = _SearchContext(search, player.policy, player.scorer, seed, name, player.stop, player.discriminator)
+    jobs = (
+        _search_start(worlds[start.task.world], start, context, tree=index < trees)
+        for index, start in enumerate(starts)
+    )
+    with closing(run_jobs(jobs, player.engine, slots=slots, threads=max(32, slots))) as finished:
+        for finished_job in finished:
+            start = starts[finished_job.index]
+            yield (
+                finished_job.value
+                if finished_job.value is not None
+                else _make_failure(start, name(start), finished_job.error)
+            )
 
 
-def _failed(start: Start, name: str, error: Exception | None) -> Searched:
-    said = error or EvolventError("a search ended without a result")
-    record = ErrorRecord(type(said).__name__, str(said))
-    return Searched(
+def _make_failure(start: Start, name: str, error: Exception | None) -> SearchOutcome:
+    cause = error or EvolventError("a search ended without a result")
+    record = ErrorRecord(type(cause).__name__, str(cause))
+    return SearchOutcome(
         start,
         Trajectory(name, start.task, (), ended_by="error", error=record, sample=start.sample, group=start.task.id),
     )
 
 
-def _searched(world: World, start: Start, play: _Play, *, tree: bool) -> Work[Searched]:
-    way = {"turn": _turns, "solution": _solved}.get(level_of(world, play.how), _text)
-    searched, grown, at = yield from way(world, start, play)
-    title = str(searched.trajectory.steps[0].observation) if searched.trajectory.steps else start.task.id
-    kept = [tree_row(result, title=title) for result in grown.trees] if tree else []
-    notes = grown.trees[0].notes
+def _search_start(world: World, start: Start, context: _SearchContext, *, tree: bool) -> Job[SearchOutcome]:
+    search_level = {"turn": _search_turns, "solution": _search_solution}.get(
+        level_of(world, context.config), _search_text
+    )
+    outcome, grown_forest, decision = yield from search_level(world, start, context)
+    title = str(outcome.trajectory.steps[0].observation) if outcome.trajectory.steps else start.task.id
+    tree_rows = [tree_row(result, title=title) for result in grown_forest.trees] if tree else []
+    notes = grown_forest.trees[0].notes
     return replace(
-        searched,
-        spent=grown.spent,
-        ended_by=grown.ended_by,
-        tree=kept[at.tree] if kept else {},
-        dropped=sum(len(result.dropped) for result in grown.trees),
-        forest=tuple(kept) if len(grown.trees) > 1 else (),
+        outcome,
+        spent=grown_forest.spent,
+        ended_by=grown_forest.ended_by,
+        tree=tree_rows[decision.tree] if tree_rows else {},
+        dropped=sum(len(result.dropped) for result in grown_forest.trees),
+        forest=tuple(tree_rows) if len(grown_forest.trees) > 1 else (),
         stopped=str(notes.get("stopped", "")),
         spared=int(notes.get("spared", 0)),
     )
@@ -252,60 +288,62 @@ def _searched(world: World, start: Start, play: _Play, *, tree: bool) -> Work[Se
 # ------------------------------------------------------------------ the text of a response
 
 
-Found = tuple[Searched, Forest, Decision]
+SearchOutput = tuple[SearchOutcome, Forest, Decision]
 
 
-def _text(world: World, start: Start, play: _Play) -> Work[Found]:
-    how, policy, task, level = play.how, play.policy, start.task, level_of(world, play.how)
-    own = sample_seed(play.seed, task.id, start.sample)
-    observation = yield from called(world, partial(question_of, world, task))
+def _search_text(world: World, start: Start, context: _SearchContext) -> Job[SearchOutput]:
+    config, policy, task, level = context.config, context.policy, start.task, level_of(world, context.config)
+    problem_seed = sample_seed(context.seed, task.id, start.sample)
+    observation = yield from call_world(world, partial(read_question, world, task))
     prompt = policy.dialect.open(world.instructions, observation)
-    writing = Writing.of(
+    writing = Writing.for_policy(
         policy,
-        max_tokens=how.max_tokens,
+        max_tokens=config.max_tokens,
         level=level,
-        separators=how.separators,
-        span_tokens=how.span_tokens,
-        sampling=Sampling(how.temperature, how.top_k, how.top_p),
-        reduce=how.reduce,
+        separators=config.separators,
+        span_tokens=config.span_tokens,
+        sampling=Sampling(config.temperature, config.top_k, config.top_p),
+        reduce=config.reduce,
     )
-    scorer = play.scorer
-    if how.value == "rollouts":
-        slow = Limits().step_s if world.blocking else None
-        scorer = Rollouts(
-            lambda text: graded(world, task, text).score.unit, how.rollouts, writing, len(prompt), own, slow
+    scorer = context.scorer
+    if config.value == "rollouts":
+        slow = Limits().step_s if world.run_in_thread else None
+        scorer = RolloutScorer(
+            lambda text: graded(world, task, text).score.unit, config.rollouts, writing, len(prompt), problem_seed, slow
         )
     same = getattr(world, "same", None)
-    begin = play.begin(lambda state: graded(world, task, state.text).answer, same)
-    search = play.grow(begin, begin_text(prompt, seed=own), own)
-    grown = yield from over_text(search, writing=writing, scorer=scorer if how.value != "none" else None)
-    verdicts: list[dict[int, Verdict]] = []
-    for result in grown.trees:
-        read: dict[int, Verdict] = {}
+    begin = context.begin_search(lambda state: graded(world, task, state.text).answer, same)
+    search = context.grow_forest(begin, begin_text(prompt, seed=problem_seed), problem_seed)
+    grown_forest = yield from search_text(search, writing=writing, scorer=scorer if config.value != "none" else None)
+    verdicts: list[dict[int, ResponseGrade]] = []
+    for result in grown_forest.trees:
+        tree_verdicts: dict[int, ResponseGrade] = {}
         for node in dict.fromkeys(result.finished):
-            read[node] = yield from called(world, partial(graded, world, task, result.tree.states[node].text))
-        verdicts.append(read)
-    at, searched = _decided(grown, verdicts, start, play, same=same)
-    state: TextState = grown.trees[at.tree].tree.states[at.node]
+            tree_verdicts[node] = yield from call_world(
+                world, partial(graded, world, task, result.tree.states[node].text)
+            )
+        verdicts.append(tree_verdicts)
+    decision, outcome = _decide(grown_forest, verdicts, start, context, same=same)
+    state: TextState = grown_forest.trees[decision.tree].tree.states[decision.node]
     if not state.written:  # the budget had no room for a first span
-        return replace(searched, trajectory=_nothing(world, start, play, observation)), grown, at
-    if at.node not in verdicts[at.tree]:
-        verdicts[at.tree][at.node] = yield from called(world, partial(graded, world, task, state.text))
+        return replace(outcome, trajectory=_empty_episode(world, start, context, observation)), grown_forest, decision
+    if decision.node not in verdicts[decision.tree]:
+        verdicts[decision.tree][decision.node] = yield from call_world(world, partial(graded, world, task, state.text))
     trajectory = text_trajectory(
         state,
         task,
-        name=play.name(start),
+        name=context.name(start),
         observation=observation,
-        score=verdicts[at.tree][at.node].score,
+        score=verdicts[decision.tree][decision.node].score,
         sample=start.sample,
     )
-    return replace(searched, trajectory=trajectory), grown, at
+    return replace(outcome, trajectory=trajectory), grown_forest, decision
 
 
-def _nothing(world: World, start: Start, play: _Play, observation: Any, info: Any = ()) -> Trajectory:
-    """An episode in which nothing was done, because the budget had no room for it."""
+def _empty_episode(world: World, start: Start, context: _SearchContext, observation: Any, info: Any = ()) -> Trajectory:
+    """Returns an episode without actions, because the budget did not suffice for one."""
     return Trajectory(
-        play.name(start),
+        context.name(start),
         start.task,
         (),
         observation,
@@ -319,118 +357,131 @@ def _nothing(world: World, start: Start, play: _Play, observation: Any, info: An
 # ------------------------------------------------------------------ a solution
 
 
-def _solved(world: World, start: Start, play: _Play) -> Work[Found]:
-    """rStar: a solution in its own prompts, put together as a response of the world."""
-    how, task = play.how, start.task
-    if not isinstance(how, ForestConfig):
-        raise EvolventError("rstar without its settings", value=type(how).__name__)
-    own = sample_seed(play.seed, task.id, start.sample)
-    observation = yield from called(world, partial(question_of, world, task))
-    who = completer(play.policy, how)
-    judge = who
-    if how.rstar.discriminator == "judge" and play.judge is not None:
-        judge = completer(play.judge[0], how, model=play.judge[1])
+def _search_solution(world: World, start: Start, context: _SearchContext) -> Job[SearchOutput]:
+    """Searches by rStar: a solution in its own prompts, assembled to a response of the world."""
+    config, task = context.config, start.task
+    if not isinstance(config, ForestConfig):
+        raise EvolventError("rstar without its settings", value=type(config).__name__)
+    problem_seed = sample_seed(context.seed, task.id, start.sample)
+    observation = yield from call_world(world, partial(read_question, world, task))
+    policy_completer = make_completer(context.policy, config)
+    discriminator = policy_completer
+    if config.rstar.discriminator == "judge" and context.discriminator is not None:
+        discriminator = make_completer(context.discriminator[0], config, model=context.discriminator[1])
 
-    def verdict(solution: Solution) -> Verdict:
-        found = graded(world, task, response(world, solution))
-        return found if answer_of(solution) is not None else replace(found, answer=None)
+    def grade_solution(solution: Solution) -> ResponseGrade:
+        grade = graded(world, task, format_response(world, solution))
+        return grade if read_answer(solution) is not None else replace(grade, answer=None)
 
     def answer(state: SolutionState) -> str | None:
-        said = answer_of(state.solution)
-        if said is None:
+        stated_answer = read_answer(state.solution)
+        if stated_answer is None:
             return None
-        return key_of(world, said) if world.blocking else verdict(state.solution).answer
+        return answer_key(world, stated_answer) if world.run_in_thread else grade_solution(state.solution).answer
 
     same = getattr(world, "same", None)
-    begin = how.rstar.begin(answer, None if world.blocking else same)
-    search = play.grow(begin, begin_solution(observation, seed=own), own)
-    grown = yield from over_solutions(search, encode=who.encode, writing=who.writing, judge=judge)
-    verdicts: list[dict[int, Verdict]] = []
-    for result in grown.trees:
-        read: dict[int, Verdict] = {}
+    begin = config.rstar.begin(answer, None if world.run_in_thread else same)
+    search = context.grow_forest(begin, begin_solution(observation, seed=problem_seed), problem_seed)
+    grown_forest = yield from search_solutions(
+        search, encode=policy_completer.encode, writing=policy_completer.writing, judge=discriminator
+    )
+    verdicts: list[dict[int, ResponseGrade]] = []
+    for result in grown_forest.trees:
+        tree_verdicts: dict[int, ResponseGrade] = {}
         for node in (node for node in range(len(result.tree)) if result.tree.terminal[node]):
-            read[node] = yield from called(world, partial(verdict, result.tree.states[node].solution))
-        verdicts.append(read)
-    at, searched = _decided(grown, verdicts, start, play, same=same)
-    state: SolutionState = grown.trees[at.tree].tree.states[at.node]
+            tree_verdicts[node] = yield from call_world(
+                world, partial(grade_solution, result.tree.states[node].solution)
+            )
+        verdicts.append(tree_verdicts)
+    decision, outcome = _decide(grown_forest, verdicts, start, context, same=same)
+    state: SolutionState = grown_forest.trees[decision.tree].tree.states[decision.node]
     if state.generation is None:
-        return replace(searched, trajectory=_nothing(world, start, play, observation)), grown, at
-    if at.node not in verdicts[at.tree]:
-        verdicts[at.tree][at.node] = yield from called(world, partial(verdict, state.solution))
+        return replace(outcome, trajectory=_empty_episode(world, start, context, observation)), grown_forest, decision
+    if decision.node not in verdicts[decision.tree]:
+        verdicts[decision.tree][decision.node] = yield from call_world(world, partial(grade_solution, state.solution))
     trajectory = solution_trajectory(
         state,
         task,
-        said=response(world, state.solution),
-        name=play.name(start),
+        response=format_response(world, state.solution),
+        name=context.name(start),
         observation=observation,
-        score=verdicts[at.tree][at.node].score,
+        score=verdicts[decision.tree][decision.node].score,
         sample=start.sample,
     )
-    return replace(searched, trajectory=trajectory), grown, at
+    return replace(outcome, trajectory=trajectory), grown_forest, decision
 
 
 # ------------------------------------------------------------------ turn by turn
 
 
-def _turns(world: World, start: Start, play: _Play) -> Work[Found]:
-    how, task = play.how, start.task
-    own = sample_seed(play.seed, task.id, start.sample)
-    language = Language(play.policy, world, Sampling(how.temperature, how.top_k, how.top_p), how.span_tokens)
-    estimate: Estimate | None = None
-    if how.value == "judge" and play.scorer is not None:
-        estimate = TextValue(language, play.scorer, whole=how.terminal == "reward")  # as `reward.states` trains it
-    elif how.value == "reward":
+def _search_turns(world: World, start: Start, context: _SearchContext) -> Job[SearchOutput]:
+    config, task = context.config, start.task
+    problem_seed = sample_seed(context.seed, task.id, start.sample)
+    language = LanguageProposer(
+        context.policy, world, Sampling(config.temperature, config.top_k, config.top_p), config.span_tokens
+    )
+    estimate: ValueEstimator | None = None
+    if config.value == "judge" and context.scorer is not None:
+        estimate = TextValue(
+            language, context.scorer, includes_earned=config.terminal == "reward"
+        )  # as `reward.states` trains it
+    elif config.value == "reward":
         estimate = StateValue(lambda state: 0.0)
-    begin = play.begin(lambda state: _played(world, state).answer)
-    grown = yield from over_env(
-        lambda root: play.grow(begin, root, own),
+    begin = context.begin_search(lambda state: _grade_state(world, state).answer)
+    grown_forest = yield from search_env(
+        lambda root: context.grow_forest(begin, root, problem_seed),
         world=world,
         task=task,
         proposer=language,
         estimate=estimate,
-        terminal="reward" if estimate is None or how.value == "reward" else how.terminal,
-        seed=own,
+        terminal="reward" if estimate is None or config.value == "reward" else config.terminal,
+        seed=problem_seed,
     )
     verdicts = [
-        {node: _played(world, result.tree.states[node]) for node in dict.fromkeys(result.finished)}
-        for result in grown.trees
+        {node: _grade_state(world, result.tree.states[node]) for node in dict.fromkeys(result.finished)}
+        for result in grown_forest.trees
     ]
-    at, searched = _decided(grown, verdicts, start, play)
-    state: EnvState = grown.trees[at.tree].tree.states[at.node]
+    decision, outcome = _decide(grown_forest, verdicts, start, context)
+    state: EnvState = grown_forest.trees[decision.tree].tree.states[decision.node]
     if not state.rewards:
-        none = _nothing(world, start, play, state.observation, state.info)
-        return replace(searched, trajectory=none), grown, at
-    trajectory = env_trajectory(state, world, task, name=play.name(start), sample=start.sample)
-    return replace(searched, trajectory=trajectory), grown, at
+        none = _empty_episode(world, start, context, state.observation, state.info)
+        return replace(outcome, trajectory=none), grown_forest, decision
+    trajectory = env_trajectory(state, world, task, name=context.name(start), sample=start.sample)
+    return replace(outcome, trajectory=trajectory), grown_forest, decision
 
 
-def _played(world: World, state: EnvState) -> Verdict:
+def _grade_state(world: World, state: EnvState) -> ResponseGrade:
     actions = []
-    at: EnvState | None = state
-    while at is not None and at.taken is not None:
-        actions.append(str(at.taken.action))
-        at = at.above
-    return Verdict(world.score(list(state.rewards), state.info), " | ".join(reversed(actions)))
+    current: EnvState | None = state
+    while current is not None and current.proposal is not None:
+        actions.append(str(current.proposal.action))
+        current = current.above
+    return ResponseGrade(world.score(list(state.rewards), state.info), " | ".join(reversed(actions)))
 
 
 # ------------------------------------------------------------------ deciding
 
 
-def _decided(
-    grown: Forest, verdicts: Sequence[Mapping[int, Verdict]], start: Start, play: _Play, *, same: Same | None = None
-) -> tuple[Decision, Searched]:
-    """Where the answer is, and what is told of all ends; without an end the likeliest unfinished path."""
-    how = play.how
-    judged = how.value != "none" and how.method not in _PLAIN
-    rule, span = how.rule if judged else "majority", how.reduce if how.score != "outcome" else "outcome"
-    if _solves(how):
+def _decide(
+    grown_forest: Forest,
+    verdicts: Sequence[Mapping[int, ResponseGrade]],
+    start: Start,
+    context: _SearchContext,
+    *,
+    same: Same | None = None,
+) -> tuple[Decision, SearchOutcome]:
+    """Chooses the answer and summarizes all ends; without an end the likeliest unfinished path."""
+    config = context.config
+    uses_values = config.value != "none" and config.method not in _METHODS_WITHOUT_VALUES
+    rule, span = config.rule if uses_values else "majority", config.reduce if config.score != "outcome" else "outcome"
+    if _is_rstar(config):
         rule, span = "vote", "last"  # by the rewards of the ends
-    answers = [{node: verdict.answer for node, verdict in read.items()} for read in verdicts]
-    between = how.between if isinstance(how, ForestConfig) and len(grown.trees) > 1 else "ends"
-    at = decide(grown.trees, answers, rule=rule, span=span, between=between, same=same)
-    right = [verdict.score.success for read in verdicts for verdict in read.values()]
-    passed = True if True in right else None if None in right else False
-    return at, Searched(start, _NOTHING, answers=told(at, same=same), passed=passed)
+    answers = [{node: verdict.answer for node, verdict in tree_verdicts.items()} for tree_verdicts in verdicts]
+    between = config.between if isinstance(config, ForestConfig) and len(grown_forest.trees) > 1 else "ends"
+    decision = decide(grown_forest.trees, answers, rule=rule, span=span, between=between, same=same)
+    successes = [verdict.score.success for tree_verdicts in verdicts for verdict in tree_verdicts.values()]
+    passed = True if True in successes else None if None in successes else False
+    return decision, SearchOutcome(start, _NO_TRAJECTORY, answers=answer_rows(decision, same=same), passed=passed)
 
 
-_NOTHING: Any = None  # what a search decided for is put in when its trajectory is made
+_NO_TRAJECTORY: Any = None  # what a search decided for is put in when its trajectory is made

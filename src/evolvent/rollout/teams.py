@@ -1,6 +1,6 @@
-"""Teams at play: rectangular rollouts for learning, whole episodes for evaluation, records and pictures.
+"""Teams in worlds: rectangular rollouts for learning, whole episodes for evaluation, records and pictures.
 
-Learning goes over arrays and never touches a `Trajectory`; what is kept, shown or compared is converted at the edge.
+Learning uses arrays and never a `Trajectory`; episodes are converted only for storage, display or comparison.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evolvent.errors import BatchMismatch, ConfigError, ErrorRecord
-from evolvent.stats import paired
+from evolvent.stats import paired_interval
 from evolvent.trajectory import EndedBy, Score, Start, Step, Trajectory, sample_rng, trajectory_name, unscored
 from evolvent.worlds.teams.base import (
-    Drawn,
     Resumable,
     Scene,
+    SupportsScenes,
     TeamBatch,
     TeamStep,
     TeamView,
@@ -30,17 +30,17 @@ from evolvent.worlds.teams.base import (
 if TYPE_CHECKING:  # the array rollout lives where it is learned from, and that room needs torch
     from evolvent.marl.rollout import ArrayRollout, TeamPlayer
 
-__all__ = ["TeamCollector", "film", "outcome_row", "play_episodes", "trajectories_of"]
+__all__ = ["TeamCollector", "extract_trajectories", "outcome_row", "play_episodes", "record_scenes"]
 
 
 class TeamCollector:
-    """Plays a batch on and on, `steps` decisions at a time; episodes go over from one rollout to the next.
+    """Plays a batch continuously, `steps` decisions at a time; episodes continue from one rollout to the next.
 
     Args:
-        batch: closed by who made it.
-        first: number of the first row's first episode; row e begins with `first + e`. Runs with other seeds take other
-            numbers, or the same ones with another `seed` of the draws.
-        seed: of what the player draws.
+        batch: The batch; its creator closes it.
+        first: Number of the first row's first episode; row e starts with `first + e`. Runs with other seeds use
+            other numbers, or the same ones with another `seed` of the draws.
+        seed: Seed of the player's draws.
     """
 
     def __init__(self, batch: TeamBatch, *, first: int = 0, seed: int = 0) -> None:
@@ -49,14 +49,14 @@ class TeamCollector:
         self.lost = 0  # episodes so far that an environment lost
 
     def collect(self, player: TeamPlayer, steps: int) -> ArrayRollout:
-        """T = `steps` decisions of every row.
+        """Collects T = `steps` decisions of every row.
 
-        What belongs to an episode that was lost in this rollout is marked `lost` from its first decision here on; what
-        an earlier rollout held of it has been learned from and stays so.
+        Decisions of an episode that was lost in this rollout are marked `lost` from its first decision here on; those
+        of an earlier rollout were learned already and stay.
 
         Raises:
             ShapeMismatch: a player of other observations or actions. ConfigError: less than one step.
-            EnvLost: a row whose environment fails again and again.
+            EnvLost: a row whose environment fails repeatedly.
         """
         from evolvent.marl.rollout import ArrayRollout
 
@@ -76,33 +76,36 @@ class TeamCollector:
                 lost[: t + 1, row] |= np.array([view.number[row] == self.view.number[row] for view in views])
                 self.lost += 1
             finals += [
-                (t, int(row), result.final.rows(np.array([at])))
-                for at, row in enumerate(result.ended)
+                (t, int(row), result.final.select_rows(np.array([index])))
+                for index, row in enumerate(result.ended)
                 if result.final is not None and result.truncated[row]
             ]
             self.view = result.view
-        said = [result.success for result in results if result.success is not None]
+        successes = [result.success for result in results if result.success is not None]
         return ArrayRollout(
             spec=self.batch.spec,
-            **_stacked(views),
+            **_stack_views(views),
             **{name: np.stack([getattr(d, name) for d in decisions]) for name in ("actions", "logp", "value")},
             **{name: np.stack([getattr(r, name) for r in results]) for name in ("reward", "terminated", "truncated")},
             lost=lost,
-            success=np.stack(said) if len(said) == steps else None,
+            success=np.stack(successes) if len(successes) == steps else None,
             last=self.view,
-            final=_joined([view for _, _, view in finals]),
+            final=_concatenate_views([view for _, _, view in finals]),
             final_at=np.array([(t, row) for t, row, _ in finals], dtype=np.int64).reshape(-1, 2),
         )
 
     def snapshot(self) -> Mapping[str, NDArray[Any]]:
-        """Everything that goes on into the next rollout, as arrays: what resuming needs. ConfigError: a batch that
-        cannot be kept."""
+        """Returns the state for the next rollout as arrays, for resuming. Raises ConfigError for a batch without
+        snapshots.
+        """
         if not isinstance(self.batch, Resumable):
             raise ConfigError("a batch that cannot be resumed", value=type(self.batch).__name__, expected="snapshot()")
         return {**self.batch.snapshot(), "collector_lost": np.array(self.lost, dtype=np.int64)}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Back to a snapshot, also in another process. BatchMismatch: of another batch. ConfigError: see `snapshot`."""
+        """Restores a snapshot, also in another process. Raises BatchMismatch for another batch, ConfigError as
+        `snapshot` does.
+        """
         if not isinstance(self.batch, Resumable):
             raise ConfigError("a batch that cannot be resumed", value=type(self.batch).__name__, expected="restore()")
         if "collector_lost" not in state:
@@ -111,25 +114,25 @@ class TeamCollector:
         self.lost = int(state["collector_lost"])
 
 
-def _stacked(views: Sequence[TeamView]) -> dict[str, Any]:
-    """The arrays of T views with a leading axis `[T]`."""
-    found: dict[str, Any] = {
+def _stack_views(views: Sequence[TeamView]) -> dict[str, Any]:
+    """Returns the arrays of T views with a leading axis `[T]`."""
+    stacked: dict[str, Any] = {
         name: np.stack([getattr(view, name) for view in views]) for name in ("observation", "alive", "number", "time")
     }
     for name in ("available", "state"):
-        own = [getattr(view, name) for view in views]
-        found[name] = None if own[0] is None else np.stack(own)
-    return found
+        view_arrays = [getattr(view, name) for view in views]
+        stacked[name] = None if view_arrays[0] is None else np.stack(view_arrays)
+    return stacked
 
 
-def _joined(views: Sequence[TeamView]) -> TeamView | None:
-    """One view of the rows of many, or None."""
+def _concatenate_views(views: Sequence[TeamView]) -> TeamView | None:
+    """Joins the rows of many views to one view, or returns None."""
     if not views:
         return None
     arrays: dict[str, Any] = {}
     for name in ("observation", "alive", "number", "time", "available", "state"):
-        own = [getattr(view, name) for view in views]
-        arrays[name] = None if own[0] is None else np.concatenate(own)
+        view_arrays = [getattr(view, name) for view in views]
+        arrays[name] = None if view_arrays[0] is None else np.concatenate(view_arrays)
     return TeamView(**arrays)
 
 
@@ -143,7 +146,7 @@ def play_episodes(
     greedy: bool = True,
     stage: str = "",
 ) -> tuple[Trajectory, ...]:
-    """Episodes `first` to `first + episodes - 1`, whole, in order: the same whatever the size of the batch.
+    """Plays whole episodes `first` to `first + episodes - 1`, in order, independent of the size of the batch.
 
     A lost episode is a trajectory with its error and no score.
 
@@ -156,47 +159,47 @@ def play_episodes(
     check_fit(player.spec, batch.spec)
     view = batch.reset(first + np.arange(batch.size))
     running: list[list[Step]] = [[] for _ in range(batch.size)]
-    done: dict[int, Trajectory] = {}
-    wanted = range(first, first + episodes)
-    while len(done) < episodes:
+    finished: dict[int, Trajectory] = {}
+    episode_numbers = range(first, first + episodes)
+    while len(finished) < episodes:
         actions = player.act(view, seed=seed, greedy=greedy).actions
         result = batch.step(actions)
         for row in range(batch.size):
-            if int(view.number[row]) in wanted:
-                running[row].append(_step(view, actions, result, row))
-        for at, row in enumerate(result.ended.tolist()):
+            if int(view.number[row]) in episode_numbers:
+                running[row].append(_record_step(view, actions, result, row))
+        for index, row in enumerate(result.ended.tolist()):
             number = int(view.number[row])
-            if number in wanted:
-                done[number] = _trajectory(batch, number, running[row], result, at=at, stage=stage)
+            if number in episode_numbers:
+                finished[number] = _record_ended(batch, number, running[row], result, index=index, stage=stage)
             running[row] = []
         view = result.view
-    return tuple(done[number] for number in wanted)
+    return tuple(finished[number] for number in episode_numbers)
 
 
-def _step(view: TeamView, actions: NDArray[Any], result: TeamStep, row: int) -> Step:
+def _record_step(view: TeamView, actions: NDArray[Any], result: TeamStep, row: int) -> Step:
     info = {"alive": view.alive[row].tolist()}
     reward = None if row in result.errors else float(result.reward[row])
     return Step(view.observation[row].copy(), np.asarray(actions[row]).copy(), reward, info=info)
 
 
-def _trajectory(
-    batch: TeamBatch, number: int, steps: Sequence[Step], result: TeamStep, *, at: int, stage: str
+def _record_ended(
+    batch: TeamBatch, number: int, steps: Sequence[Step], result: TeamStep, *, index: int, stage: str
 ) -> Trajectory:
-    row = int(result.ended[at])
+    row = int(result.ended[index])
     error = result.errors.get(row)
     success = None if result.success is None else bool(result.success[row])
-    ended: EndedBy = "error" if error else "world" if result.terminated[row] else "horizon"
-    last = np.zeros(0, dtype=np.float32) if result.final is None else result.final.observation[at]
-    return _recorded(batch, number, steps, last, ended=ended, error=error, success=success, stage=stage)
+    ended_by: EndedBy = "error" if error else "world" if result.terminated[row] else "horizon"
+    last = np.zeros(0, dtype=np.float32) if result.final is None else result.final.observation[index]
+    return _make_trajectory(batch, number, steps, last, ended_by=ended_by, error=error, success=success, stage=stage)
 
 
-def _recorded(
+def _make_trajectory(
     batch: TeamBatch,
     number: int,
     steps: Sequence[Step],
     last: NDArray[Any],
     *,
-    ended: EndedBy,
+    ended_by: EndedBy,
     error: ErrorRecord | None,
     success: bool | None,
     stage: str,
@@ -209,7 +212,7 @@ def _recorded(
         task,
         tuple(steps),
         last,
-        ended,
+        ended_by,
         score,
         sample,
         error=error,
@@ -218,47 +221,60 @@ def _recorded(
     )
 
 
-def trajectories_of(rollout: ArrayRollout, batch: TeamBatch, *, stage: str = "") -> tuple[Trajectory, ...]:
-    """The episodes that lie whole in a rollout, by number: begun in it (step 0) and ended in it.
+def extract_trajectories(rollout: ArrayRollout, batch: TeamBatch, *, stage: str = "") -> tuple[Trajectory, ...]:
+    """Extracts the episodes that are completely in a rollout, by number: started in it (step 0) and ended in it.
 
     Args:
-        batch: the one that it was collected from.
+        rollout: The rollout.
+        batch: The batch from which it was collected.
+        stage: Name of the stage, for the ids.
     """
-    found = []
-    ended = rollout.terminated | rollout.truncated | rollout.lost_end
-    finals = {(int(t), int(row)): at for at, (t, row) in enumerate(rollout.final_at)}
-    for t, row in np.argwhere(ended).tolist():
+    records = []
+    is_ended = rollout.terminated | rollout.truncated | rollout.lost_end
+    finals = {(int(t), int(row)): final_index for final_index, (t, row) in enumerate(rollout.final_at)}
+    for t, row in np.argwhere(is_ended).tolist():
         begin = t - int(rollout.time[t, row])
         if begin < 0:
             continue
-        lost = bool(rollout.lost[t, row])
+        is_lost = bool(rollout.lost[t, row])
         steps = [
             Step(
                 rollout.observation[k, row],
                 rollout.actions[k, row],
-                None if lost else float(rollout.reward[k, row]),
+                None if is_lost else float(rollout.reward[k, row]),
                 info={"alive": rollout.alive[k, row].tolist()},
             )
             for k in range(begin, t + 1)
         ]
-        at = finals.get((t, row))
-        last = np.zeros(0, np.float32) if at is None or rollout.final is None else rollout.final.observation[at]
-        ending: EndedBy = "error" if lost else "world" if rollout.terminated[t, row] else "horizon"
-        error = ErrorRecord("EnvLost", "the environment was lost", int(rollout.time[t, row]), True) if lost else None
+        final_index = finals.get((t, row))
+        last = (
+            np.zeros(0, np.float32)
+            if final_index is None or rollout.final is None
+            else rollout.final.observation[final_index]
+        )
+        ended_by: EndedBy = "error" if is_lost else "world" if rollout.terminated[t, row] else "horizon"
+        error = ErrorRecord("EnvLost", "the environment was lost", int(rollout.time[t, row]), True) if is_lost else None
         success = None if rollout.success is None else bool(rollout.success[t, row])
         number = int(rollout.number[t, row])
-        found.append(
-            (number, _recorded(batch, number, steps, last, ended=ending, error=error, success=success, stage=stage))
+        records.append(
+            (
+                number,
+                _make_trajectory(
+                    batch, number, steps, last, ended_by=ended_by, error=error, success=success, stage=stage
+                ),
+            )
         )
-    return tuple(record for _, record in sorted(found, key=lambda pair: pair[0]))
+    return tuple(record for _, record in sorted(records, key=lambda pair: pair[0]))
 
 
 def outcome_row(name: str, world: TeamWorld, records: Sequence[Trajectory]) -> dict[str, Any]:
-    """How a policy did in episodes of a world, as JSON values: a row of a table and of `view.teams.team_page`.
+    """Returns a policy's results in episodes of a world as JSON values: a row of a table and of
+    `view.teams.team_page`.
 
-    `return` and `success` are [mean, low, high], 95 % bootstrap intervals over tasks (over episodes of a single task;
-    low and high None where there are too few; success None where the world does not say). `optimum` is [greatest
-    return, whether that is exact], the mean over the episodes' tasks, or None. `lost` counts episodes without a score.
+    `return` and `success` are [mean, low, high], 95 % bootstrap intervals over tasks (over episodes of a single
+    task; low and high None where there are too few; success None where the world does not report it). `optimum` is
+    [greatest return, whether that is exact], the mean over the episodes' tasks, or None. `lost` counts episodes
+    without a score.
 
     Raises:
         ConfigError: no episode has a score.
@@ -268,34 +284,36 @@ def outcome_row(name: str, world: TeamWorld, records: Sequence[Trajectory]) -> d
         raise ConfigError("no episode with a score", value=f"{len(records)} episodes", expected="1 or more")
     tasks = [record.task.id for record in scored]
 
-    def triple(values: Sequence[float], low: float = -inf, high: float = inf) -> list[float | None]:
+    def mean_interval(values: Sequence[float], low: float = -inf, high: float = inf) -> list[float | None]:
         rng = sample_rng("team outcome", name, world.name)
-        found = paired(values, [0.0] * len(values), levels=[tasks], rng=rng).within(low, high)
-        return [found.mean, *(None if isnan(end) else end for end in (found.low, found.high))]
+        interval = paired_interval(values, [0.0] * len(values), levels=[tasks], rng=rng).clip(low, high)
+        return [interval.mean, *(None if isnan(end) else end for end in (interval.low, interval.high))]
 
-    best = [world.optimum(record.task) for record in scored]
-    known = [one for one in best if one is not None]
-    told = [float(record.success) for record in scored if record.success is not None]
+    optima = [world.optimum(record.task) for record in scored]
+    known_optima = [optimum for optimum in optima if optimum is not None]
+    successes = [float(record.success) for record in scored if record.success is not None]
     return {
         "name": name,
         "world": world.name,
         "episodes": len(scored),
         "lost": len(records) - len(scored),
-        "return": triple([record.score.raw or 0.0 for record in scored]),
-        "success": triple(told, 0.0, 1.0) if len(told) == len(scored) else None,
-        "optimum": [sum(o.value for o in known) / len(known), all(o.exact for o in known)]
-        if len(known) == len(best)
+        "return": mean_interval([record.score.raw or 0.0 for record in scored]),
+        "success": mean_interval(successes, 0.0, 1.0) if len(successes) == len(scored) else None,
+        "optimum": [sum(o.value for o in known_optima) / len(known_optima), all(o.exact for o in known_optima)]
+        if len(known_optima) == len(optima)
         else None,
     }
 
 
-def film(batch: TeamBatch, player: TeamPlayer, number: int, *, seed: int = 0, greedy: bool = True) -> tuple[Scene, ...]:
-    """What episode `number` looks like before each of its decisions, played in the first row.
+def record_scenes(
+    batch: TeamBatch, player: TeamPlayer, number: int, *, seed: int = 0, greedy: bool = True
+) -> tuple[Scene, ...]:
+    """Returns the scenes of episode `number` before each of its decisions, played in the first row.
 
     Raises:
         ConfigError: a batch that cannot be drawn. ShapeMismatch: a player of other observations or actions.
     """
-    if not isinstance(batch, Drawn):
+    if not isinstance(batch, SupportsScenes):
         raise ConfigError("a batch that cannot be drawn", value=type(batch).__name__, expected="one with scene()")
     check_fit(player.spec, batch.spec)
     view = batch.reset(number + np.arange(batch.size))

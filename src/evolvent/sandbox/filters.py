@@ -1,9 +1,9 @@
-"""The system calls that a box may not make: a seccomp program, written here so that no library is needed for it.
+"""The system calls that a sandbox may not make: a seccomp program, written here so that no library is needed for it.
 
-A program is a row of classic BPF instructions (Linux, Documentation/userspace-api/seccomp_filter.rst) over
+A program is a sequence of classic BPF instructions (Linux, Documentation/userspace-api/seccomp_filter.rst) over
 `struct seccomp_data`: the number at offset 0, the architecture at 4, six arguments of 64 bits from 16. Only forward
-jumps exist. Everything is allowed but what is listed: a box has no capabilities and nothing to reach; the list takes
-away the ways by which kernels were broken from inside, and memory that no limit counts.
+jumps exist. Everything is allowed except the listed calls: a sandbox has no capabilities and nothing to reach; the
+list removes the calls by which kernels were broken from inside, and memory that no limit counts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ KILL = 0x80000000  # SECCOMP_RET_KILL_PROCESS
 _EPERM, _ENOSYS, _EAFNOSUPPORT = 1, 38, 97
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 # offsets; of an argument its lower half, on little-endian machines
-_NUMBER, _ARCH, _FIRST, _SECOND, _THIRD = 0, 4, 16, 24, 32
+_CALL_NUMBER, _ARCH, _FIRST_ARGUMENT, _SECOND_ARGUMENT, _THIRD_ARGUMENT = 0, 4, 16, 24, 32
 _X32 = 0x40000000
 _TIOCSTI = 0x5412  # puts characters into a terminal's input
 
@@ -107,7 +107,7 @@ DENIED: Mapping[str, tuple[int | None, int | None]] = {
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What the program needs to know of an architecture: AUDIT_ARCH_*, its column, and calls with a closer look."""
+    """Constants of an architecture: AUDIT_ARCH_*, its column, and the calls whose arguments are checked."""
 
     audit: int
     column: int
@@ -125,45 +125,57 @@ MACHINES: Mapping[str, Machine] = {
 
 
 def errno(number: int) -> int:
-    """The action that makes a call fail with an error number: SECCOMP_RET_ERRNO."""
+    """Returns the action that makes a call fail with an error number: SECCOMP_RET_ERRNO."""
     return 0x00050000 | number
 
 
 def program(machine: str) -> bytes:
-    """The program for a machine, as `bwrap --seccomp` reads it: an array of `struct sock_filter`.
+    """Returns the program for a machine, as `bwrap --seccomp` reads it: an array of `struct sock_filter`.
 
-    Another architecture's calls (32 bits on x86_64) end the process; x32's, which have numbers of their own, are
-    refused. clone3 does not exist: its flags lie in memory, where no program can look, and C libraries fall back to
-    clone.
+    Another architecture's calls (32 bits on x86_64) end the process; x32's, which have their own numbers, are refused.
+    clone3 does not exist: its flags lie in memory, where no program can look, and C libraries fall back to clone.
 
     Args:
-        machine: as `platform.machine()` says.
+        machine: name of the architecture, as `platform.machine()` returns it.
 
     Raises:
         IsolationUnavailable: no table for this machine.
     """
-    known = MACHINES.get(machine)
-    if known is None:
+    machine_constants = MACHINES.get(machine)
+    if machine_constants is None:
         raise IsolationUnavailable("no seccomp filter for this machine", value=machine, expected=", ".join(MACHINES))
-    rows = [(_LOAD, 0, 0, _ARCH), (_EQUAL, 1, 0, known.audit), (_RETURN, 0, 0, KILL), (_LOAD, 0, 0, _NUMBER)]
-    if known.column == 0:
+    rows = [
+        (_LOAD, 0, 0, _ARCH),
+        (_EQUAL, 1, 0, machine_constants.audit),
+        (_RETURN, 0, 0, KILL),
+        (_LOAD, 0, 0, _CALL_NUMBER),
+    ]
+    if machine_constants.column == 0:
         rows += [(_AT_LEAST, 0, 1, _X32), (_RETURN, 0, 0, errno(_EPERM))]
     for numbers in DENIED.values():
-        number = numbers[known.column]
+        number = numbers[machine_constants.column]
         if number is not None:
             rows += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, errno(_EPERM))]
-    rows += [(_EQUAL, 0, 1, known.clone3), (_RETURN, 0, 0, errno(_ENOSYS))]
-    rows += _argument(known.clone, _FIRST, [(_ANY_BIT, 0, 1, NAMESPACES), (_RETURN, 0, 0, errno(_EPERM))])
-    rows += _argument(known.ioctl, _SECOND, [(_EQUAL, 0, 1, _TIOCSTI), (_RETURN, 0, 0, errno(_EPERM))])
-    families = [(_EQUAL, len(FAMILIES) - place, 0, family) for place, family in enumerate(FAMILIES)]
-    rows += _argument(known.socket, _FIRST, [*families, (_RETURN, 0, 0, errno(_EAFNOSUPPORT))])
+    rows += [(_EQUAL, 0, 1, machine_constants.clone3), (_RETURN, 0, 0, errno(_ENOSYS))]
+    rows += _filter_argument(
+        machine_constants.clone, _FIRST_ARGUMENT, [(_ANY_BIT, 0, 1, NAMESPACES), (_RETURN, 0, 0, errno(_EPERM))]
+    )
+    rows += _filter_argument(
+        machine_constants.ioctl, _SECOND_ARGUMENT, [(_EQUAL, 0, 1, _TIOCSTI), (_RETURN, 0, 0, errno(_EPERM))]
+    )
+    families = [(_EQUAL, len(FAMILIES) - index, 0, family) for index, family in enumerate(FAMILIES)]
+    rows += _filter_argument(
+        machine_constants.socket, _FIRST_ARGUMENT, [*families, (_RETURN, 0, 0, errno(_EAFNOSUPPORT))]
+    )
     refused = [row for option in BUFFERS for row in ((_EQUAL, 0, 1, option), (_RETURN, 0, 0, errno(_EPERM)))]
-    rows += _argument(known.setsockopt, _THIRD, refused)
+    rows += _filter_argument(machine_constants.setsockopt, _THIRD_ARGUMENT, refused)
     rows.append((_RETURN, 0, 0, ALLOW))
     return b"".join(struct.pack("=HBBI", *row) for row in rows)
 
 
-def _argument(number: int, offset: int, rows: Sequence[tuple[int, int, int, int]]) -> list[tuple[int, int, int, int]]:
-    """Rows that look at an argument of one call; what they let through is allowed."""
+def _filter_argument(
+    number: int, offset: int, rows: Sequence[tuple[int, int, int, int]]
+) -> list[tuple[int, int, int, int]]:
+    """Returns rows that check an argument of one call; a call that passes them is allowed."""
     body = [(_LOAD, 0, 0, offset), *rows, (_RETURN, 0, 0, ALLOW)]
     return [(_EQUAL, 0, len(body), number), *body]

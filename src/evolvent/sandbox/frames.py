@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from evolvent.sandbox.values import HEAD, SIZE, Malformed
+from evolvent.sandbox.values import HEADER_BYTES, MAX_FRAME_BYTES, Malformed
 
-__all__ = ["frame", "parse"]
+__all__ = ["encode_frame", "parse_frame"]
 
 
-def frame(row: dict[str, Any], size: int = SIZE) -> bytes:
-    """A row as a frame: uint32 length (little-endian), then JSON in ASCII.
+def encode_frame(row: dict[str, Any], size: int = MAX_FRAME_BYTES) -> bytes:
+    """Encodes a row as a frame: uint32 length (little-endian), then JSON in ASCII.
 
     Raises:
         Malformed: more than `size` bytes.
@@ -19,11 +19,11 @@ def frame(row: dict[str, Any], size: int = SIZE) -> bytes:
     body = json.dumps(row, separators=(",", ":")).encode("ascii")
     if len(body) > size:
         raise Malformed(f"a frame of {len(body)} bytes, at most {size}")
-    return len(body).to_bytes(HEAD, "little") + body
+    return len(body).to_bytes(HEADER_BYTES, "little") + body
 
 
-def parse(body: bytes) -> dict[str, Any]:
-    """The row of a frame's body.
+def parse_frame(body: bytes) -> dict[str, Any]:
+    """Parses the row of a frame's body.
 
     Raises:
         Malformed: no JSON object, nested too deeply, or a number too long.

@@ -1,9 +1,9 @@
-"""A control group of the host that counts a box's processes, where there may be one.
+"""A control group of the host that counts a sandbox's processes, where the host supports it.
 
-The kernel exempts a host's root from the limit of processes (RLIMIT_NPROC), and so all boxes that root starts. There a
-group of the `pids` controller (cgroup v1) does it, below the group that this process is in, so that no box leaves the
-limits of its starter. With cgroup v2 a group that holds processes can have no such children; there root's boxes are
-watched alone. Ordinary users have the limit itself, and need no group.
+The kernel exempts a host's root from the process limit (RLIMIT_NPROC), and so all sandboxes that root starts. There a
+group of the `pids` controller (cgroup v1) limits them, below the group of this process, so that no sandbox leaves the
+limits of its starter. With cgroup v2 a group that holds processes can have no such children; there root's sandboxes
+are only watched. Ordinary users have the limit itself, and need no group.
 """
 
 from __future__ import annotations
@@ -15,55 +15,55 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
-__all__ = ["Group", "made", "place"]
+__all__ = ["Group", "create_group", "find_parent_group"]
 
-_OLD_NS = 60 * 10**9
+_MAX_AGE_NS = 60 * 10**9
 
 
 @cache
-def place() -> Path | None:
-    """The folder in which groups can be made; None: there is none, or it is not ours to write."""
+def find_parent_group() -> Path | None:
+    """Returns the folder in which groups can be created; None if there is none, or it is not writable."""
     with suppress(OSError, ValueError):
         lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
-        own = next((line.split(":", 2)[2] for line in lines if "pids" in line.split(":")[1].split(",")), None)
+        own_group = next((line.split(":", 2)[2] for line in lines if "pids" in line.split(":")[1].split(",")), None)
         for line in Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines():
             _, mounted, kind, options, *_ = line.split()
-            if own is not None and kind == "cgroup" and "pids" in options.split(","):
-                found = Path(mounted, own.lstrip("/"))
-                return found if os.access(found, os.W_OK) else None
+            if own_group is not None and kind == "cgroup" and "pids" in options.split(","):
+                path = Path(mounted, own_group.lstrip("/"))
+                return path if os.access(path, os.W_OK) else None
     return None
 
 
-def made() -> Group | None:
-    """A new group for one box; None where there can be none."""
-    parent = place()
+def create_group() -> Group | None:
+    """Creates a new group for one sandbox; returns None where groups are not supported."""
+    parent = find_parent_group()
     with suppress(OSError):
         if parent is not None:
-            _sweep(parent)
+            _remove_old_groups(parent)
             return Group(parent)
     return None
 
 
-def _sweep(parent: Path) -> None:
-    """Remove old groups: of a process that was killed, or with members that took long to end. Those in use stay."""
+def _remove_old_groups(parent: Path) -> None:
+    """Removes old groups: of a killed process, or with members that took long to end. Groups in use stay."""
     for path in parent.glob("evolvent-*-*"):
-        _, pid, made_ns = path.name.split("-", 2)
-        if not Path("/proc", pid).exists() or time.monotonic_ns() - int(made_ns) > _OLD_NS:
+        _, pid, created_ns = path.name.split("-", 2)
+        if not Path("/proc", pid).exists() or time.monotonic_ns() - int(created_ns) > _MAX_AGE_NS:
             with suppress(OSError):
                 path.rmdir()
 
 
 class Group:
-    """A group for one box.
+    """A group for one sandbox.
 
-    To move another process into a group takes some 10 ms, most of them waiting for all processors. A thread that moves
-    itself takes none of them, and what it starts is a member from the beginning; so that is done.
+    Moving another process into a group takes some 10 ms, most of them waiting for all processors. A thread that moves
+    itself needs no such wait, and the processes that it starts are members from the beginning.
 
     Args:
-        parent: the folder in which it is made.
+        parent: folder in which the group is created.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: the group cannot be created.
     """
 
     def __init__(self, parent: Path) -> None:
@@ -71,11 +71,11 @@ class Group:
         self._path.mkdir()
 
     @contextmanager
-    def joined(self) -> Iterator[None]:
-        """Be a member, with this thread alone, while a process is started.
+    def membership(self) -> Iterator[None]:
+        """Makes this thread alone a member of the group while a process is started.
 
         Raises:
-            OSError: it cannot be done.
+            OSError: the thread cannot be moved.
         """
         (self._path / "tasks").write_text("0", encoding="ascii")
         try:
@@ -83,15 +83,15 @@ class Group:
         finally:
             (self._parent / "tasks").write_text("0", encoding="ascii")
 
-    def limit(self, most: int) -> None:
-        """Allow so many processes and threads, beside bubblewrap's two.
+    def set_limit(self, max_processes: int) -> None:
+        """Limits the processes and threads of the group, not counting bubblewrap's two.
 
         Raises:
-            OSError: it cannot be done.
+            OSError: the limit cannot be set.
         """
-        (self._path / "pids.max").write_text(str(most + 2), encoding="ascii")
+        (self._path / "pids.max").write_text(str(max_processes + 2), encoding="ascii")
 
     def remove(self) -> None:
-        """Remove it, once its processes are gone."""
+        """Removes the group after its processes have ended."""
         with suppress(OSError):
             self._path.rmdir()

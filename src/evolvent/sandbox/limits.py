@@ -1,4 +1,4 @@
-"""What is asked of a box, what it may use, and what comes back. Pure: nothing is run here."""
+"""Limits, requests and outcomes of a sandbox. Nothing is run here."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Literal, Protocol
 from evolvent.errors import ConfigError, Problem
 from evolvent.sandbox.values import Value
 
-__all__ = ["CodeRunner", "Limits", "Outcome", "Request", "Status"]
+__all__ = ["CallRequest", "CodeRunner", "Outcome", "SandboxLimits", "Status"]
 
 Status = Literal["value", "raised", "timeout", "killed", "malformed", "limit"]
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """What one job may use. A job is a source and all requests to it.
+class SandboxLimits:
+    """Resources that one job may use. A job is a source and all requests to it.
 
     Args:
         cpu_s: CPU seconds of each process.
-        wall_s: seconds from the moment the source is handed in to the last answer.
+        wall_s: seconds from the moment the source is sent in to the last answer.
         memory_mb: address space of each process, MiB.
         total_mb: memory of all processes together, MiB.
         processes: processes and threads at one time.
@@ -44,23 +44,24 @@ class Limits:
     output_kb: int = 64
 
     def __post_init__(self) -> None:
-        values = [(part.name, getattr(self, part.name)) for part in fields(self)]
-        wrong = [
+        values = [(limit.name, getattr(self, limit.name)) for limit in fields(self)]
+        problems = [
             Problem(f"limits.{name}", f"got {value}", "expected more than 0")
             for name, value in values
             if not 0 < value < float("inf")
         ]
-        if wrong:
-            raise ConfigError(wrong)
+        if problems:
+            raise ConfigError(problems)
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class CallRequest:
     """One call of a function that the source defines.
 
     Args:
-        entry: its name; dots lead into objects.
-        args, kwargs: built-in values (`evolvent.sandbox.values`).
+        entry: name of the function; dots lead into objects.
+        args: positional arguments, built-in values (`evolvent.sandbox.values`).
+        kwargs: keyword arguments, built-in values.
     """
 
     entry: str
@@ -70,15 +71,15 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came back for one request. It is what the code says, never a verdict.
+    """The outcome of one request. It reports what the code returned, and is never a grade.
 
     Args:
-        status: "value": it returned; "raised": it raised, or the source did; "timeout": the wall limit; "killed": the
-            process ended without an answer; "malformed": it answered in no readable form, or more than once; "limit":
-            it used more than it may.
-        value: what it returned; an `Other` for all but exact built-in classes; None unless status is "value".
+        status: "value": the call returned; "raised": it raised, or the source did; "timeout": the wall-clock limit;
+            "killed": the process ended without an answer; "malformed": the answer was unreadable, or came more than
+            once; "limit": the job exceeded a resource limit.
+        value: the returned value; an `Other` for all but exact built-in classes; None unless status is "value".
         error: the exception or the reason, one line.
-        stdout: what was printed meanwhile, by the process and all it started.
+        stdout: text printed meanwhile, by the process and its children.
         unsafe: whether it ran without isolation.
     """
 
@@ -90,13 +91,13 @@ class Outcome:
 
     @property
     def ok(self) -> bool:
-        """Whether there is a value."""
+        """Returns whether there is a value."""
         return self.status == "value"
 
 
 class CodeRunner(Protocol):
-    """Whoever runs code."""
+    """An object that runs code."""
 
-    def observe(self, source: str, requests: Sequence[Request], limits: Limits) -> tuple[Outcome, ...]:
-        """One outcome for each request, in order; all requests go to one fresh box, one after another."""
+    def observe(self, source: str, requests: Sequence[CallRequest], limits: SandboxLimits) -> tuple[Outcome, ...]:
+        """Returns one outcome for each request, in order; all requests go to one fresh sandbox, one after another."""
         ...

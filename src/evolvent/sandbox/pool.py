@@ -1,4 +1,4 @@
-"""Boxes started ahead: a fresh one for each job, ready when it comes."""
+"""A pool of sandboxes started ahead: a fresh sandbox for each job, ready when the job comes."""
 
 from __future__ import annotations
 
@@ -11,33 +11,34 @@ from dataclasses import replace
 from types import TracebackType
 
 from evolvent.errors import ConfigError, IsolationUnavailable, Problem
-from evolvent.sandbox.box import Box, Outside
-from evolvent.sandbox.bubblewrap import isolation, places
-from evolvent.sandbox.limits import Limits, Outcome, Request
+from evolvent.sandbox.box import HostFunction, Sandbox
+from evolvent.sandbox.bubblewrap import isolation, package_folders
+from evolvent.sandbox.limits import CallRequest, Outcome, SandboxLimits
 
-__all__ = ["Boxes"]
+__all__ = ["SandboxPool"]
 
-_START_S = 30.0  # how long a box may take to start; packages to import ahead take seconds
-_TRIES = 3  # a box that waits may have been ended by somebody else
-_Ready = queue.SimpleQueue[Box | OSError]
+_START_TIMEOUT_S = 30.0  # how long a box may take to start; packages to import ahead take seconds
+_MAX_TRIES = 3  # a box that waits may have been ended by somebody else
+_Ready = queue.SimpleQueue[Sandbox | OSError]
 
 
-class Boxes:
-    """Runs sources, each in a fresh box; any number of threads may use it at once. Close it, or use it with `with`.
+class SandboxPool:
+    """Runs sources, each in a fresh sandbox; any number of threads may use the pool at once. Close it, or use
+    `with`.
 
     Args:
         packages: modules that the code may import beside the standard library; their folders are bound read-only and
             they are imported before the source is known, so that they cost no time of the job. Give the job more
-            memory then: `Limits(memory_mb=...)` counts address space.
-        ahead: how many boxes wait, started.
-        at_once: how many jobs run at the same time; further callers wait, their wall limit does not. None: two for
-            each processor. A thread that holds a box may open more (a test in one, the code in another).
-        tmp_mb: size of the working folder of boxes started ahead; a job with another limit waits for a start.
-        unsafe: run without isolation. Every outcome says so.
+            memory then: `SandboxLimits(memory_mb=...)` counts address space.
+        ahead: number of sandboxes that wait, started.
+        at_once: number of jobs that run at the same time; further callers wait, their wall-clock limit does not. None:
+            two for each processor. A thread that holds a sandbox may open more (a test in one, the code in another).
+        tmp_mb: size of the working folder of sandboxes started ahead, MiB; a job with another limit waits for a start.
+        unsafe: run without isolation. Every outcome reports it.
 
     Raises:
         IsolationUnavailable: this host has no isolation, and `unsafe` is False.
-        ConfigError: packages that are not installed, numbers that make no sense; all at once.
+        ConfigError: packages that are not installed, or numbers out of range; all at once.
     """
 
     def __init__(
@@ -50,66 +51,70 @@ class Boxes:
         unsafe: bool = False,
     ) -> None:
         at_once = 2 * (os.cpu_count() or 1) if at_once is None else at_once
-        wrong = [
-            Problem(name, f"got {value}", f"expected {least} or more")
-            for name, value, least in (("ahead", ahead, 0), ("at_once", at_once, 1), ("tmp_mb", tmp_mb, 1))
-            if value < least
+        problems = [
+            Problem(name, f"got {value}", f"expected {minimum} or more")
+            for name, value, minimum in (("ahead", ahead, 0), ("at_once", at_once, 1), ("tmp_mb", tmp_mb, 1))
+            if value < minimum
         ]
-        if wrong:
-            raise ConfigError(wrong)
+        if problems:
+            raise ConfigError(problems)
         self._host = None if unsafe else isolation()
         self.unsafe = unsafe
-        self._folders, self._packages, self._tmp_mb = places(packages), tuple(packages), tmp_mb
+        self._folders, self._packages, self._tmp_mb = package_folders(packages), tuple(packages), tmp_mb
         self._ready: _Ready = queue.SimpleQueue()
         self._wanted: queue.SimpleQueue[tuple[int, _Ready] | None] = queue.SimpleQueue()
         self._slots, self._held = threading.Semaphore(at_once), threading.local()
         self._closed = False
         # A box dies with the thread that started it (that is what die-with-parent means to the kernel), so one thread
         # starts them all and lives as long as the pool.
-        self._starter = threading.Thread(target=self._start, name="boxes", daemon=True)
+        self._starter = threading.Thread(target=self._start_ordered, name="boxes", daemon=True)
         self._starter.start()
         for _ in range(ahead):
             self._wanted.put((tmp_mb, self._ready))
 
-    def observe(self, source: str, requests: Sequence[Request], limits: Limits) -> tuple[Outcome, ...]:
-        """One outcome for each request, in order; all requests go to one fresh box, one after another.
+    def observe(self, source: str, requests: Sequence[CallRequest], limits: SandboxLimits) -> tuple[Outcome, ...]:
+        """Returns one outcome for each request, in order; all requests go to one fresh sandbox, one after another.
 
-        The box and everything it started are gone when this returns. More answers than requests make all of them
-        "malformed". What the source prints while it is loaded belongs to the first request.
+        The sandbox and all its processes have ended when this returns. More answers than requests make all outcomes
+        "malformed". Text that the source prints while it is loaded belongs to the first request.
 
         Raises:
-            ConfigError: a source or arguments that are too large to be sent, or a closed pool.
-            IsolationUnavailable: a box does not start.
+            ConfigError: the source or arguments are too large to be sent, or the pool is closed.
+            IsolationUnavailable: a sandbox does not start.
         """
-        with self.open(source, limits) as box:
-            outcomes = tuple(box.ask(request.entry, request.args, request.kwargs) for request in requests)
-            honest = box.end()
-        if honest:
+        with self.open(source, limits) as sandbox:
+            outcomes = tuple(sandbox.ask(request.entry, request.args, request.kwargs) for request in requests)
+            ended_cleanly = sandbox.end()
+        if ended_cleanly:
             return outcomes
         return tuple(
             replace(outcome, status="malformed", value=None, error="one answer too many") for outcome in outcomes
         )
 
     @contextmanager
-    def open(self, source: str, limits: Limits, outside: Mapping[str, Outside] | None = None) -> Iterator[Box]:
-        """A box with the source loaded, to be asked one request at a time; gone at the end of the block.
+    def open(
+        self, source: str, limits: SandboxLimits, host_functions: Mapping[str, HostFunction] | None = None
+    ) -> Iterator[Sandbox]:
+        """Opens a sandbox with the source loaded, for one request at a time; it ends with the block.
 
         Args:
-            outside: functions that the source may call by these names; each call is answered here, by value.
+            host_functions: functions that the source may call by these names; each call is answered here, by value.
 
         Raises:
-            As `observe`.
+            The errors of `observe`.
         """
         with self._slot():
-            box = self._take(limits.tmp_mb)
+            sandbox = self._take_ready(limits.tmp_mb)
             try:
-                box.load(source, limits, outside or {})
-                yield box
+                sandbox.load(source, limits, host_functions or {})
+                yield sandbox
             finally:
-                box.kill()
+                sandbox.kill()
 
-    def opener(self, limits: Limits) -> Callable[[str, Mapping[str, Outside]], AbstractContextManager[Box]]:
-        """`open` with the limits given, as graders take it (`evolvent.grade.code.judge`)."""
+    def opener(
+        self, limits: SandboxLimits
+    ) -> Callable[[str, Mapping[str, HostFunction]], AbstractContextManager[Sandbox]]:
+        """Returns `open` with the limits bound, as graders take it (`evolvent.grade.code.judge`)."""
         return lambda source, outside: self.open(source, limits, outside)
 
     @contextmanager
@@ -125,37 +130,39 @@ class Boxes:
             if depth == 0:
                 self._slots.release()
 
-    def _take(self, tmp_mb: int) -> Box:
-        """A ready box; the next one is ordered at the same time."""
-        source: _Ready = self._ready if tmp_mb == self._tmp_mb else queue.SimpleQueue()
-        for attempt in range(_TRIES):
+    def _take_ready(self, tmp_mb: int) -> Sandbox:
+        """Takes a ready sandbox and orders the next one at the same time."""
+        ready_queue: _Ready = self._ready if tmp_mb == self._tmp_mb else queue.SimpleQueue()
+        for attempt in range(_MAX_TRIES):
             if self._closed:
                 raise ConfigError("a closed pool of boxes", value=f"{attempt} tries", expected="an open one")
-            self._wanted.put((tmp_mb, source))
+            self._wanted.put((tmp_mb, ready_queue))
             try:
-                box = source.get(timeout=_START_S)
+                sandbox = ready_queue.get(timeout=_START_TIMEOUT_S)
             except queue.Empty:
-                raise IsolationUnavailable("no box started", value=f"{_START_S:g} s", expected="a box") from None
-            if isinstance(box, OSError):
-                raise IsolationUnavailable("a box cannot be started", value=str(box)) from box
+                raise IsolationUnavailable(
+                    "no box started", value=f"{_START_TIMEOUT_S:g} s", expected="a box"
+                ) from None
+            if isinstance(sandbox, OSError):
+                raise IsolationUnavailable("a box cannot be started", value=str(sandbox)) from sandbox
             try:
-                box.wait(_START_S)
-                return box
+                sandbox.wait(_START_TIMEOUT_S)
+                return sandbox
             except IsolationUnavailable:
-                if attempt + 1 == _TRIES:
+                if attempt + 1 == _MAX_TRIES:
                     raise
-        raise IsolationUnavailable("no box started", value=f"{_TRIES} tries")
+        raise IsolationUnavailable("no box started", value=f"{_MAX_TRIES} tries")
 
-    def _start(self) -> None:
+    def _start_ordered(self) -> None:
         while (order := self._wanted.get()) is not None:
-            tmp_mb, place = order
+            tmp_mb, ready_queue = order
             try:
-                place.put(Box(self._host, tmp_mb=tmp_mb, folders=self._folders, packages=self._packages))
+                ready_queue.put(Sandbox(self._host, tmp_mb=tmp_mb, folders=self._folders, packages=self._packages))
             except OSError as error:
-                place.put(error)
+                ready_queue.put(error)
 
     def close(self) -> None:
-        """End the boxes that wait. Jobs that run in other threads are ended with them, as "killed"."""
+        """Ends the sandboxes that wait. Jobs that run in other threads are ended with them, as "killed"."""
         if self._closed:
             return
         self._closed = True
@@ -163,11 +170,11 @@ class Boxes:
         self._starter.join()
         with suppress(queue.Empty):
             while True:
-                box = self._ready.get_nowait()
-                if isinstance(box, Box):
-                    box.kill()
+                sandbox = self._ready.get_nowait()
+                if isinstance(sandbox, Sandbox):
+                    sandbox.kill()
 
-    def __enter__(self) -> Boxes:
+    def __enter__(self) -> SandboxPool:
         return self
 
     def __exit__(

@@ -1,7 +1,7 @@
-"""The values that cross the wall of a box: exact built-in classes as tagged JSON.
+"""The values that cross the boundary of a sandbox: exact built-in classes as tagged JSON.
 
-What comes out of a box is hostile: `decode` takes anything and answers with a value or with `Malformed`, in bounded
-time. This file runs on both sides of the wall. Inside every import is paid for with each box, so it has none at run
+Output of a sandbox is hostile: `decode` takes any value and returns a value or raises `Malformed`, in bounded time.
+This file runs on both sides of the boundary. Each import inside costs time in every sandbox, so it has none at run
 time.
 """
 
@@ -12,13 +12,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any, TypeAlias
 
-__all__ = ["DEPTH", "HEAD", "SIZE", "Malformed", "Other", "Value", "decode", "encode"]
+__all__ = ["HEADER_BYTES", "MAX_DEPTH", "MAX_FRAME_BYTES", "Malformed", "OpaqueValue", "Value", "decode", "encode"]
 
-DEPTH = 64  # levels of nesting of a value
-SIZE = 2**20  # bytes of one frame
-HEAD = 4  # bytes of its length, little-endian
-_NODES = SIZE // 12  # the shortest tagged value has so many bytes
-_SAME_HASH = 32  # elements of one set or dict that may share a hash: more of them are an attack on the reader's time
+MAX_DEPTH = 64  # levels of nesting of a value
+MAX_FRAME_BYTES = 2**20  # bytes of one frame
+HEADER_BYTES = 4  # bytes of its length, little-endian
+_MAX_NODES = MAX_FRAME_BYTES // 12  # the shortest tagged value has so many bytes
+_MAX_SAME_HASH = (
+    32  # elements of one set or dict that may share a hash: more of them are an attack on the reader's time
+)
 
 # Built-in values of exactly these classes: None, bool, int, float, complex, str, bytes, and list, tuple, set, frozenset
 # and dict of them; or `Other`.
@@ -26,14 +28,14 @@ Value: TypeAlias = "Any"
 
 
 class Malformed(ValueError):
-    """A frame that is not in the form of the box's answers, or a value that is too large to be sent."""
+    """A frame that is not in the form of the sandbox's answers, or a value that is too large to be sent."""
 
 
-class Other:
+class OpaqueValue:
     """A value of any other class: it is equal to nothing, not even to itself, and neither true nor false.
 
     Args:
-        kind: the name of its class, as the box says; for messages only.
+        kind: name of its class, as the sandbox reports it; for messages only.
     """
 
     __slots__ = ("kind",)
@@ -45,37 +47,38 @@ class Other:
     def __repr__(self) -> str:
         return f"<a value of another class: {self.kind or 'unknown'}>"
 
-    def __eq__(self, other: object) -> bool:
+    def __eq__(self, operand: object) -> bool:
         return False
 
-    def __ne__(self, other: object) -> bool:
+    def __ne__(self, operand: object) -> bool:
         return True
 
     def __bool__(self) -> bool:
         raise TypeError(f"{self!r} is neither true nor false")
 
 
-def encode(value: Value, depth: int = DEPTH) -> dict[str, Any]:
-    """A value as tagged JSON: `{"t": class, "v": content}`, int and float in hex, dict as pairs.
+def encode(value: Value, depth: int = MAX_DEPTH) -> dict[str, Any]:
+    """Encodes a value as tagged JSON: `{"t": class, "v": content}`, int and float in hex, dict as pairs.
 
-    A class is compared by identity, so a subclass is "other". The count of parts is bounded, because a small value
-    that holds itself twice, and so on, is endless when it is written out.
+    A class is compared by identity, so a subclass is "other". The number of parts is bounded, because a small value
+    that
+    holds itself twice, and so on, is endless when it is written out.
 
     Raises:
         Malformed: more than `depth` levels (as a value that holds itself has), or too many parts.
     """
-    return _encoded(value, depth, [_NODES])
+    return _encode(value, depth, [_MAX_NODES])
 
 
-def _encoded(value: Value, depth: int, left: list[int]) -> dict[str, Any]:
-    left[0] -= 1
-    if depth < 0 or left[0] < 0:
-        raise Malformed(f"the value has more than {DEPTH} levels or {_NODES} parts")
+def _encode(value: Value, depth: int, nodes_left: list[int]) -> dict[str, Any]:
+    nodes_left[0] -= 1
+    if depth < 0 or nodes_left[0] < 0:
+        raise Malformed(f"the value has more than {MAX_DEPTH} levels or {_MAX_NODES} parts")
     kind = type(value)
     if value is None:
         return {"t": "none"}
     if kind is bool or kind is str:
-        left[0] -= 0 if kind is bool else len(value) // 8
+        nodes_left[0] -= 0 if kind is bool else len(value) // 8
         return {"t": kind.__name__, "v": value}
     if kind is int:
         return {"t": "int", "v": hex(value)}
@@ -86,45 +89,47 @@ def _encoded(value: Value, depth: int, left: list[int]) -> dict[str, Any]:
     if kind is bytes:
         return {"t": "bytes", "v": value.hex()}
     if kind is dict:
-        pairs = [[_encoded(key, depth - 1, left), _encoded(item, depth - 1, left)] for key, item in value.items()]
+        pairs = [
+            [_encode(key, depth - 1, nodes_left), _encode(item, depth - 1, nodes_left)] for key, item in value.items()
+        ]
         return {"t": "dict", "v": pairs}
     if kind is list or kind is tuple or kind is set or kind is frozenset:
-        return {"t": kind.__name__, "v": [_encoded(item, depth - 1, left) for item in value]}
-    name = getattr(value, "kind", "") if kind is Other else kind.__name__
+        return {"t": kind.__name__, "v": [_encode(item, depth - 1, nodes_left) for item in value]}
+    name = getattr(value, "kind", "") if kind is OpaqueValue else kind.__name__
     return {"t": "other", "v": name[:80] if type(name) is str else ""}
 
 
-def decode(row: object, depth: int = DEPTH) -> Value:
-    """The value of tagged JSON; built anew from exact built-in classes.
+def decode(row: object, depth: int = MAX_DEPTH) -> Value:
+    """Decodes the value of tagged JSON, built anew from exact built-in classes.
 
     Raises:
         Malformed: not the form that `encode` writes, too deep, or many elements of one hash in a set or a dict.
     """
     if depth < 0 or not isinstance(row, dict) or not isinstance(row.get("t"), str) or not row.keys() <= {"t", "v"}:
-        raise Malformed(f"no tagged value, or more than {DEPTH} levels")
+        raise Malformed(f"no tagged value, or more than {MAX_DEPTH} levels")
     kind, content = row["t"], row.get("v")
     if kind == "none":
         return None
     if kind in ("list", "tuple", "set", "frozenset", "dict"):
         if not isinstance(content, list):
             raise Malformed(f"a {kind} without a list of its elements")
-        return _container(kind, content, depth)
+        return _decode_container(kind, content, depth)
     if kind == "bool" and isinstance(content, bool):
         return content
     if kind == "str" and isinstance(content, str):
         return content
     if kind == "other":
-        return Other(content[:80] if isinstance(content, str) else "")
-    read = _READERS.get(kind)
+        return OpaqueValue(content[:80] if isinstance(content, str) else "")
+    reader = _READERS.get(kind)
     try:
-        if read is not None:
-            return read(content)
+        if reader is not None:
+            return reader(content)
     except (TypeError, ValueError, OverflowError):
         pass
     raise Malformed(f"no value of class {kind[:80]!r}")
 
 
-def _complex(content: Any) -> complex:
+def _parse_complex(content: Any) -> complex:
     real, imaginary = content
     return complex(float.fromhex(real), float.fromhex(imaginary))
 
@@ -132,12 +137,12 @@ def _complex(content: Any) -> complex:
 _READERS: dict[str, Callable[[Any], Value]] = {
     "int": lambda content: int(content, 16),
     "float": float.fromhex,
-    "complex": _complex,
+    "complex": _parse_complex,
     "bytes": bytes.fromhex,
 }
 
 
-def _container(kind: str, content: list[Any], depth: int) -> Value:
+def _decode_container(kind: str, content: list[Any], depth: int) -> Value:
     if kind == "dict":
         if not all(isinstance(pair, list) and len(pair) == 2 for pair in content):
             raise Malformed("a dict that is not pairs")
@@ -154,13 +159,13 @@ def _container(kind: str, content: list[Any], depth: int) -> Value:
 
 
 def _check_hashes(items: Iterable[Value]) -> None:
-    """Refuse what would take time that grows with the square: k * (2**61 - 1) has the hash 0 for every k."""
+    """Refuses elements whose time would grow with the square: k * (2**61 - 1) has the hash 0 for every k."""
     counts: dict[int, int] = {}
     for item in items:
         try:
-            found = hash(item)
+            hash_value = hash(item)
         except TypeError:
             raise Malformed(f"an element that has no hash: a {type(item).__name__}") from None
-        counts[found] = counts.get(found, 0) + 1
-        if counts[found] > _SAME_HASH:
-            raise Malformed(f"more than {_SAME_HASH} elements of one hash")
+        counts[hash_value] = counts.get(hash_value, 0) + 1
+        if counts[hash_value] > _MAX_SAME_HASH:
+            raise Malformed(f"more than {_MAX_SAME_HASH} elements of one hash")

@@ -1,7 +1,7 @@
-"""What the processes of a box use, seen from outside.
+"""The resource use of the processes of a sandbox, seen from outside.
 
 Address space is limited for each process, so 64 processes of half a GiB each would pass; and a host's root is exempt
-from the limit of processes. The box's own /proc, seen through its first process, lists all that is in it: double forks
+from the process limit. The sandbox's own /proc, seen through its first process, lists all its processes: double forks
 and new sessions too.
 """
 
@@ -12,110 +12,115 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from evolvent.sandbox.limits import Limits
+from evolvent.sandbox.limits import SandboxLimits
 
-__all__ = ["descendants", "exceeded"]
+__all__ = ["descendants", "exceeded_limit"]
 
 _MIB = 2**20
-_NAMES = 1000  # empty files a MiB of the working folder may hold: they take kernel memory, but no block of the folder
-_SOCKET = 212_992  # bytes that wait in a socket at most: no box may ask for more (`filters.BUFFERS`)
-_FIRST = "1"  # the first process of a box is bubblewrap's
+_NAMES_PER_MIB = (
+    1000  # empty files a MiB of the working folder may hold: they take kernel memory, but no block of the folder
+)
+_SOCKET_BYTES = 212_992  # bytes that wait in a socket at most: no box may ask for more (`filters.BUFFERS`)
+_FIRST_PID = "1"  # the first process of a box is bubblewrap's
 
 
 def descendants(pid: int) -> Iterator[int]:
-    """All processes below one that runs without isolation; those that left its tree are not found."""
-    left = [pid]
-    while left:
-        here = left.pop()
+    """Yields all processes below one that runs without isolation; processes that left its tree are not found."""
+    pending = [pid]
+    while pending:
+        parent_pid = pending.pop()
         with suppress(OSError):
-            for task in Path(f"/proc/{here}/task").iterdir():
+            for task in Path(f"/proc/{parent_pid}/task").iterdir():
                 with suppress(OSError):
-                    found = [int(part) for part in (task / "children").read_bytes().split()]
-                    yield from found
-                    left.extend(found)
+                    children = [int(pid_text) for pid_text in (task / "children").read_bytes().split()]
+                    yield from children
+                    pending.extend(children)
 
 
-def exceeded(pid: int, limits: Limits, *, unsafe: bool = False) -> str:
-    """Which limit of the whole box is exceeded, in words; "" where none is.
+def exceeded_limit(pid: int, limits: SandboxLimits, *, unsafe: bool = False) -> str:
+    """Returns the exceeded limit of the whole sandbox as text; "" if none is.
 
-    Memory is first taken as what each process holds alone or shares with its forks; where that is too much, shared
-    pages are counted once (Pss), which is exact and takes longer. What may wait in a socket is counted with it.
+    Memory is first taken as the memory that each process holds alone or shares with its forks; if that is too much,
+    shared
+    pages are counted once (Pss), which is exact and takes longer. Bytes that may wait in a socket are counted with it.
 
     Args:
-        pid: the first process of the box, as the host counts.
+        pid: first process of the sandbox, by its pid on the host.
         limits: `processes` counts threads, `total_mb` memory, `tmp_mb` the names in the working folder.
-        unsafe: it has no /proc of its own: the tree of the process is looked at, and no folder.
+        unsafe: the sandbox has no /proc of its own: the tree of the process is checked, and no folder.
     """
-    inside = Path("/proc", str(pid), "root")
+    root = Path("/proc", str(pid), "root")
     if unsafe:
-        found = [Path("/proc", str(each)) for each in (pid, *descendants(pid))]
+        processes = [Path("/proc", str(process)) for process in (pid, *descendants(pid))]
     else:
-        found = _listed(inside / "proc")
-    if len(found) > limits.processes:
-        return f"{len(found)} processes, at most {limits.processes}"
-    threads = sum(map(_threads, found))
+        processes = _list_processes(root / "proc")
+    if len(processes) > limits.processes:
+        return f"{len(processes)} processes, at most {limits.processes}"
+    threads = sum(map(_count_threads, processes))
     if threads > limits.processes:
         return f"{threads} processes and threads, at most {limits.processes}"
-    waiting = _SOCKET * len(set().union(*(_sockets(each, limits.files) for each in found)))
-    if sum(map(_resident, found)) + waiting > limits.total_mb * _MIB:
-        total = sum(map(_proportional, found)) + waiting
+    socket_bytes = _SOCKET_BYTES * len(set().union(*(_find_sockets(process, limits.files) for process in processes)))
+    if sum(map(_resident_bytes, processes)) + socket_bytes > limits.total_mb * _MIB:
+        total = sum(map(_proportional_bytes, processes)) + socket_bytes
         if total > limits.total_mb * _MIB:
-            return f"{total // _MIB} MiB in {len(found)} processes, at most {limits.total_mb}"
-    return "" if unsafe else _names(inside / "tmp", limits.tmp_mb * _NAMES)
+            return f"{total // _MIB} MiB in {len(processes)} processes, at most {limits.total_mb}"
+    return "" if unsafe else _exceeded_names(root / "tmp", limits.tmp_mb * _NAMES_PER_MIB)
 
 
-def _listed(folder: Path) -> list[Path]:
+def _list_processes(folder: Path) -> list[Path]:
     with suppress(OSError):
-        return [entry for entry in folder.iterdir() if entry.name.isdecimal() and entry.name != _FIRST]
+        return [entry for entry in folder.iterdir() if entry.name.isdecimal() and entry.name != _FIRST_PID]
     return []
 
 
-def _names(folder: Path, most: int) -> str:
+def _exceeded_names(folder: Path, max_names: int) -> str:
     with suppress(OSError):
-        seen = os.statvfs(folder)
-        if seen.f_files - seen.f_ffree > most:
-            return f"{seen.f_files - seen.f_ffree} names in the working folder, at most {most}"
+        stats = os.statvfs(folder)
+        if stats.f_files - stats.f_ffree > max_names:
+            return f"{stats.f_files - stats.f_ffree} names in the working folder, at most {max_names}"
     return ""
 
 
-def _threads(process: Path) -> int:
+def _count_threads(process: Path) -> int:
     with suppress(OSError):
         return sum(1 for _ in (process / "task").iterdir())
     return 0
 
 
-def _sockets(process: Path, most: int) -> set[str]:
-    """The sockets that a process holds, by name: forks hold the same ones. Who hides them has as many as can be."""
-    found = set()
+def _find_sockets(process: Path, max_sockets: int) -> set[str]:
+    """Returns the sockets that a process holds, by name: forks hold the same ones. Hidden sockets count as the
+    maximum.
+    """
+    links = set()
     try:
         for entry in (process / "fd").iterdir():
             with suppress(FileNotFoundError, ProcessLookupError):
-                found.add(str(entry.readlink()))
+                links.add(str(entry.readlink()))
     except PermissionError:
-        return {f"hidden {number} of {process}" for number in range(most)}
+        return {f"hidden {number} of {process}" for number in range(max_sockets)}
     except OSError:
         return set()  # it is gone
-    return {name for name in found if name.startswith("socket:")}
+    return {name for name in links if name.startswith("socket:")}
 
 
-def _kilobytes(path: Path, names: tuple[str, ...]) -> int:
-    """The sum of some lines `name:  number kB` of a file of /proc; of a process that is gone 0."""
+def _sum_kilobytes(path: Path, names: tuple[str, ...]) -> int:
+    """Sums some lines `name:  number kB` of a file of /proc; returns 0 for a process that has ended."""
     with suppress(FileNotFoundError, ProcessLookupError):
         lines = path.read_text(encoding="ascii", errors="replace").splitlines()
         return sum(int(line.split()[1]) for line in lines if line.startswith(names))
     return 0
 
 
-def _resident(process: Path) -> int:
-    """Bytes in memory without those of files."""
+def _resident_bytes(process: Path) -> int:
+    """Returns the bytes in memory without those of files."""
     with suppress(OSError):
-        return 1024 * _kilobytes(process / "status", ("RssAnon:", "RssShmem:"))
+        return 1024 * _sum_kilobytes(process / "status", ("RssAnon:", "RssShmem:"))
     return 0
 
 
-def _proportional(process: Path) -> int:
-    """Bytes in memory, shared pages divided among those who share them; of one that hides them, all it has."""
+def _proportional_bytes(process: Path) -> int:
+    """Returns the bytes in memory, shared pages divided among their owners; if they are hidden, all bytes in memory."""
     try:
-        return 1024 * _kilobytes(process / "smaps_rollup", ("Pss:",))
+        return 1024 * _sum_kilobytes(process / "smaps_rollup", ("Pss:",))
     except OSError:
-        return _resident(process)
+        return _resident_bytes(process)

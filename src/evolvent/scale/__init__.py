@@ -1,1 +1,1 @@
-"""Where a run's verbs happen: in this process, or elsewhere."""
+"""Backends of a run: the operations happen in this process, on an endpoint, or on a cluster."""

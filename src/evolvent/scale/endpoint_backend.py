@@ -1,12 +1,14 @@
-"""A run that learns here and plays on an endpoint: weights go there before they play, tokens come back.
+"""A backend that trains here and plays on an endpoint: weights are sent there before episodes, tokens come
+back.
 
     trainer (this process)                                   endpoint (`evolvent serve --policy`, SGLang)
-    practice.advance() -> a model folder  --- hand_over -->  takes the weights
-    practice.play()    -> ChatAgent       --- messages -->   tokenises, writes
-    practice.look()                       <-- token ids, log-probabilities, fingerprint
+    next policy version -> a model folder --- hand_over -->  takes the weights
+    rollout             -> ChatAgent      --- messages -->   tokenizes, writes
+    scoring                               <-- token ids, log-probabilities, fingerprint
 
-What the endpoint tokenised and sampled is what is learned; nothing is tokenised here. The log-probabilities are the
-sampler's, so what sampler and learner disagree about is measured (`mismatch`) and can be corrected (`rl.correct`).
+The tokens of the endpoint are learned as they are; nothing is tokenized here. The log-probabilities are the
+sampler's, so the difference between sampler and learner is measured (`mismatch`) and can be corrected
+(`rl.correct`).
 """
 
 from __future__ import annotations
@@ -21,40 +23,42 @@ import numpy as np
 from evolvent.agents.candidates import CandidateAgent
 from evolvent.agents.chat import ChatAgent
 from evolvent.agents.language import LanguageAgent
-from evolvent.backend import Stage, StageSettings
+from evolvent.backend import RunStage, StageSettings
 from evolvent.engine.endpoint import Endpoint, EndpointUsage
 from evolvent.engine.replies import FINGERPRINT
 from evolvent.errors import ConfigError, ErrorRecord, Problem, VocabularyMismatch, WeightsChanged
 from evolvent.models.policy import Policy
 from evolvent.models.snapshots import publish_snapshot
 from evolvent.models.tuned import plain_model
-from evolvent.rollout.branches import Branching
+from evolvent.rollout.branches import BranchedStarts
 from evolvent.rollout.collect import collect
-from evolvent.scale.local_backend import LocalVerbs
+from evolvent.scale.local_backend import LocalBackend
 from evolvent.trajectory import Start, Trajectory, trajectory_name, unscored
 
-__all__ = ["RemoteVerbs", "check_tokenizer", "write_plain"]
+__all__ = ["EndpointBackend", "check_tokenizer", "write_plain"]
 
-_PROBED = 256  # tokens of the vocabulary, evenly spaced, that both sides must read alike
-_KEPT = 2  # handed-over folders: the one that plays, and the one before
+_NUM_PROBED_TOKENS = 256  # tokens of the vocabulary, evenly spaced, that both sides must read alike
+_NUM_SNAPSHOTS = 2  # handed-over folders: the one that plays, and the one before
 
 
 @dataclass(kw_only=True)
-class RemoteVerbs(LocalVerbs):
-    """`LocalVerbs` that play on an endpoint: practice, collecting and measuring. Learning stays in this process.
+class EndpointBackend(LocalBackend):
+    """A `LocalBackend` that plays on an endpoint: RL training, collection and evaluation. Learning stays in this
+    process.
 
-    Where the endpoint is ours, each episode must be written by the version that was handed over: another's is kept as
-    an error (WeightsChanged) without a score, and the weights are handed over anew. Other endpoints tell no version;
-    their episodes bear the one that was handed over.
+    Where the endpoint is an evolvent server, each episode must be written by the version that was handed over: an
+    episode of another version becomes an error (WeightsChanged) without a score, and the weights are handed over
+    again. Other endpoints report no version; their episodes get the version that was handed over.
 
     Args:
-        endpoint: gives tokens (`tokens=True`); `processed` where its log-probabilities are of the distribution sampled
-            from, which other settings than temperature 1 need. The caller closes it.
-        handover: the folder that weights are written to; the endpoint sees it under the same path.
-        handover_s: how long the endpoint may take to serve other weights, all tries together.
-        hint: see `ChatAgent`; "": it says what `LanguageAgent` says, so that a run over HTTP is the one in process.
+        endpoint: Returns tokens (`tokens=True`); `processed` where its log-probabilities are of the distribution
+            sampled from, which other settings than temperature 1 need. The caller closes it.
+        handover: Folder of the weights; the endpoint sees it under the same path.
+        handover_s: Maximum seconds until the endpoint serves other weights, including all retries.
+        hint: See `ChatAgent`; "": the prompts equal those of `LanguageAgent`, so that a run over HTTP equals a run
+            in process.
     Raises:
-        ConfigError: an endpoint that is not asked for tokens, or policies that choose among listed actions.
+        ConfigError: an endpoint that does not return tokens, or policies that choose among listed actions.
     """
 
     endpoint: Endpoint
@@ -62,8 +66,8 @@ class RemoteVerbs(LocalVerbs):
     handover_s: float = 600.0
     hint: str | None = ""
     _spent: EndpointUsage = field(default_factory=EndpointUsage, init=False)
-    _handed: Policy | None = field(default=None, init=False)
-    _ours: bool = field(default=False, init=False)
+    _served_policy: Policy | None = field(default=None, init=False)
+    _has_version: bool = field(default=False, init=False)
     _checked: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
@@ -71,61 +75,63 @@ class RemoteVerbs(LocalVerbs):
         problems = []
         if not self.endpoint.tokens:
             problems.append(Problem("endpoint", "it is not asked for token ids", "Endpoint(..., tokens=True)"))
-        if self.deciding:
+        if self.action_level:
             problems.append(Problem("deciding", "an endpoint does not score listed actions", "play in process"))
         if problems:
             raise ConfigError(problems)
 
     def settings(self) -> dict[str, StageSettings]:
-        """Returns those of playing in process: the place does not change an episode, unless a hint is added there."""
+        """Returns the settings of playing in process: the endpoint does not change an episode, unless a hint is
+        added.
+        """
         settings = super().settings()
         if self.hint == "":
             return settings
         return {
-            verb: known
+            verb: verb_settings
             if verb == "fit"
-            else StageSettings((*known.values, self.hint), f"{known.version_1} hint {self.hint!r}")
-            for verb, known in settings.items()
+            else StageSettings((*verb_settings.values, self.hint), f"{verb_settings.version_1} hint {self.hint!r}")
+            for verb, verb_settings in settings.items()
         }
 
-    def _playing(
+    def _play_starts(
         self,
         agent: LanguageAgent | CandidateAgent,
-        starts: Sequence[Start] | Branching,
-        stage: Stage,
+        starts: Sequence[Start] | BranchedStarts,
+        stage: RunStage,
         *,
         horizon: int | None,
     ) -> Generator[Trajectory, None, None]:
-        """Play on the endpoint what the agent would play in process."""
-        policy, chat = agent.policy, self._chat(agent)
+        """Plays on the endpoint the episodes that the agent would play in process."""
+        policy, chat_agent = agent.policy, self._make_chat_agent(agent)
         limits = self.limits if horizon is None else replace(self.limits, horizon=horizon)
-        with self._one, ExitStack() as open_:  # weights and episodes of one version at a time
+        with self._lock, ExitStack() as open_:  # weights and episodes of one version at a time
             self._hand_over(policy)
             playing = collect(
                 self.worlds,
                 starts,
-                chat,
+                chat_agent,
                 engine=None,
                 seed=stage.seed,
                 slots=self.slots,
                 limits=limits,
                 name=lambda start: trajectory_name(start, stage.name),
             )
-            for played in open_.enter_context(closing(playing)):
-                trajectory = self._of_version(played, policy.version)
+            for episode in open_.enter_context(closing(playing)):
+                trajectory = self._check_version(episode, policy.version)
                 stage.store.append(trajectory)
-                self._count()
+                self._count_usage()
                 yield trajectory
 
-    def _count(self) -> None:
-        """Count what the endpoint did since the last time. What its prefix cache saved, it does not tell."""
-        before, self._spent = self._spent, self.endpoint.usage
-        written = self._spent.completion - before.completion
-        self._usage.generated += written
-        self._usage.computed += written + self._spent.prompt - before.prompt
+    def _count_usage(self) -> None:
+        """Counts the endpoint's tokens since the last call. The savings of its prefix cache are unknown."""
+        usage_before, self._spent = self._spent, self.endpoint.usage
+        num_written = self._spent.completion - usage_before.completion
+        self._usage.generated += num_written
+        self._usage.computed += num_written + self._spent.prompt - usage_before.prompt
 
-    def _chat(self, agent: LanguageAgent | CandidateAgent) -> ChatAgent:
-        if not isinstance(agent, LanguageAgent) or agent.choose:
+    def _make_chat_agent(self, agent: LanguageAgent | CandidateAgent) -> ChatAgent:
+        if not isinstance(agent, LanguageAgent) or agent.restrict_to_admissible:
             raise ConfigError(
                 [Problem("choose", "an endpoint does not choose among listed actions", "play in process")]
             )
@@ -134,79 +140,87 @@ class RemoteVerbs(LocalVerbs):
         )
 
     def _hand_over(self, policy: Policy) -> None:
-        """Have the endpoint serve this policy, unless it does.
+        """Sends this policy's weights to the endpoint, unless it serves them already.
 
         Raises:
             VocabularyMismatch: it reads text otherwise. WeightsChanged: it serves another version afterwards.
             EndpointError: it does not answer, or takes no weights. CheckpointError, StoreError: as they are written.
         """
-        if self._handed is policy:
+        if self._served_policy is policy:
             return
         if not self._checked:
             check_tokenizer(self.endpoint, policy)
             self._checked = True
-        self._handed = None
-        folder = publish_snapshot(self.handover, policy.version, lambda folder: write_plain(policy, folder), keep=_KEPT)
-        told = self.endpoint.hand_over(folder.resolve(), wait_s=self.handover_s)
-        ours = FINGERPRINT.fullmatch(told)
-        if ours is not None and int(ours[1]) != policy.version:
+        self._served_policy = None
+        folder = publish_snapshot(
+            self.handover, policy.version, lambda folder: write_plain(policy, folder), keep=_NUM_SNAPSHOTS
+        )
+        fingerprint = self.endpoint.load_weights(folder.resolve(), wait_s=self.handover_s)
+        version_match = FINGERPRINT.fullmatch(fingerprint)
+        if version_match is not None and int(version_match[1]) != policy.version:
             raise WeightsChanged(
                 "the endpoint serves another version than was handed over",
-                value=told,
+                value=fingerprint,
                 expected=f"version {policy.version}",
                 hint="let one run alone use it",
             )
-        self._handed, self._ours = policy, ours is not None
+        self._served_policy, self._has_version = policy, version_match is not None
 
-    def _of_version(self, played: Trajectory, version: int) -> Trajectory:
-        """The episode if this version wrote it; else it is an error that nobody scores."""
-        if not self._ours:
+    def _check_version(self, episode: Trajectory, version: int) -> Trajectory:
+        """Returns the episode if this version wrote it; otherwise the episode as an error without a score."""
+        if not self._has_version:
             steps = tuple(
-                replace(step, generations=tuple(replace(one, policy_version=version) for one in step.generations))
-                for step in played.steps
+                replace(
+                    step,
+                    generations=tuple(replace(generation, policy_version=version) for generation in step.generations),
+                )
+                for step in episode.steps
             )
-            return replace(played, steps=steps)
-        others = {one.policy_version for one in played.generations} - {version}
-        if played.error is not None or not others:
-            return played
-        self._handed = None  # somebody else gave it weights, or it began anew: hand over again before the next play
+            return replace(episode, steps=steps)
+        other_versions = {generation.policy_version for generation in episode.generations} - {version}
+        if episode.error is not None or not other_versions:
+            return episode
+        self._served_policy = (
+            None  # somebody else gave it weights, or it began anew: hand over again before the next play
+        )
         error = WeightsChanged(
             "an episode was written by other weights than were handed over",
-            value=sorted(others),
+            value=sorted(other_versions),
             expected=version,
             hint="let one run alone use it",
         )
-        record = ErrorRecord.of(error, at_step=len(played.steps))
-        return replace(played, ended_by="error", error=record, score=unscored())
+        record = ErrorRecord.of(error, at_step=len(episode.steps))
+        return replace(episode, ended_by="error", error=record, score=unscored())
 
 
 def write_plain(policy: Policy, folder: Path) -> None:
-    """Write a policy as any server reads it: an adapter is merged into the weights, a value head is left out."""
+    """Writes a policy for any server: adapters are merged into the weights, a value head is left out."""
     replace(policy, model=plain_model(policy.model), value_head=None, base=None).save(folder)
 
 
 def check_tokenizer(endpoint: Endpoint, policy: Policy) -> None:
-    """Refuse an endpoint whose tokenizer is not the policy's, before anything is played.
+    """Raises an error for an endpoint whose tokenizer is not the policy's, before anything is played.
 
-    Both read a text that has tokens from all over the vocabulary.
+    Both tokenize a text with tokens from all over the vocabulary.
 
     Raises:
-        VocabularyMismatch: they read it otherwise. EndpointError, TokensMissing: it did not answer, or without ids.
+        VocabularyMismatch: the token ids differ. EndpointError, TokensMissing: it did not answer, or without ids.
     """
     tokenizer = policy.tokenizer
     special = set(tokenizer.all_special_ids)
-    plain = [index for index in range(len(tokenizer)) if index not in special]
-    count = min(_PROBED, len(plain), max(1, policy.context // 4))
-    text = tokenizer.decode([plain[int(at)] for at in np.linspace(0, len(plain) - 1, count)])
-    here = [int(index) for index in tokenizer.encode(text)]
-    there = endpoint.tokens_of(text).tolist()
-    if here != there:
-        at = next(
-            (at for at, (a, b) in enumerate(zip(here, there, strict=False)) if a != b), min(len(here), len(there))
+    ordinary_ids = [index for index in range(len(tokenizer)) if index not in special]
+    count = min(_NUM_PROBED_TOKENS, len(ordinary_ids), max(1, policy.context // 4))
+    text = tokenizer.decode([ordinary_ids[int(position)] for position in np.linspace(0, len(ordinary_ids) - 1, count)])
+    local_ids = [int(index) for index in tokenizer.encode(text)]
+    endpoint_ids = endpoint.tokenize(text).tolist()
+    if local_ids != endpoint_ids:
+        position = next(
+            (position for position, (a, b) in enumerate(zip(local_ids, endpoint_ids, strict=False)) if a != b),
+            min(len(local_ids), len(endpoint_ids)),
         )
         raise VocabularyMismatch(
             "the endpoint has another tokenizer than the policy",
-            value=f"ids {there[at : at + 8]} at {at}",
-            expected=here[at : at + 8],
+            value=f"ids {endpoint_ids[position : position + 8]} at {position}",
+            expected=local_ids[position : position + 8],
             hint="serve the model that is trained",
         )

@@ -1,77 +1,80 @@
-"""Judges: how a policy values what a search looks at, and which engine answers for it."""
+"""Value models of a search: how a policy scores states, and the engine that serves it."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from evolvent.engine.asks import Engine
-from evolvent.engine.multi_model import Several
+from evolvent.engine.multi_model import MultiModelEngine
 from evolvent.errors import ConfigError, VocabularyMismatch
 from evolvent.learn.sources import vocabulary_digest
 from evolvent.models.policy import Policy
-from evolvent.reward.generative import GenerativeScorer, Verdict
+from evolvent.reward.generative import GenerativeScorer, VerdictPrompt
 from evolvent.reward.process import SpanScorer, default_tags
 from evolvent.reward.values import OutcomeScorer, ValueScorer
 from evolvent.search.scorers import Scorer
 from evolvent.search.settings import SearchConfig
 
-__all__ = ["JUDGE", "default_verdict", "judged", "scorer_of"]
+__all__ = ["JUDGE", "combine_engines", "default_verdict", "make_scorer"]
 
 JUDGE = "judge"  # its name among several engines
 _QUESTION = "\nIs the solution right so far? Answer Yes or No:"
 
 
-def scorer_of(judge: Policy, how: SearchConfig, *, model: str | None = None) -> Scorer:
-    """What scores spans, or the places where an agent is to act, with a policy that was trained to judge.
+def make_scorer(value_model: Policy, search: SearchConfig, *, model: str | None = None) -> Scorer:
+    """Builds the scorer of spans, or of states where an agent acts, from a policy that was trained as a value
+    model.
 
     Args:
-        model: the judge's name among several engines; None: the engine that writes is its own.
+        value_model: The policy.
+        search: Settings of the search.
+        model: Its name among several engines; None: the engine of the policy is its own.
     Raises:
-        ConfigError: a judge without the head or the words that `how.score` reads.
+        ConfigError: a policy without the head or the words that `how.score` requires.
     """
-    if how.score == "process":
-        return SpanScorer(default_tags(judge.tokenizer), model)
-    if how.score == "generative":
-        return GenerativeScorer(default_verdict(judge.tokenizer), model=model)
-    if judge.value_head is None:
+    if search.score == "process":
+        return SpanScorer(default_tags(value_model.tokenizer), model)
+    if search.score == "generative":
+        return GenerativeScorer(default_verdict(value_model.tokenizer), model=model)
+    if value_model.value_head is None:
         raise ConfigError(
-            f"a judge of the form {how.score!r} needs a value head, and this policy has none",
+            f"a judge of the form {search.score!r} needs a value head, and this policy has none",
             expected="a policy that was trained on values, or score = 'process'",
             hint="name the judge: --judge FOLDER",
         )
-    scorer = ValueScorer if how.score == "value" else OutcomeScorer
-    return scorer(judge.value_head, model=model)
+    scorer = ValueScorer if search.score == "value" else OutcomeScorer
+    return scorer(value_model.value_head, model=model)
 
 
-def default_verdict(tokenizer: Any) -> Verdict:
-    """A question in plain English, answered by " Yes" or " No".
+def default_verdict(tokenizer: Any) -> VerdictPrompt:
+    """Returns a question in plain English, answered by " Yes" or " No".
 
     Raises:
         ConfigError: a tokenizer in which these are not one token each.
     """
-    words = [tokenizer.encode(word, add_special_tokens=False) for word in (" Yes", " No")]
-    if any(len(ids) != 1 or ids[0] == tokenizer.unk_token_id for ids in words):
+    answer_ids = [tokenizer.encode(answer_word, add_special_tokens=False) for answer_word in (" Yes", " No")]
+    if any(len(ids) != 1 or ids[0] == tokenizer.unk_token_id for ids in answer_ids):
         raise ConfigError(
             "a verifier that answers in words needs ' Yes' and ' No' as single tokens",
-            value=words,
+            value=answer_ids,
             hint="use score = 'process'",
         )
     question = tokenizer.encode(_QUESTION, add_special_tokens=False)
-    return Verdict(tuple(question), words[0][0], words[1][0])
+    return VerdictPrompt(tuple(question), answer_ids[0][0], answer_ids[1][0])
 
 
-def judged(policy: Policy, judge: Policy, *, engine: Engine, judging: Engine) -> Engine:
-    """The engines of a policy and of its judge as one.
+def combine_engines(policy: Policy, value_model: Policy, *, engine: Engine, value_engine: Engine) -> Engine:
+    """Combines the engines of a policy and of its value model into one.
 
     Raises:
         VocabularyMismatch: a judge that reads other tokens than the policy writes.
     """
-    own, other = vocabulary_digest(policy.tokenizer), vocabulary_digest(judge.tokenizer)
-    if own != other:
+    policy_vocabulary, judge_vocabulary = vocabulary_digest(policy.tokenizer), vocabulary_digest(value_model.tokenizer)
+    if policy_vocabulary != judge_vocabulary:
         raise VocabularyMismatch(
             "the judge has another tokenizer than the policy",
-            value=other[:12],
-            expected=own[:12],
+            value=judge_vocabulary[:12],
+            expected=policy_vocabulary[:12],
             hint="train the judge from the policy",
         )
-    return Several({"policy": engine, JUDGE: judging})
+    return MultiModelEngine({"policy": engine, JUDGE: value_engine})

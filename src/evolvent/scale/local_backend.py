@@ -1,4 +1,4 @@
-"""A run in this process: one engine, one learner, the worlds at hand."""
+"""A backend in this process: one engine, one learner, and local worlds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from evolvent.agents.history import History, Refuse
 from evolvent.agents.language import LanguageAgent
 from evolvent.backend import StageSettings
 from evolvent.engine.asks import Engine, Sampling, Usage
-from evolvent.engine.driver import drive
+from evolvent.engine.driver import run_jobs
 from evolvent.engine.fitting import engine_for
 from evolvent.engine.local import LocalEngine
 from evolvent.engine.recompute import RecomputeEngine
@@ -29,38 +29,38 @@ from evolvent.errors import ConfigError, Problem
 from evolvent.files import append_line, plain_json, write_atomic
 from evolvent.identity import version_1_text
 from evolvent.learn.checkpoint import Checkpointer
-from evolvent.learn.learner import Learner, Metrics, TrainConfig
+from evolvent.learn.learner import Learner, TrainConfig, UpdateMetrics
 from evolvent.learn.objectives import Objective
 from evolvent.learn.optim.make import OptimizerConfig
-from evolvent.learn.prefix_sharing import in_practice
-from evolvent.learn.token_sequences import Parts, flatten
+from evolvent.learn.prefix_sharing import resolve_rl_layout
+from evolvent.learn.token_sequences import TokenSequence, flatten
 from evolvent.models.policy import Policy, load_policy
-from evolvent.reward.labelling import Labelling
-from evolvent.rl.trainer import Practice, Setup
-from evolvent.rollout.branches import Branching, Origins
+from evolvent.reward.labelling import LabellingConfig
+from evolvent.rl.trainer import PolicyTrainer, RLSpec
+from evolvent.rollout.branches import BranchedStarts, BranchOrigins
 from evolvent.rollout.collect import collect
 from evolvent.rollout.episode import Limits
-from evolvent.rollout.evaluate import example_row, outcome_rows, panel_starts
-from evolvent.rollout.search import Player, Searched, graded, searching
-from evolvent.run import Evaluation, Run, Stage
-from evolvent.scale.judging import JUDGE, judged, scorer_of
-from evolvent.scale.reading import next_root
+from evolvent.rollout.evaluate import example_row, panel_starts, summarize_outcomes
+from evolvent.rollout.search import SearchOutcome, SearchPlayer, graded, search_starts
+from evolvent.run import Evaluation, Run, RunStage
+from evolvent.scale.judging import JUDGE, combine_engines, make_scorer
+from evolvent.scale.reading import next_prompt
 from evolvent.search.settings import SearchConfig
-from evolvent.store.ledger import read_spent
+from evolvent.store.ledger import read_stage_cost
 from evolvent.trajectory import Start, Step, Task, Trajectory, canonical_json, sample_seed, trajectory_name
 from evolvent.worlds.base import World
 from evolvent.worlds.grammar import Parsed
 
-__all__ = ["LocalVerbs", "Panel", "keep_credit", "keep_search", "local_run"]
+__all__ = ["EvaluationPanel", "LocalBackend", "local_run", "log_search", "save_credit"]
 
 _log = logging.getLogger(__name__)
-_SEARCHES, _TREES = 64, 4  # searches of a call that are under way at once; trees that are kept of it
-_RECOMPUTED = 16  # texts of a forward that keeps nothing: their logits lie in memory at every position
+_MAX_SEARCHES, _MAX_TREES = 64, 4  # searches of a call that are under way at once; trees that are kept of it
+_RECOMPUTE_SLOTS = 16  # texts of a forward that keeps nothing: their logits lie in memory at every position
 
 
 @dataclass(frozen=True)
-class Panel:
-    """What `evaluate` plays: a split, its tiers (None: all), at most `limit` tasks of each, greedily by default."""
+class EvaluationPanel:
+    """Settings of `evaluate`: a split, its tiers (None: all), at most `limit` tasks of each, greedy by default."""
 
     split: str = "test"
     tiers: tuple[str, ...] | None = None
@@ -70,39 +70,40 @@ class Panel:
 
 
 @dataclass
-class LocalVerbs:
-    """`collect`, `fit` and `evaluate` in this process.
+class LocalBackend:
+    """The operations of a run in this process.
 
     Args:
-        worlds: by name.
-        train: how `fit` learns.
-        panel: what `evaluate` plays.
-        slots: episodes open at once.
-        max_tokens: longest action.
-        history: what agents do when their context is full.
-        limits: deadlines and horizon of the environments.
-        choose: actions are sampled among those that a world lists, token by token.
-        deciding: policies choose among the actions that a world lists, instead of writing theirs.
-        practising: how practices learn; None: as `fit` does. optimizer: theirs.
+        worlds: Worlds by name.
+        train: Training settings of `fit`.
+        panel: Settings of `evaluate`.
+        slots: Number of simultaneous episodes.
+        max_tokens: Maximum tokens of an action.
+        history: Treatment of a full context.
+        limits: Deadlines and horizon of the environments.
+        restrict_to_admissible: Whether actions are sampled among those that a world lists, token by token.
+        action_level: Whether policies choose among the actions that a world lists, instead of writing theirs.
+        rl_train: Training settings of RL; None: those of `fit`.
+        optimizer: Optimizer settings of RL.
     Raises:
         ConfigError: slots or max_tokens below 1.
     """
 
     worlds: Mapping[str, World]
     train: TrainConfig = field(default_factory=TrainConfig)
-    panel: Panel = field(default_factory=Panel)
+    panel: EvaluationPanel = field(default_factory=EvaluationPanel)
     slots: int = 192
     max_tokens: int = 32
     history: History = field(default_factory=Refuse)
     limits: Limits = field(default_factory=Limits)
-    choose: bool = False
-    deciding: bool = False
-    practising: TrainConfig | None = None
+    restrict_to_admissible: bool = False
+    action_level: bool = False
+    rl_train: TrainConfig | None = None
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
-    _one: Any = field(default_factory=RLock)
+    _lock: Any = field(default_factory=RLock)
     _engine: Engine | None = None
-    _served: Policy | None = None
-    _second: Engine | None = None
+    _served_policy: Policy | None = None
+    _judge_engine: Engine | None = None
     _judge: Policy | None = None
     _usage: Usage = field(default_factory=Usage)
     _replayed: int = 0
@@ -118,16 +119,21 @@ class LocalVerbs:
         self,
         policy: Policy,
         starts: Sequence[Start],
-        stage: Stage,
+        stage: RunStage,
         *,
         temperature: float = 1.0,
         horizon: int | None = None,
     ) -> Iterator[Trajectory]:
-        """Play the starts with the policy; each trajectory is stored before it is yielded."""
-        agent = self._agent(policy, Sampling(temperature), choose=self.choose, deciding=self.deciding)
+        """Plays the starts with the policy; each trajectory is stored before it is yielded."""
+        agent = self._make_agent(
+            policy,
+            Sampling(temperature),
+            restrict_to_admissible=self.restrict_to_admissible,
+            action_level=self.action_level,
+        )
         count = scored = wins = steps = 0
-        with closing(self._playing(agent, starts, stage, horizon=horizon)) as played:
-            for trajectory in played:
+        with closing(self._play_starts(agent, starts, stage, horizon=horizon)) as trajectories:
+            for trajectory in trajectories:
                 count, steps = count + 1, steps + len(trajectory.steps)
                 scored, wins = scored + (trajectory.success is not None), wins + (trajectory.success is True)
                 if count % 200 == 0 or count == len(starts):
@@ -136,90 +142,114 @@ class LocalVerbs:
                 yield trajectory
 
     def search(
-        self, policy: Policy, starts: Sequence[Start], stage: Stage, *, how: SearchConfig, judge: Policy | None = None
+        self,
+        policy: Policy,
+        starts: Sequence[Start],
+        stage: RunStage,
+        *,
+        search: SearchConfig,
+        value_model: Policy | None = None,
     ) -> Iterator[Trajectory]:
-        """Search from the starts; what each search decided for is stored before it is yielded.
+        """Searches from the starts; the chosen trajectory of each search is stored before it is yielded.
 
         What each search has cost is in the stage's `searches.jsonl`, the first trees are in its `trees.jsonl`.
         """
-        own = policy if judge is None else judge
-        scorer = scorer_of(own, how, model=None if own is policy else JUDGE) if how.judged else None
-        with self._one, ExitStack() as open_:
-            engine = self.engine(policy)
-            if scorer is not None and own is not policy:
-                engine = judged(policy, own, engine=engine, judging=self._judging(own))
-            playing = searching(
+        scoring_policy = policy if value_model is None else value_model
+        scorer = (
+            make_scorer(scoring_policy, search, model=None if scoring_policy is policy else JUDGE)
+            if search.uses_judge
+            else None
+        )
+        with self._lock, ExitStack() as open_:
+            engine = self.serve_policy(policy)
+            if scorer is not None and scoring_policy is not policy:
+                engine = combine_engines(
+                    policy, scoring_policy, engine=engine, value_engine=self._engine_of_judge(scoring_policy)
+                )
+            playing = search_starts(
                 self.worlds,
                 starts,
-                how,
-                player=Player(policy, engine, scorer),
+                search,
+                player=SearchPlayer(policy, engine, scorer),
                 seed=stage.seed,
-                slots=min(self.slots, _SEARCHES),
-                trees=_TREES,
+                slots=min(self.slots, _MAX_SEARCHES),
+                trees=_MAX_TREES,
                 name=lambda start: trajectory_name(start, stage.name),
             )
-            for count, found in enumerate(open_.enter_context(closing(playing)), 1):
-                stage.store.append(found.trajectory)
-                keep_search(stage.folder, found)
+            for count, outcome in enumerate(open_.enter_context(closing(playing)), 1):
+                stage.store.append(outcome.trajectory)
+                log_search(stage.folder, outcome)
                 if count % 20 == 0 or count == len(starts):
                     stage.log({"step": count, "of": len(starts), "episodes": count})
-                yield found.trajectory
+                yield outcome.trajectory
 
     def label(
-        self, policy: Policy, data: Sequence[Trajectory], stage: Stage, *, how: Labelling
+        self, policy: Policy, data: Sequence[Trajectory], stage: RunStage, *, labeler: LabellingConfig
     ) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-        """Label trajectories by completions of the policy; in order of completion."""
-        works = (
-            how.work(
+        """Labels trajectories by completions of the policy; in order of completion."""
+        jobs = (
+            labeler.work(
                 policy,
-                one,
-                partial(self._correct, one.task),
-                seed=sample_seed(stage.seed, one.id),
-                slow=self.worlds[one.task.world].blocking,
+                trajectory,
+                partial(self._grade_text, trajectory.task),
+                seed=sample_seed(stage.seed, trajectory.id),
+                slow=self.worlds[trajectory.task.world].run_in_thread,
             )
-            for one in data
+            for trajectory in data
         )
-        with self._one, closing(drive(works, self.engine(policy), slots=min(self.slots, _SEARCHES))) as finished:
-            for count, done in enumerate(finished, 1):
-                if done.error is not None:
-                    _log.warning("not labelled: %s: %s", data[done.index].id, done.error)
+        with (
+            self._lock,
+            closing(run_jobs(jobs, self.serve_policy(policy), slots=min(self.slots, _MAX_SEARCHES))) as finished,
+        ):
+            for count, finished_job in enumerate(finished, 1):
+                if finished_job.error is not None:
+                    _log.warning("not labelled: %s: %s", data[finished_job.index].id, finished_job.error)
                 if count % 20 == 0 or count == len(data):
                     stage.log({"step": count, "of": len(data), "episodes": count})
-                yield data[done.index].id, done.value or []
+                yield data[finished_job.index].id, finished_job.value or []
 
-    def _correct(self, task: Task, said: str) -> bool | None:
-        return graded(self.worlds[task.world], task, said).score.success
+    def _grade_text(self, task: Task, text: str) -> bool | None:
+        return graded(self.worlds[task.world], task, text).score.success
 
-    def _judging(self, judge: Policy) -> Engine:
-        """The judge's own engine; what it computes is counted with the rest."""
-        if self._second is None or self._judge is not judge:
-            self._second, self._judge = engine_for(judge, slots=self.slots, engine=self._second), judge
-            self._second.usage = self._usage
-        return self._second
+    def _engine_of_judge(self, value_model: Policy) -> Engine:
+        """Returns the engine of the value model; its computation is counted with the rest."""
+        if self._judge_engine is None or self._judge is not value_model:
+            self._judge_engine, self._judge = (
+                engine_for(value_model, slots=self.slots, engine=self._judge_engine),
+                value_model,
+            )
+            self._judge_engine.usage = self._usage
+        return self._judge_engine
 
-    def _agent(
-        self, policy: Policy, sampling: Sampling, *, choose: bool = False, deciding: bool
+    def _make_agent(
+        self, policy: Policy, sampling: Sampling, *, restrict_to_admissible: bool = False, action_level: bool
     ) -> LanguageAgent | CandidateAgent:
-        """What writes its actions, or chooses among those that the world lists."""
-        if deciding:
+        """Creates an agent that writes its actions, or chooses among those that the world lists."""
+        if action_level:
             return CandidateAgent(policy, sampling.temperature, history=self.history)
-        return LanguageAgent(policy, sampling, max_tokens=self.max_tokens, choose=choose, history=self.history)
+        return LanguageAgent(
+            policy,
+            sampling,
+            max_tokens=self.max_tokens,
+            restrict_to_admissible=restrict_to_admissible,
+            history=self.history,
+        )
 
-    def _playing(
+    def _play_starts(
         self,
         agent: LanguageAgent | CandidateAgent,
-        starts: Sequence[Start] | Branching,
-        stage: Stage,
+        starts: Sequence[Start] | BranchedStarts,
+        stage: RunStage,
         *,
         horizon: int | None,
     ) -> Generator[Trajectory, None, None]:
         limits = self.limits if horizon is None else replace(self.limits, horizon=horizon)
-        with self._one, ExitStack() as open_:  # one engine, one store: a practice may play ahead on a thread
+        with self._lock, ExitStack() as open_:  # one engine, one store: a practice may play ahead on a thread
             playing = collect(
                 self.worlds,
                 starts,
                 agent,
-                engine=self.engine(agent.policy),
+                engine=self.serve_policy(agent.policy),
                 seed=stage.seed,
                 slots=self.slots,
                 limits=limits,
@@ -229,9 +259,9 @@ class LocalVerbs:
                 stage.store.append(trajectory)
                 yield trajectory
 
-    def practise(self, policy: Policy, stage: Stage, *, setup: Setup) -> Practice:
+    def train_rl(self, policy: Policy, stage: RunStage, *, spec: RLSpec) -> PolicyTrainer:
         """What plays with a copy of the policy and improves it; its episodes are stored under the stage's name."""
-        config, origins = setup.config, Origins()
+        config, origins = spec.config, BranchOrigins()
 
         def play(
             playing: Policy,
@@ -243,11 +273,16 @@ class LocalVerbs:
         ) -> Iterator[Trajectory]:
             here = replace(stage, name=f"{stage.name}/{iteration}", seed=sample_seed(stage.seed, iteration))
             names = deque(trajectory_name(start, here.name) for start in starts)
-            found = {name: stage.done[name] for name in names if name in stage.done}
+            found = {name: stage.finished[name] for name in names if name in stage.finished}
             todo = [start for start, name in zip(starts, names, strict=True) if name not in found]
             sampling = Sampling(config.temperature, config.top_k)
-            agent = self._agent(playing, sampling, choose=config.choose, deciding=setup.deciding)
-            with self._one, closing(self._playing(agent, Branching(todo, origins), here, horizon=horizon)) as played:
+            agent = self._make_agent(
+                playing, sampling, restrict_to_admissible=config.restrict_to_admissible, action_level=spec.action_level
+            )
+            with (
+                self._lock,
+                closing(self._play_starts(agent, BranchedStarts(todo, origins), here, horizon=horizon)) as played,
+            ):
                 origins.parents, before = parents, origins.replayed  # here: what is played ahead has other parents
                 for trajectory in played:
                     found[trajectory.id] = trajectory
@@ -257,7 +292,7 @@ class LocalVerbs:
             yield from (found[name] for name in names)
 
         def trains(learning: Policy, objective: Objective, name: str) -> Learner:
-            train = in_practice(self.practising or self.train, learning.model)
+            train = resolve_rl_layout(self.rl_train or self.train, learning.model)
             if name != "policy" and config.critic_lr is not None:
                 train = train.model_copy(update={"lr": config.critic_lr})
             return Learner(learning, objective, train, seed=sample_seed(stage.seed, name), optimizer=self.optimizer)
@@ -268,105 +303,121 @@ class LocalVerbs:
             stage.log(row)
 
         def show(row: Mapping[str, Any]) -> None:
-            keep_credit(stage.folder.parents[1] / "credit.json", {"stage": stage.name, "arm": stage.arm, **row})
+            save_credit(stage.folder.parents[1] / "credit.json", {"stage": stage.name, "arm": stage.arm, **row})
 
         def shorter(one: Trajectory) -> Sequence[int] | None:
-            agent, world = self._agent(policy, Sampling(), deciding=setup.deciding), self.worlds[one.task.world]
-            return next_root(one, agent, world=world, parents=made.parents)
+            agent, world = (
+                self._make_agent(policy, Sampling(), action_level=spec.action_level),
+                self.worlds[one.task.world],
+            )
+            return next_prompt(one, agent, world=world, parents=made.parents)
 
         keeper = Checkpointer(stage.folder / "checkpoints", every=config.save_every)
-        made = Practice(policy, setup, seed=stage.seed, trains=trains, play=play, keeper=keeper, log=log, show=show)
-        made.shorter = shorter
+        made = PolicyTrainer(
+            policy,
+            spec,
+            seed=stage.seed,
+            build_learner=trains,
+            play=play,
+            checkpointer=keeper,
+            log=log,
+            save_samples=show,
+        )
+        made.truncate_history = shorter
         return made
 
     def fit(
         self,
         policy: Policy,
-        data: Sequence[Trajectory | Parts],
-        stage: Stage,
+        data: Sequence[Trajectory | TokenSequence],
+        stage: RunStage,
         *,
         objective: Objective,
         weight: Callable[[Trajectory], float] | None = None,
         tokens: int | None = None,
         lr_scale: float = 1.0,
     ) -> Policy:
-        """Learn on a copy of the policy with a fresh optimizer; an interrupted fit goes on from its last checkpoint.
+        """Trains a copy of the policy with a fresh optimizer; an interrupted fit resumes from its last checkpoint.
 
         Parts are learned as they are: weights and columns are their maker's.
         """
-        length = {} if tokens is None else {"tokens": tokens, "updates": None}
-        config = self.train.model_copy(update={"lr": self.train.lr * lr_scale, **length})
-        prepared = [one for one in data if isinstance(one, Parts)]
-        played = [one for one in data if isinstance(one, Trajectory)]
-        flat = flatten(
-            played,
+        length_settings = {} if tokens is None else {"tokens": tokens, "max_steps": None}
+        config = self.train.model_copy(update={"lr": self.train.lr * lr_scale, **length_settings})
+        prepared = [training_input for training_input in data if isinstance(training_input, TokenSequence)]
+        trajectories = [training_input for training_input in data if isinstance(training_input, Trajectory)]
+        flattened = flatten(
+            trajectories,
             policy.dialect,
             instructions=self._instructions,
             weight=weight,
             context=policy.context,
-            render=self._text,
+            render=self._render_step,
         )
-        for problem in flat.refused:
+        for problem in flattened.refused:
             _log.warning("not learned: %s", problem)
-        if flat.refused:
-            stage.log({"refused": len(flat.refused)})
+        if flattened.refused:
+            stage.log({"refused": len(flattened.refused)})
         learner = Learner(policy.clone(), objective, config, seed=stage.seed)
 
-        def note(metrics: Metrics) -> None:
+        def note(metrics: UpdateMetrics) -> None:
             stage.log(metrics.as_row())
 
         report = learner.fit(
-            [*prepared, *flat.parts], checkpoint=Checkpointer(stage.folder / "checkpoints"), on_update=note
+            [*prepared, *flattened.sequences], checkpoint=Checkpointer(stage.folder / "checkpoints"), on_update=note
         )
         self._trained["trained"] += report.tokens
         self._trained["fed"] += report.fed
-        return learner.policy.advanced()
+        return learner.policy.next_version()
 
     def evaluate(
         self,
         policy: Policy,
-        stage: Stage,
+        stage: RunStage,
         *,
         split: str | None = None,
-        how: SearchConfig | None = None,
-        judge: Policy | None = None,
+        search: SearchConfig | None = None,
+        value_model: Policy | None = None,
     ) -> tuple[list[Evaluation], list[dict[str, Any]]]:
-        """Play the panel, or that of another split, or with a search; every episode is stored."""
+        """Plays the panel, or that of another split, or with a search; every episode is stored."""
         panel = self.panel
-        with self._one, stage.alone():  # what a practice plays ahead meanwhile is not this measurement's
+        with self._lock, stage.exclusive():  # what a practice plays ahead meanwhile is not this measurement's
             starts = panel_starts(self.worlds, split=split or panel.split, tiers=panel.tiers, limit=panel.limit)
-            played = dict(stage.done)
-            todo = [start for start in starts if trajectory_name(start, stage.name) not in played]
-            before = self.usage()["computed"] - read_spent(stage.folder).get("computed", 0)  # of interrupted tries
+            episodes = dict(stage.finished)
+            remaining_starts = [start for start in starts if trajectory_name(start, stage.name) not in episodes]
+            computed_before = self.usage()["computed"] - read_stage_cost(stage.folder).get(
+                "computed", 0
+            )  # of interrupted tries
             playing = (
-                self.collect(policy, todo, stage, temperature=panel.temperature)
-                if how is None
-                else self.search(policy, todo, stage, how=how, judge=judge)
+                self.collect(policy, remaining_starts, stage, temperature=panel.temperature)
+                if search is None
+                else self.search(policy, remaining_starts, stage, search=search, value_model=value_model)
             )
             for trajectory in playing:
-                played[trajectory.id] = trajectory
-            computed = round(self.usage()["computed"] - before)
-        ordered = [played[trajectory_name(start, stage.name)] for start in starts]
-        rows = outcome_rows(ordered, computed=computed)
-        shown: dict[tuple[str, str], list[Trajectory]] = {}
+                episodes[trajectory.id] = trajectory
+            computed = round(self.usage()["computed"] - computed_before)
+        ordered = [episodes[trajectory_name(start, stage.name)] for start in starts]
+        rows = summarize_outcomes(ordered, computed=computed)
+        examples_by_panel: dict[tuple[str, str], list[Trajectory]] = {}
         for trajectory in ordered:
-            examples = shown.setdefault((trajectory.task.world, trajectory.task.tier), [])
+            examples = examples_by_panel.setdefault((trajectory.task.world, trajectory.task.tier), [])
             if len(examples) < panel.examples:
                 examples.append(trajectory)
-        return rows, [self._example(policy, trajectory) for examples in shown.values() for trajectory in examples]
+        return rows, [
+            self._make_example(policy, trajectory) for examples in examples_by_panel.values() for trajectory in examples
+        ]
 
-    def _example(self, policy: Policy, trajectory: Trajectory) -> dict[str, Any]:
+    def _make_example(self, policy: Policy, trajectory: Trajectory) -> dict[str, Any]:
         word = policy.tokenizer.convert_ids_to_tokens
         return example_row(trajectory, instructions=self._instructions(trajectory.task), word=lambda at: str(word(at)))
 
-    def engine(self, policy: Policy) -> Engine:
-        """The one engine, serving this policy: one that shares prefixes, where its model allows that."""
-        if self._engine is None or self._served is not policy:
-            self._engine, self._served = self._serving(policy), policy
+    def serve_policy(self, policy: Policy) -> Engine:
+        """Returns the one engine serving this policy: an engine that shares prefixes, where its model allows it."""
+        if self._engine is None or self._served_policy is not policy:
+            self._engine, self._served_policy = self._update_engine(policy), policy
             self._engine.usage = self._usage
         return self._engine
 
-    def _serving(self, policy: Policy) -> Engine:
+    def _update_engine(self, policy: Policy) -> Engine:
         engine, self._engine = self._engine, None  # one that fails to sync is not used again
         try:
             if not isinstance(engine, LocalEngine):
@@ -374,15 +425,15 @@ class LocalVerbs:
             engine.sync(policy)
         except ConfigError as problem:
             _log.warning("every text is computed from its beginning: %s", problem)
-            return RecomputeEngine(policy, slots=min(self.slots, _RECOMPUTED))
+            return RecomputeEngine(policy, slots=min(self.slots, _RECOMPUTE_SLOTS))
         return engine
 
     def settings(self) -> dict[str, StageSettings]:
         """Returns the settings that the result of each verb depends on besides its arguments, for `Run`."""
-        flags = f"{' choose' * self.choose}{' deciding' * self.deciding}"
+        flags = f"{' choose' * self.restrict_to_admissible}{' deciding' * self.action_level}"
         acting = f"{self.max_tokens} {self.history.name} {version_1_text(self.limits)}{flags}"
-        values = (self.max_tokens, self.history.name, self.limits, self.choose, self.deciding)
-        learning = (self.practising or self.train, self.optimizer)
+        values = (self.max_tokens, self.history.name, self.limits, self.restrict_to_admissible, self.action_level)
+        learning = (self.rl_train or self.train, self.optimizer)
         return {
             "collect": StageSettings(values, acting),
             "fit": StageSettings((self.train,), version_1_text(self.train)),
@@ -397,11 +448,13 @@ class LocalVerbs:
         return load_policy(folder)
 
     def origin(self, policy: Policy) -> str:
-        words = policy.tokenizer.get_vocab()
-        digest = hashlib.sha256(canonical_json([policy.dialect.name, policy.context, words]).encode())
+        vocabulary = policy.tokenizer.get_vocab()
+        digest = hashlib.sha256(canonical_json([policy.dialect.name, policy.context, vocabulary]).encode())
         head = policy.value_head.state_dict() if policy.value_head is not None else {}
-        weights = {name: each for name, each in policy.model.state_dict().items() if not name.startswith("value_head.")}
-        weights |= {f"value_head.{name}": each for name, each in head.items()}
+        weights = {
+            name: tensor for name, tensor in policy.model.state_dict().items() if not name.startswith("value_head.")
+        }
+        weights |= {f"value_head.{name}": tensor for name, tensor in head.items()}
         for name, weight in sorted(weights.items()):
             digest.update(canonical_json([name, str(weight.dtype), list(weight.shape)]).encode())
             digest.update(weight.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
@@ -412,39 +465,41 @@ class LocalVerbs:
         counts = {name: getattr(self._usage, name) for name in counted}
         return {**counts, **self._trained, "replayed": self._replayed}
 
-    def _text(self, task: Task, step: Step) -> str:
+    def _render_step(self, task: Task, step: Step) -> str:
         return self.worlds[task.world].grammar.render(Parsed(str(step.action), step.thought))
 
     def _instructions(self, task: Task) -> str:
         return self.worlds[task.world].instructions
 
 
-def keep_search(folder: Path, found: Searched) -> None:
-    """Note what a search has cost and come to, and its tree where it is told, in the files of its stage."""
-    spent = {name: round(value, 4) for name, value in asdict(found.spent).items()}
+def log_search(folder: Path, outcome: SearchOutcome) -> None:
+    """Writes the cost and result of a search, and its tree if present, to the files of its stage."""
+    costs = {name: round(value, 4) for name, value in asdict(outcome.spent).items()}
     row = {
-        "id": found.trajectory.id,
-        "success": found.trajectory.success,
-        "passed": found.passed,
-        "spent": spent,
-        "ended_by": found.ended_by,
-        "dropped": found.dropped,
-        "answers": [dict(each) for each in found.answers[:16]],
+        "id": outcome.trajectory.id,
+        "success": outcome.trajectory.success,
+        "passed": outcome.passed,
+        "spent": costs,
+        "ended_by": outcome.ended_by,
+        "dropped": outcome.dropped,
+        "answers": [dict(answer_row) for answer_row in outcome.answers[:16]],
     }
     append_line(folder / "searches.jsonl", row, durable=False)
-    if found.tree:
-        append_line(folder / "trees.jsonl", {"id": found.trajectory.id, **found.tree}, durable=False)
+    if outcome.tree:
+        append_line(folder / "trees.jsonl", {"id": outcome.trajectory.id, **outcome.tree}, durable=False)
 
 
-def keep_credit(path: Path, row: Mapping[str, Any]) -> None:
-    """Put a row (`rl/credit_samples.py`) into the file, in place of one of the same stage and iteration."""
+def save_credit(path: Path, row: Mapping[str, Any]) -> None:
+    """Writes a row (`rl/credit_samples.py`) to the file and replaces the row of the same stage and iteration."""
     rows: Any = None
     with suppress(OSError, ValueError):  # no file yet, or one that is damaged: it is for people to look at
         rows = json.loads(path.read_text(encoding="utf-8"))
     same = (row.get("stage"), row.get("iteration"))
-    known = [one for one in rows if isinstance(one, dict)] if isinstance(rows, list) else []
-    others = [one for one in known if (one.get("stage"), one.get("iteration")) != same]
-    write_atomic(path, plain_json([*others, row]))
+    valid_rows = [credit_row for credit_row in rows if isinstance(credit_row, dict)] if isinstance(rows, list) else []
+    other_rows = [
+        credit_row for credit_row in valid_rows if (credit_row.get("stage"), credit_row.get("iteration")) != same
+    ]
+    write_atomic(path, plain_json([*other_rows, row]))
 
 
 def local_run(
@@ -453,9 +508,11 @@ def local_run(
     *,
     seed: int = 0,
     train: TrainConfig | None = None,
-    panel: Panel | None = None,
+    panel: EvaluationPanel | None = None,
     slots: int = 192,
 ) -> Run[Policy]:
-    """A run in this process over these worlds. Use it in a `with` statement."""
-    verbs = LocalVerbs({world.name: world for world in worlds}, train or TrainConfig(), panel or Panel(), slots)
-    return Run(Path(folder), verbs, seed=seed, settings=verbs.settings())
+    """Creates a run in this process over these worlds. Use it in a `with` statement."""
+    backend = LocalBackend(
+        {world.name: world for world in worlds}, train or TrainConfig(), panel or EvaluationPanel(), slots
+    )
+    return Run(Path(folder), backend, seed=seed, settings=backend.settings())

@@ -1,13 +1,14 @@
-"""A run whose episodes, searches and labellings happen on a cluster, and whose learning happens in this process.
+"""A backend whose episodes, searches and labelings run on a cluster, and whose learning happens in this
+process.
 
-    this process                                         players (`ray_player`), wherever Ray has room
+    this process                                         players (`ray_player`), wherever Ray has free resources
     policy -> files, each put once  --- object store --> weights of a version, an engine, worlds
     starts (task, sample)           --- slices -------->
     the store                       <-- its lines ------ episodes, as they end
 
-Episodes, their names and their random streams are those of `LocalVerbs`, and so are the keys of stages: a run may begin
-here and go on there. Only what engines count beside what they write (`computed`, `shared`, `padded`) depends on who
-shares an engine with whom.
+Episodes, their names and their random streams are those of `LocalBackend`, and so are the keys of stages: a run
+may start here and continue there. Only the engines' counts besides written tokens (`computed`, `shared`,
+`padded`) depend on which episodes share an engine.
 """
 
 from __future__ import annotations
@@ -22,30 +23,30 @@ from typing import Any
 from evolvent.agents.base import Agent
 from evolvent.agents.candidates import CandidateAgent
 from evolvent.agents.language import LanguageAgent
-from evolvent.backend import Stage
+from evolvent.backend import RunStage
 from evolvent.errors import ConfigError, ErrorRecord, Problem
 from evolvent.models.policy import Policy
-from evolvent.reward.labelling import Labelling
-from evolvent.rollout.branches import Branching, Origins
+from evolvent.reward.labelling import LabellingConfig
+from evolvent.rollout.branches import BranchedStarts, BranchOrigins
 from evolvent.rollout.episode import Limits
-from evolvent.rollout.search import Searched
-from evolvent.scale.local_backend import LocalVerbs, keep_search
-from evolvent.scale.ray_players import Done, Players
-from evolvent.scale.ray_wire import agent_row, line_of, start_row, trajectory_of
-from evolvent.scale.ray_work import Item, Job
+from evolvent.rollout.search import SearchOutcome
+from evolvent.scale.local_backend import LocalBackend, log_search
+from evolvent.scale.ray_players import FinishedItem, PlayerPool
+from evolvent.scale.ray_wire import agent_to_row, start_to_row, trajectory_from_line, trajectory_to_line
+from evolvent.scale.ray_work import ClusterJob, WorkItem
 from evolvent.search.records import Spent
 from evolvent.search.settings import ForestConfig, SearchConfig
 from evolvent.trajectory import Start, Trajectory, trajectory_name
 
-__all__ = ["RayVerbs", "collect_on"]
+__all__ = ["RayBackend", "collect_on_cluster"]
 
 _log = logging.getLogger(__name__)
-_SEARCHES, _TREES = 64, 4  # as in `scale.local`
+_MAX_SEARCHES, _MAX_TREES = 64, 4  # as in `scale.local`
 
 
-def collect_on(
-    players: Players,
-    starts: Sequence[Start] | Branching,
+def collect_on_cluster(
+    players: PlayerPool,
+    starts: Sequence[Start] | BranchedStarts,
     agent: Agent,
     *,
     seed: int = 0,
@@ -54,53 +55,66 @@ def collect_on(
     prefix: str = "",
     usage: Counter[str] | None = None,
 ) -> Generator[Trajectory, None, None]:
-    """Play every start on a cluster; yields trajectories in order of completion, the same that `collect` does.
+    """Plays every start on a cluster; yields trajectories in order of completion, the same ones as `collect`.
 
-    An episode that kills whoever plays it ends in an error, not scored; the others go on.
+    An episode that kills its players ends in an error without a score; the others go on.
 
     Args:
-        slots: how many episodes a player has open at once.
-        prefix: of the ids, `prefix/task/sample`.
-        usage: what engines count is added here.
+        players: The players of the cluster.
+        starts: Starts of episodes.
+        agent: The agent.
+        seed: Seed of the episodes.
+        slots: Simultaneous episodes of a player.
+        limits: Deadlines and horizon of the environments.
+        prefix: Prefix of the ids, `prefix/task/sample`.
+        usage: Counter to which the engines' counts are added.
     Raises:
-        ConfigError: an agent that does not travel; two starts of one id. EndpointError: the cluster is gone; see
-            `Players.work`.
+        ConfigError: an agent that cannot be sent; two starts of one id. EndpointError: the cluster is gone; see
+            `PlayerPool.run_job`.
     """
-    starts, origins = (starts.starts, starts.origins) if isinstance(starts, Branching) else (starts, Origins())
-    named = {trajectory_name(start, prefix): start for start in starts}
-    if len(named) < len(starts):
+    starts, origins = (
+        (starts.starts, starts.origins) if isinstance(starts, BranchedStarts) else (starts, BranchOrigins())
+    )
+    starts_by_name = {trajectory_name(start, prefix): start for start in starts}
+    if len(starts_by_name) < len(starts):
         raise ConfigError(
             "two starts would become trajectories of one id",
             value=f"{len(starts)} starts",
-            expected=f"{len(named)} ids",
+            expected=f"{len(starts_by_name)} ids",
             hint="give samples of one task different numbers",
         )
     items = [
-        Item(name, start_row(start), parent=start.branch.parent if start.branch else None)
-        for name, start in named.items()
+        WorkItem(name, start_to_row(start), parent=start.branch.parent if start.branch else None)
+        for name, start in starts_by_name.items()
     ]
     policy = getattr(agent, "policy", None)
-    head = {"do": "play", "agent": agent_row(agent), "seed": seed, "name": prefix, "limits": asdict(limits or Limits())}
-    job = Job(
+    head = {
+        "do": "play",
+        "agent": agent_to_row(agent),
+        "seed": seed,
+        "name": prefix,
+        "limits": asdict(limits or Limits()),
+    }
+    job = ClusterJob(
         head,
         items,
         {} if policy is None else {"policy": policy},
         slots,
-        lambda parent: line_of(origins.parents[parent]),
+        lambda parent: trajectory_to_line(origins.parents[parent]),
     )
-    with closing(players.work(job, usage=usage)) as work:
-        for done in work:
-            origins.replayed += int(done.told.get("replayed", 0))
-            yield _trajectory(done, named[done.item.key])
+    with closing(players.run_job(job, usage=usage)) as finished_items:
+        for finished in finished_items:
+            origins.replayed += int(finished.info.get("replayed", 0))
+            yield _to_trajectory(finished, starts_by_name[finished.item.key])
 
 
-def _trajectory(done: Done, start: Start) -> Trajectory:
-    """What became of a start; an error where every player that had it was lost."""
-    if done.line:
-        return trajectory_of(done.line, start)
+def _to_trajectory(finished: FinishedItem, start: Start) -> Trajectory:
+    """Returns the trajectory of a start; an error where every player that had it was lost."""
+    if finished.line:
+        return trajectory_from_line(finished.line, start)
     error = ErrorRecord("EnvLost", "every process that played it was lost", 0, True)
     return Trajectory(
-        done.item.key,
+        finished.item.key,
         start.task,
         (),
         ended_by="error",
@@ -112,29 +126,29 @@ def _trajectory(done: Done, start: Start) -> Trajectory:
 
 
 @dataclass(kw_only=True)
-class RayVerbs(LocalVerbs):
-    """`LocalVerbs` whose episodes, searches and labellings happen on a cluster; learning stays in this process.
+class RayBackend(LocalBackend):
+    """A `LocalBackend` whose episodes, searches and labelings run on a cluster; learning stays in this process.
 
     Args:
-        players: whoever plays (`ray_players.players`). The caller lets them go.
-        slots: how many episodes each player has open at once.
+        players: The players (`ray_players.open_players`). The caller closes them.
+        slots: Simultaneous episodes of each player.
     """
 
-    players: Players
+    players: PlayerPool
 
-    def _playing(
+    def _play_starts(
         self,
         agent: LanguageAgent | CandidateAgent,
-        starts: Sequence[Start] | Branching,
-        stage: Stage,
+        starts: Sequence[Start] | BranchedStarts,
+        stage: RunStage,
         *,
         horizon: int | None,
     ) -> Generator[Trajectory, None, None]:
-        """Play there what the agent would play here."""
+        """Plays on the cluster the episodes that the agent would play here."""
         limits = self.limits if horizon is None else replace(self.limits, horizon=horizon)
-        spent: Counter[str] = Counter()
-        with self._one:
-            playing = collect_on(
+        usage_counts: Counter[str] = Counter()
+        with self._lock:
+            playing = collect_on_cluster(
                 self.players,
                 starts,
                 agent,
@@ -142,100 +156,113 @@ class RayVerbs(LocalVerbs):
                 slots=self.slots,
                 limits=limits,
                 prefix=stage.name,
-                usage=spent,
+                usage=usage_counts,
             )
-            with closing(playing) as played:
-                for trajectory in played:
-                    self._count(spent)
+            with closing(playing) as trajectories:
+                for trajectory in trajectories:
+                    self._add_usage(usage_counts)
                     stage.store.append(trajectory)
                     yield trajectory
-            self._count(spent)
+            self._add_usage(usage_counts)
 
     def search(
-        self, policy: Policy, starts: Sequence[Start], stage: Stage, *, how: SearchConfig, judge: Policy | None = None
+        self,
+        policy: Policy,
+        starts: Sequence[Start],
+        stage: RunStage,
+        *,
+        search: SearchConfig,
+        value_model: Policy | None = None,
     ) -> Iterator[Trajectory]:
-        """Search from the starts there; each result is stored before it is yielded."""
-        _plain(how, SearchConfig, ForestConfig)
-        named = {trajectory_name(start, stage.name): start for start in starts}
+        """Searches from the starts on the cluster; each result is stored before it is yielded."""
+        _check_sendable(search, SearchConfig, ForestConfig)
+        starts_by_name = {trajectory_name(start, stage.name): start for start in starts}
         items = [
-            Item(name, {**start_row(start), "tree": at < _TREES}) for at, (name, start) in enumerate(named.items())
+            WorkItem(name, {**start_to_row(start), "tree": index < _MAX_TREES})
+            for index, (name, start) in enumerate(starts_by_name.items())
         ]
-        policies = {"policy": policy} if judge is None or judge is policy else {"policy": policy, "judge": judge}
+        policies = (
+            {"policy": policy}
+            if value_model is None or value_model is policy
+            else {"policy": policy, "judge": value_model}
+        )
         head = {
             "do": "search",
-            "how": how.model_dump(mode="json"),
-            "forest": isinstance(how, ForestConfig),
+            "how": search.model_dump(mode="json"),
+            "forest": isinstance(search, ForestConfig),
             "seed": stage.seed,
             "name": stage.name,
         }
-        job = Job(head, items, policies, min(self.slots, _SEARCHES))
-        with self._one:
-            for count, done in enumerate(self._worked(job), 1):
-                found = _searched(done, named[done.item.key])
-                stage.store.append(found.trajectory)
-                keep_search(stage.folder, found)
+        job = ClusterJob(head, items, policies, min(self.slots, _MAX_SEARCHES))
+        with self._lock:
+            for count, finished in enumerate(self._run_job(job), 1):
+                outcome = _to_outcome(finished, starts_by_name[finished.item.key])
+                stage.store.append(outcome.trajectory)
+                log_search(stage.folder, outcome)
                 if count % 20 == 0 or count == len(starts):
                     stage.log({"step": count, "of": len(starts), "episodes": count})
-                yield found.trajectory
+                yield outcome.trajectory
 
     def label(
-        self, policy: Policy, data: Sequence[Trajectory], stage: Stage, *, how: Labelling
+        self, policy: Policy, data: Sequence[Trajectory], stage: RunStage, *, labeler: LabellingConfig
     ) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-        """Label trajectories there; in order of completion."""
-        _plain(how, Labelling)
-        items = [Item(one.id, {}, line_of(one)) for one in data]
-        job = Job(
-            {"do": "label", "how": how.model_dump(mode="json"), "seed": stage.seed},
+        """Labels trajectories on the cluster, in order of completion."""
+        _check_sendable(labeler, LabellingConfig)
+        items = [WorkItem(trajectory.id, {}, trajectory_to_line(trajectory)) for trajectory in data]
+        job = ClusterJob(
+            {"do": "label", "how": labeler.model_dump(mode="json"), "seed": stage.seed},
             items,
             {"policy": policy},
-            min(self.slots, _SEARCHES),
+            min(self.slots, _MAX_SEARCHES),
         )
-        with self._one:
-            for count, done in enumerate(self._worked(job), 1):
-                problem = "every process that labelled it was lost" if "lost" in done.told else done.told.get("error")
+        with self._lock:
+            for count, finished in enumerate(self._run_job(job), 1):
+                problem = (
+                    "every process that labelled it was lost" if "lost" in finished.info else finished.info.get("error")
+                )
                 if problem is not None:
-                    _log.warning("not labelled: %s: %s", done.item.key, problem)
+                    _log.warning("not labelled: %s: %s", finished.item.key, problem)
                 if count % 20 == 0 or count == len(data):
                     stage.log({"step": count, "of": len(data), "episodes": count})
-                yield done.item.key, list(done.told.get("rows", ()))
+                yield finished.item.key, list(finished.info.get("rows", ()))
 
-    def _worked(self, job: Job) -> Iterator[Done]:
-        spent: Counter[str] = Counter()
-        with closing(self.players.work(job, usage=spent)) as work:
-            for done in work:
-                self._count(spent)
-                yield done
-        self._count(spent)
+    def _run_job(self, job: ClusterJob) -> Iterator[FinishedItem]:
+        usage_counts: Counter[str] = Counter()
+        with closing(self.players.run_job(job, usage=usage_counts)) as finished_items:
+            for finished in finished_items:
+                self._add_usage(usage_counts)
+                yield finished
+        self._add_usage(usage_counts)
 
-    def _count(self, spent: Counter[str]) -> None:
-        """Add what engines there have counted to what is counted here."""
-        for name, count in spent.items():
+    def _add_usage(self, usage_counts: Counter[str]) -> None:
+        """Adds the counts of the cluster's engines to the local counts."""
+        for name, count in usage_counts.items():
             if hasattr(self._usage, name):
                 setattr(self._usage, name, getattr(self._usage, name) + count)
-        spent.clear()
+        usage_counts.clear()
 
 
-def _plain(how: object, *kinds: type) -> None:
-    """Refuse settings that another process would read as others."""
-    if type(how) not in kinds:
-        wanted = " or ".join(f"a {kind.__name__}" for kind in kinds)
-        raise ConfigError([Problem("how", f"{type(how).__name__} does not travel to Ray", wanted)])
+def _check_sendable(settings: object, *kinds: type) -> None:
+    """Raises an error for settings that another process would read as other settings."""
+    if type(settings) not in kinds:
+        allowed = " or ".join(f"a {kind.__name__}" for kind in kinds)
+        raise ConfigError([Problem("how", f"{type(settings).__name__} does not travel to Ray", allowed)])
 
 
-def _searched(done: Done, start: Start) -> Searched:
-    told: Mapping[str, Any] = done.told
-    if "lost" in told:
-        return Searched(start, _trajectory(done, start))
-    return Searched(
+def _to_outcome(finished: FinishedItem, start: Start) -> SearchOutcome:
+    info: Mapping[str, Any] = finished.info
+    if "lost" in info:
+        return SearchOutcome(start, _to_trajectory(finished, start))
+    return SearchOutcome(
         start,
-        trajectory_of(done.line, start),
-        Spent(**told["spent"]),
-        told["ended_by"],
-        told["dropped"],
-        tuple(told["answers"]),
-        told["passed"],
-        told["stopped"],
-        told["spared"],
-        told["tree"],
-        tuple(told["forest"]),
+        trajectory_from_line(finished.line, start),
+        Spent(**info["spent"]),
+        info["ended_by"],
+        info["dropped"],
+        tuple(info["answers"]),
+        info["passed"],
+        info["stopped"],
+        info["spared"],
+        info["tree"],
+        tuple(info["forest"]),
     )

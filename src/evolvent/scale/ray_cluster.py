@@ -1,12 +1,12 @@
-"""Which cluster, and what a player on it takes: `--on ray`, `--on HOST:PORT`, `--on ray://HOST:PORT`.
+"""Address of a cluster and resources of a player on it: `--on ray`, `--on HOST:PORT`, `--on ray://HOST:PORT`.
 
-    ray                    a cluster of its own, of this machine alone, which ends with the command
+    ray                    a separate cluster of this machine alone, which ends with the command
     HOST:PORT              the cluster whose head is there; this machine is one of its nodes
     ray://HOST:PORT        the same from outside, through Ray's client server (10001 by default)
 
-What a player takes follows a question mark: `ray?players=2`, `HOST:6379?cpus=4&gpus=1&minecraft=1`. Every name that is
-not `players`, `cpus` or `gpus` is a custom resource of the cluster, which is how worlds and engines are put on the
-nodes that can hold them.
+The resources of a player follow a question mark: `ray?players=2`, `HOST:6379?cpus=4&gpus=1&minecraft=1`. Every
+name that is not `players`, `cpus` or `gpus` is a custom resource of the cluster, which assigns worlds and
+engines to nodes that can hold them.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from urllib.parse import parse_qsl
 
 from evolvent.errors import ConfigError, EndpointError, MissingExtra, Problem, boundary
 
-__all__ = ["Placing", "Where", "connected", "room", "where"]
+__all__ = ["Cluster", "Placement", "connect", "count_player_slots", "parse_cluster"]
 
 _ENDPOINT = "HOST:PORT"
-_LEAST = 1e-4  # of a resource: Ray counts no finer
+_MIN_AMOUNT = 1e-4  # of a resource: Ray counts no finer
 
 
 @dataclass(frozen=True)
-class Placing:
-    """How many players there are, what each takes of its node, and how long a silent cluster is waited for.
+class Placement:
+    """The number of players, their resources, and the waiting times for a silent cluster.
 
     Args:
-        players: None: as many as the nodes that are there have room for.
-        cpus, gpus, resources: of one player; `resources` are custom ones, by name.
-        lost_s: seconds without any living player after which a job fails.
-        silent_s: seconds without a word after which a player counts as lost: longer than the longest episode.
+        players: Number of players; None: as many as fit on the present nodes.
+        cpus, gpus, resources: Resources of one player; `resources` are custom ones, by name.
+        lost_s: Seconds without any living player after which a job fails.
+        silent_s: Seconds without a message after which a player counts as lost: longer than the longest episode.
     """
 
     players: int | None = None
@@ -48,8 +48,8 @@ class Placing:
     lost_s: float = 300.0
     silent_s: float = 1800.0
 
-    def needs(self) -> dict[str, float]:
-        """What a player takes, by Ray's names."""
+    def ray_resources(self) -> dict[str, float]:
+        """Returns the resources of a player, by Ray's names."""
         return {
             name: amount
             for name, amount in {"CPU": self.cpus, "GPU": self.gpus, **self.resources}.items()
@@ -58,42 +58,42 @@ class Placing:
 
 
 @dataclass(frozen=True)
-class Where:
-    """A cluster. address: None: one of its own."""
+class Cluster:
+    """A cluster: its address (None: a separate local cluster), and the resources of players."""
 
     address: str | None
-    placing: Placing = field(default_factory=Placing)
+    placement: Placement = field(default_factory=Placement)
 
 
-def where(told: str) -> Where:
-    """What `--on` says.
+def parse_cluster(option: str) -> Cluster:
+    """Parses the value of `--on`.
 
     Raises:
         ConfigError: an address that is none, or amounts that are no numbers; all of it at once.
     """
-    address, _, asked = told.partition("?")
+    address, _, query = option.partition("?")
     problems = []
-    plain = address.removeprefix("ray://")
-    host, colon, port = plain.rpartition(":")
+    host_port = address.removeprefix("ray://")
+    host, colon, port = host_port.rpartition(":")
     if address != "ray" and not (colon and host and "/" not in host and port.isdigit() and 0 < int(port) < 65536):
-        what = f"got {address!r}, expected ray, {_ENDPOINT} or ray://{_ENDPOINT}"
-        problems.append(Problem("on", what, "ray starts a cluster of its own on this machine"))
+        problem = f"got {address!r}, expected ray, {_ENDPOINT} or ray://{_ENDPOINT}"
+        problems.append(Problem("backend", problem, "ray starts a cluster of its own on this machine"))
     amounts: dict[str, float] = {}
-    for name, text in parse_qsl(asked, keep_blank_values=True):
-        amount = _amount(text)
+    for name, text in parse_qsl(query, keep_blank_values=True):
+        amount = _parse_amount(text)
         if name in ("CPU", "GPU"):  # Ray's own names are no custom resources
-            problems.append(Problem(f"on, {name}", "is no custom resource", f"write {name.lower()}s"))
+            problems.append(Problem(f"backend, {name}", "is no custom resource", f"write {name.lower()}s"))
             continue
-        if amount and amount < _LEAST:
-            problems.append(Problem(f"on, {name}", f"got {text!r}", f"Ray counts in steps of {_LEAST:g}"))
+        if amount and amount < _MIN_AMOUNT:
+            problems.append(Problem(f"backend, {name}", f"got {text!r}", f"Ray counts in steps of {_MIN_AMOUNT:g}"))
             continue
-        least = 1 if name == "players" else 0
-        if amount is None or amount < least or (name == "players" and amount != floor(amount)):
-            problems.append(Problem(f"on, {name}", f"got {text!r}, expected a number of {least} or more"))
+        min_amount = 1 if name == "players" else 0
+        if amount is None or amount < min_amount or (name == "players" and amount != floor(amount)):
+            problems.append(Problem(f"backend, {name}", f"got {text!r}, expected a number of {min_amount} or more"))
         else:
             amounts[name] = amount
-    if asked and not amounts and not problems:
-        problems.append(Problem("on", f"got {asked!r} after the question mark", "write NAME=AMOUNT&NAME=AMOUNT"))
+    if query and not amounts and not problems:
+        problems.append(Problem("backend", f"got {query!r} after the question mark", "write NAME=AMOUNT&NAME=AMOUNT"))
     if problems:
         raise ConfigError(problems)
     players, cpus, gpus = (
@@ -102,11 +102,11 @@ def where(told: str) -> Where:
         round(amounts.pop("gpus", 0.0), 4),
     )
     amounts = {name: round(amount, 4) for name, amount in amounts.items()}
-    placing = Placing(None if players is None else int(players), cpus, gpus, amounts)
-    return Where(None if address == "ray" else address, placing)
+    placement = Placement(None if players is None else int(players), cpus, gpus, amounts)
+    return Cluster(None if address == "ray" else address, placement)
 
 
-def _amount(text: str) -> float | None:
+def _parse_amount(text: str) -> float | None:
     try:
         amount = float(text)
     except ValueError:
@@ -115,8 +115,8 @@ def _amount(text: str) -> float | None:
 
 
 @contextmanager
-def connected(cluster: Where) -> Iterator[Any]:
-    """Ray's module, connected; the connection, and a cluster of its own, end with the block.
+def connect(cluster: Cluster) -> Iterator[Any]:
+    """Yields Ray's module, connected; the connection, and a separate local cluster, end with the block.
 
     A cluster of its own sends no usage statistics and shows no dashboard. A connection that was there before is used
     and left.
@@ -136,8 +136,11 @@ def connected(cluster: Where) -> Iterator[Any]:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         options |= {"include_dashboard": False}
     # Ray ends a process that cannot reach its cluster's head for a minute. Ours ends by its own deadline, in order.
-    os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(int(cluster.placing.lost_s) + 60))
-    with boundary(EndpointError, "no Ray cluster was reached", at=cluster.address or "this machine"), _own_signals():
+    os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(int(cluster.placement.lost_s) + 60))
+    with (
+        boundary(EndpointError, "no Ray cluster was reached", at=cluster.address or "this machine"),
+        _preserve_sigterm(),
+    ):
         ray.init(address=cluster.address or "local", **options)
     try:
         yield ray
@@ -146,33 +149,33 @@ def connected(cluster: Where) -> Iterator[Any]:
 
 
 @contextmanager
-def _own_signals() -> Iterator[None]:
-    """What this process does on SIGTERM stays as it was: Ray puts its own in its place."""
-    here = threading.current_thread() is threading.main_thread()
-    before = signal.getsignal(signal.SIGTERM)
+def _preserve_sigterm() -> Iterator[None]:
+    """Restores this process's handler of SIGTERM, which Ray replaces."""
+    is_main_thread = threading.current_thread() is threading.main_thread()
+    handler = signal.getsignal(signal.SIGTERM)
     try:
         yield
     finally:
-        if here and before is not None:
-            signal.signal(signal.SIGTERM, before)
+        if is_main_thread and handler is not None:
+            signal.signal(signal.SIGTERM, handler)
 
 
-def room(ray: Any, placing: Placing) -> int:
-    """How many players the living nodes have room for, if nobody else uses them.
+def count_player_slots(ray: Any, placement: Placement) -> int:
+    """Counts the players that fit on the living nodes, if nobody else uses them.
 
     Raises:
         ConfigError: none of them has room for one.
     """
-    needs = placing.needs()
+    needs = placement.ray_resources()
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    count = sum(_fits(node, needs) for node in nodes)
+    count = sum(_count_fitting(node, needs) for node in nodes)
     if not count:
-        has = [{name: node.get(name, 0) for name in needs} for node in nodes]
+        node_resources = [{name: node.get(name, 0) for name in needs} for node in nodes]
         raise ConfigError(
             [
                 Problem(
-                    "on",
-                    f"no node has room for a player: it takes {needs}, the nodes have {has}",
+                    "backend",
+                    f"no node has room for a player: it takes {needs}, the nodes have {node_resources}",
                     "ask for less, or say how many players to wait for: ?players=N",
                 )
             ]
@@ -180,5 +183,5 @@ def room(ray: Any, placing: Placing) -> int:
     return count
 
 
-def _fits(node: Mapping[str, float], needs: Mapping[str, float]) -> int:
+def _count_fitting(node: Mapping[str, float], needs: Mapping[str, float]) -> int:
     return min((floor(node.get(name, 0) / amount) for name, amount in needs.items()), default=1)

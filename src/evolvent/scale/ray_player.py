@@ -1,12 +1,13 @@
-"""The actor: worlds, an engine and the weights of a version, somewhere on a cluster. It plays what it is handed.
+"""The actor: worlds, an engine and the weights of a version on a node of a cluster. It plays the slices that
+it receives.
 
-    hello()             who it is: versions, process, node; its worlds are made
-    play(slice, ...)    begin a slice of episodes, searches or labellings; weights that it does not have come with it
-    more(count, s)      go on until so many have ended, or so long has passed, and hand them over
-    stop()              give up the slice
+    hello()             its versions, process and node; its worlds are created
+    play(slice, ...)    start a slice of episodes, searches or labelings; weights that it lacks come with it
+    more(count, s)      continue until so many have ended, or so much time has passed, and return them
+    stop()              abandon the slice
 
-Between two calls nothing moves: whoever asks no more, because it has ended or is at another thing, leaves no actor
-playing. Errors come back as messages, so that no exception is ever pickled.
+Between two calls nothing runs: a caller that stops asking leaves no busy actor behind. Errors return as
+messages, so that no exception is ever pickled.
 """
 
 from __future__ import annotations
@@ -26,35 +27,45 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from evolvent.engine.driver import drive
+from evolvent.engine.driver import run_jobs
 from evolvent.errors import ConfigError, EngineError, EvolventError, VersionMismatch, boundary
 from evolvent.models.policy import Policy
-from evolvent.reward.labelling import Labelling
-from evolvent.rollout.branches import Branching, Origins
+from evolvent.reward.labelling import LabellingConfig
+from evolvent.rollout.branches import BranchedStarts, BranchOrigins
 from evolvent.rollout.collect import collect
 from evolvent.rollout.episode import Limits
-from evolvent.rollout.search import Player as Searcher
-from evolvent.rollout.search import searching
-from evolvent.scale.judging import JUDGE, judged, scorer_of
-from evolvent.scale.local_backend import LocalVerbs
+from evolvent.rollout.search import SearchPlayer as Searcher
+from evolvent.rollout.search import search_starts
+from evolvent.scale.judging import JUDGE, combine_engines, make_scorer
+from evolvent.scale.local_backend import LocalBackend
 from evolvent.scale.ray_versions import check_versions
-from evolvent.scale.ray_wire import Files, agent_of, line_of, message, parts_of, policy_in, start_of, trajectory_of
+from evolvent.scale.ray_wire import (
+    PolicyFiles,
+    agent_from_row,
+    build_message,
+    load_policy_files,
+    parse_message,
+    start_from_row,
+    trajectory_from_line,
+    trajectory_to_line,
+)
 from evolvent.search.settings import ForestConfig, SearchConfig
 from evolvent.trajectory import sample_seed, trajectory_name
 from evolvent.worlds.base import World
 
-__all__ = ["Made", "Player"]
+__all__ = ["Player", "PlayerBackend"]
 
-Ended = tuple[str, dict[str, Any], bytes]  # key, what is told of it, the line of its trajectory (or nothing)
+EndedItem = tuple[str, dict[str, Any], bytes]  # key, what is told of it, the line of its trajectory (or nothing)
 
 
 @dataclass(frozen=True)
 class _Slice:
-    """A part of a job, as it arrived.
+    """A part of a job, as received.
 
     Attributes:
-        head: what all slices of the job have in common: what is done, by whom, from which seed.
-        rows, lines: its items, JSON values and, for labellings, trajectories. parents: what branches leave.
+        head: Values that all slices of the job share: operation, agent, seed.
+        rows, lines: Its items: JSON values and, for labelings, trajectories.
+        parents: Trajectories that branches start from.
     """
 
     head: Mapping[str, Any]
@@ -63,141 +74,152 @@ class _Slice:
     parents: Sequence[bytes]
 
 
-class Made(LocalVerbs):
-    """`LocalVerbs` that hand over what has ended instead of storing it; the same engine, agents and worlds."""
+class PlayerBackend(LocalBackend):
+    """A `LocalBackend` that returns ended items instead of storing them; the same engine, agents and worlds."""
 
-    def played(self, part: _Slice, policies: Mapping[str, Policy]) -> Iterator[Ended]:
-        """Episodes of a slice, as they end."""
-        head, policy = part.head, policies.get("policy")
-        agent = agent_of(head["agent"], policy)
-        parents = {one.id: one for one in map(trajectory_of, part.parents)}
-        origins = Origins(parents)
-        starts = [start_of(row) for row in part.rows]
-        name, before = partial(trajectory_name, stage=head["name"]), 0
+    def play_slice(self, job_slice: _Slice, policies: Mapping[str, Policy]) -> Iterator[EndedItem]:
+        """Yields the episodes of a slice, as they end."""
+        head, policy = job_slice.head, policies.get("policy")
+        agent = agent_from_row(head["agent"], policy)
+        parents = {trajectory.id: trajectory for trajectory in map(trajectory_from_line, job_slice.parents)}
+        origins = BranchOrigins(parents)
+        starts = [start_from_row(row) for row in job_slice.rows]
+        name, replayed_before = partial(trajectory_name, stage=head["name"]), 0
         playing = collect(
             self.worlds,
-            Branching(starts, origins),
+            BranchedStarts(starts, origins),
             agent,
-            engine=None if policy is None else self.engine(policy),
+            engine=None if policy is None else self.serve_policy(policy),
             seed=head["seed"],
             slots=self.slots,
             limits=Limits(**head["limits"]),
             name=name,
         )
         with closing(playing) as episodes:
-            for one in episodes:
-                replayed, before = origins.replayed - before, origins.replayed
-                yield one.id, {"replayed": replayed} if replayed else {}, line_of(one)
+            for trajectory in episodes:
+                replayed, replayed_before = origins.replayed - replayed_before, origins.replayed
+                yield trajectory.id, {"replayed": replayed} if replayed else {}, trajectory_to_line(trajectory)
 
-    def searched(self, part: _Slice, policies: Mapping[str, Policy]) -> Iterator[Ended]:
-        """Searches of a slice, as they end."""
-        head, policy, own = part.head, policies["policy"], policies.get("judge", policies["policy"])
+    def search_slice(self, job_slice: _Slice, policies: Mapping[str, Policy]) -> Iterator[EndedItem]:
+        """Yields the searches of a slice, as they end."""
+        head, policy, scoring_policy = job_slice.head, policies["policy"], policies.get("judge", policies["policy"])
         kind = ForestConfig if head["forest"] else SearchConfig
-        how = kind.model_validate(head["how"])
-        scorer = scorer_of(own, how, model=None if own is policy else JUDGE) if how.judged else None
-        engine = self.engine(policy)
-        if scorer is not None and own is not policy:
-            engine = judged(policy, own, engine=engine, judging=self._judging(own))
-        starts = [start_of(row) for row in sorted(part.rows, key=lambda row: not row.get("tree"))]
-        trees = sum(bool(row.get("tree")) for row in part.rows)
-        found = searching(
+        search = kind.model_validate(head["how"])
+        scorer = (
+            make_scorer(scoring_policy, search, model=None if scoring_policy is policy else JUDGE)
+            if search.uses_judge
+            else None
+        )
+        engine = self.serve_policy(policy)
+        if scorer is not None and scoring_policy is not policy:
+            engine = combine_engines(
+                policy, scoring_policy, engine=engine, value_engine=self._engine_of_judge(scoring_policy)
+            )
+        starts = [start_from_row(row) for row in sorted(job_slice.rows, key=lambda row: not row.get("tree"))]
+        trees = sum(bool(row.get("tree")) for row in job_slice.rows)
+        outcomes = search_starts(
             self.worlds,
             starts,
-            how,
+            search,
             player=Searcher(policy, engine, scorer),
             seed=head["seed"],
             slots=self.slots,
             trees=trees,
             name=partial(trajectory_name, stage=head["name"]),
         )
-        with closing(found) as searches:
-            for one in searches:
-                told = {
-                    "spent": asdict(one.spent),
-                    "ended_by": one.ended_by,
-                    "dropped": one.dropped,
-                    "answers": [dict(each) for each in one.answers],
-                    "passed": one.passed,
-                    "stopped": one.stopped,
-                    "spared": one.spared,
-                    "tree": dict(one.tree),
-                    "forest": [dict(each) for each in one.forest],
+        with closing(outcomes) as searches:
+            for outcome in searches:
+                info = {
+                    "spent": asdict(outcome.spent),
+                    "ended_by": outcome.ended_by,
+                    "dropped": outcome.dropped,
+                    "answers": [dict(mapping) for mapping in outcome.answers],
+                    "passed": outcome.passed,
+                    "stopped": outcome.stopped,
+                    "spared": outcome.spared,
+                    "tree": dict(outcome.tree),
+                    "forest": [dict(mapping) for mapping in outcome.forest],
                 }
-                yield one.trajectory.id, told, line_of(one.trajectory)
+                yield outcome.trajectory.id, info, trajectory_to_line(outcome.trajectory)
 
-    def labelled(self, part: _Slice, policies: Mapping[str, Policy]) -> Iterator[Ended]:
-        """Labellings of a slice, as they end."""
-        head, policy = part.head, policies["policy"]
-        how, data = Labelling.model_validate(head["how"]), [trajectory_of(line) for line in part.lines]
-        works = (
-            how.work(
-                policy,
-                one,
-                partial(self._correct, one.task),
-                seed=sample_seed(head["seed"], one.id),
-                slow=self.worlds[one.task.world].blocking,
-            )
-            for one in data
+    def label_slice(self, job_slice: _Slice, policies: Mapping[str, Policy]) -> Iterator[EndedItem]:
+        """Yields the labelings of a slice, as they end."""
+        head, policy = job_slice.head, policies["policy"]
+        labeler, data = (
+            LabellingConfig.model_validate(head["how"]),
+            [trajectory_from_line(line) for line in job_slice.lines],
         )
-        with closing(drive(works, self.engine(policy), slots=self.slots)) as labellings:
-            for done in labellings:
-                told: dict[str, Any] = {"rows": done.value or []}
-                if done.error is not None:
-                    told["error"] = str(done.error)
-                yield data[done.index].id, told, b""
+        jobs = (
+            labeler.work(
+                policy,
+                trajectory,
+                partial(self._grade_text, trajectory.task),
+                seed=sample_seed(head["seed"], trajectory.id),
+                slow=self.worlds[trajectory.task.world].run_in_thread,
+            )
+            for trajectory in data
+        )
+        with closing(run_jobs(jobs, self.serve_policy(policy), slots=self.slots)) as labellings:
+            for finished in labellings:
+                info: dict[str, Any] = {"rows": finished.value or []}
+                if finished.error is not None:
+                    info["error"] = str(finished.error)
+                yield data[finished.index].id, info, b""
 
-    def begun(self, part: _Slice, policies: Mapping[str, Policy]) -> Iterator[Ended]:
-        """Whatever the slice asks for."""
-        how: dict[str, Callable[[_Slice, Mapping[str, Policy]], Iterator[Ended]]] = {
-            "play": self.played,
-            "search": self.searched,
-            "label": self.labelled,
+    def start_slice(self, job_slice: _Slice, policies: Mapping[str, Policy]) -> Iterator[EndedItem]:
+        """Starts the operation that the slice requests."""
+        operations: dict[str, Callable[[_Slice, Mapping[str, Policy]], Iterator[EndedItem]]] = {
+            "play": self.play_slice,
+            "search": self.search_slice,
+            "label": self.label_slice,
         }
-        return how[part.head["do"]](part, policies)
+        return operations[job_slice.head["do"]](job_slice, policies)
 
 
 class Player:
-    """See the module. Ray makes one in a process of its own; it also works without Ray.
+    """The actor; see the module. Ray runs it in a separate process; it also works without Ray.
 
     Args:
-        setup: a message: `worlds` as [module:function, arguments], the `versions` of the run and of its worlds, torch's
-            `threads`.
+        setup: A message: `worlds` as [module:function, arguments], the `versions` of the run and of its worlds,
+            torch's `threads`.
     """
 
     def __init__(self, setup: bytes) -> None:
-        self._setup = parts_of(setup)[0]
-        self._verbs: Made | None = None
+        self._setup = parse_message(setup)[0]
+        self._verbs: PlayerBackend | None = None
         self._policies: dict[str, Policy] = {}
-        self._going: Iterator[Ended] | None = None
+        self._going: Iterator[EndedItem] | None = None
         self._told: dict[str, int] = {}
 
     def hello(self) -> bytes:
-        """Make the worlds; a message with `pid`, or with an `error`."""
-        return _answered(self._hello)
+        """Creates the worlds; returns a message with `pid`, or with an `error`."""
+        return _to_message(self._hello)
 
-    def play(self, told: bytes, *contents: NDArray[np.uint8]) -> bytes:
-        """Begin a slice, and give up the one before.
+    def play(self, slice_message: bytes, *contents: NDArray[np.uint8]) -> bytes:
+        """Starts a slice, and abandons the previous one.
 
         Args:
-            told: a message: what is asked for, by which policies, and the digests of what follows. Policies that the
-                slice before had, and this one has not, are forgotten.
-            contents: the files of policies that the slice before had not.
+            slice_message: A message: the request, its policies, and the digests of the following files. Policies of the
+                previous slice that this slice lacks are dropped.
+            contents: Files of policies that the previous slice lacked.
         """
-        return _answered(lambda: self._play(told, contents))
+        return _to_message(lambda: self._play(slice_message, contents))
 
     def more(self, count: int, within_s: float) -> bytes:
-        """What has ended since the last time: a message with `rows`, a line each, `usage` and whether it is the `end`.
+        """Returns the items that ended since the last call: a message with `rows`, a line each, `usage` and the flag
+        `end`.
 
         Args:
-            count: at most so many. within_s: go on for so long, but always until one has ended.
+            count: Maximum number of items.
+            within_s: Seconds to continue, but always until one item has ended.
         """
         rows: list[Any] = []
         lines: list[bytes] = []
-        end = _answered(lambda: self._more(rows, lines, count, time.monotonic() + within_s))
-        return message({**parts_of(end)[0], "rows": rows, "usage": self._usage()}, lines)
+        end = _to_message(lambda: self._more(rows, lines, count, time.monotonic() + within_s))
+        return build_message({**parse_message(end)[0], "rows": rows, "usage": self._usage()}, lines)
 
     def stop(self) -> None:
-        """Give up the slice, if there is one."""
+        """Stops the current slice, if there is one."""
         going, self._going = self._going, None
         if going is not None:
             going.close()  # type: ignore[attr-defined]
@@ -205,63 +227,67 @@ class Player:
     def _hello(self) -> dict[str, Any]:
         check_versions(self._setup["versions"])
         torch.set_num_threads(self._setup["threads"])
-        where, arguments = self._setup["worlds"]
-        module, _, function = where.partition(":")
-        with boundary(EngineError, "worlds cannot be made on a node of the cluster", made=where):
+        function_path, arguments = self._setup["worlds"]
+        module, _, function = function_path.partition(":")
+        with boundary(EngineError, "worlds cannot be made on a node of the cluster", made=function_path):
             worlds: dict[str, World] = getattr(import_module(module), function)(*arguments)
-        made = {name: world.version for name, world in worlds.items()}
-        if made != self._setup["made"]:
+        world_versions = {name: world.version for name, world in worlds.items()}
+        if world_versions != self._setup["made"]:
             raise VersionMismatch(
-                "a node of the cluster has other worlds than the run", value=made, expected=self._setup["made"]
+                "a node of the cluster has other worlds than the run",
+                value=world_versions,
+                expected=self._setup["made"],
             )
-        self._verbs = Made(worlds)
+        self._verbs = PlayerBackend(worlds)
         return {"pid": os.getpid()}
 
-    def _play(self, told: bytes, contents: Sequence[NDArray[np.uint8]]) -> dict[str, Any]:
+    def _play(self, slice_message: bytes, contents: Sequence[NDArray[np.uint8]]) -> dict[str, Any]:
         self.stop()
-        head, lines = parts_of(told)
-        verbs = self._verbs
-        if verbs is None:
+        head, lines = parse_message(slice_message)
+        backend = self._verbs
+        if backend is None:
             raise ConfigError("a player was asked to play before it made its worlds", value=head["do"])
-        files = {role: Files(row["names"], row["limit"]) for role, row in head["policies"].items()}
-        known = dict(zip(head["contents"], contents, strict=True))
-        self._policies = {one.digest: self._policy(one, known) for one in files.values()}
-        policies = {role: self._policies[one.digest] for role, one in files.items()}
-        parents = head["parents"]
-        verbs.slots = head["slots"]
-        part = _Slice(head, head["rows"], lines[parents:], lines[:parents])
-        self._going = verbs.begun(part, policies)
+        files = {role: PolicyFiles(row["names"], row["limit"]) for role, row in head["policies"].items()}
+        files_by_digest = dict(zip(head["contents"], contents, strict=True))
+        self._policies = {
+            policy_files.digest: self._load_policy(policy_files, files_by_digest) for policy_files in files.values()
+        }
+        policies = {role: self._policies[policy_files.digest] for role, policy_files in files.items()}
+        num_parents = head["parents"]
+        backend.slots = head["slots"]
+        job_slice = _Slice(head, head["rows"], lines[num_parents:], lines[:num_parents])
+        self._going = backend.start_slice(job_slice, policies)
         return {}
 
-    def _policy(self, files: Files, contents: Mapping[str, NDArray[np.uint8]]) -> Policy:
-        """The policy that the files are."""
-        known = self._policies.get(files.digest)
-        if known is not None:
-            return known
+    def _load_policy(self, files: PolicyFiles, contents: Mapping[str, NDArray[np.uint8]]) -> Policy:
+        """Loads the policy of the files, unless it is loaded already."""
+        loaded = self._policies.get(files.digest)
+        if loaded is not None:
+            return loaded
         with TemporaryDirectory(prefix="evolvent-") as folder:
-            return policy_in(Path(folder), files, contents)
+            return load_policy_files(Path(folder), files, contents)
 
-    def _more(self, rows: list[Any], lines: list[bytes], count: int, until: float) -> dict[str, Any]:
-        for key, told, line in self._going or ():
-            rows.append([key, told])
+    def _more(self, rows: list[Any], lines: list[bytes], count: int, deadline: float) -> dict[str, Any]:
+        for key, info, line in self._going or ():
+            rows.append([key, info])
             lines.append(line or b"\n")
-            if len(rows) >= count or time.monotonic() >= until:
+            if len(rows) >= count or time.monotonic() >= deadline:
                 return {"end": False}
         self._going = None
         return {"end": True}
 
     def _usage(self) -> dict[str, int]:
-        """What was counted since the last time."""
-        now = dict(self._verbs.usage()) if self._verbs is not None else {}
-        since = {name: count - self._told.get(name, 0) for name, count in now.items()}
-        self._told = now
-        return {name: count for name, count in since.items() if count}
+        """Returns the counts since the last call."""
+        totals = dict(self._verbs.usage()) if self._verbs is not None else {}
+        differences = {name: count - self._told.get(name, 0) for name, count in totals.items()}
+        self._told = totals
+        return {name: count for name, count in differences.items() if count}
 
 
-def _answered(call: Callable[[], dict[str, Any]]) -> bytes:
-    """What a call returns as a message, or the error that it ended in."""
+def _to_message(call: Callable[[], dict[str, Any]]) -> bytes:
+    """Returns the result of a call as a message, or the error that it raised."""
     try:
         with boundary(EngineError, "a player failed"):
-            return message(call())
+            return build_message(call())
     except EvolventError as error:
-        return message({"error": [type(error).__name__, str(error)], "end": True})
+        return build_message({"error": [type(error).__name__, str(error)], "end": True})

@@ -1,11 +1,12 @@
-"""The players of a run on a cluster: hired, handed slices, listened to, and replaced when they or their nodes are lost.
+"""The players of a run on a cluster: started, given slices, queried, and replaced when they or their nodes are
+lost.
 
-    with players(where("ray"), Making("package.module:worlds"), worlds) as crew:
-        for item, told, line in crew.work(job):
+    with open_players(parse_cluster("ray"), WorldFactory("package.module:worlds"), worlds) as pool:
+        for item, info, line in pool.run_job(job):
             ...
 
-Every item ends once. A player that is lost takes nothing with it: what it had not handed over is dealt again, by task
-and seed, and what comes of it is what would have come of it there.
+Every item ends once. The items of a lost player that it had not returned are dealt again, by task and seed,
+with the same results.
 """
 
 from __future__ import annotations
@@ -24,147 +25,153 @@ from evolvent import errors
 from evolvent.deadline import Deadline, backoff
 from evolvent.errors import EndpointError, EngineError, EvolventError
 from evolvent.models.policy import Policy
-from evolvent.scale.ray_cluster import Placing, Where, connected, room
-from evolvent.scale.ray_versions import versions
-from evolvent.scale.ray_wire import Files, files_of, message, parts_of
-from evolvent.scale.ray_work import Item, Job, Todo
+from evolvent.scale.ray_cluster import Cluster, Placement, connect, count_player_slots
+from evolvent.scale.ray_versions import read_versions
+from evolvent.scale.ray_wire import PolicyFiles, build_message, parse_message, read_policy_files
+from evolvent.scale.ray_work import ClusterJob, WorkItem, WorkQueue
 from evolvent.trajectory import Json
 from evolvent.worlds.base import World
 
-__all__ = ["Done", "Making", "Players", "error_of", "players"]
+__all__ = ["FinishedItem", "PlayerPool", "WorldFactory", "make_error", "open_players"]
 
 _log = logging.getLogger(__name__)
 _AHEAD = 2  # calls that wait at a player, so that it need not wait for this process
 _BATCH, _BATCH_S = 512, 0.25  # most that a player hands over at once; how long it gathers
-_LOOK_S = 0.5
+_POLL_S = 0.5
 
 
 @dataclass(frozen=True)
-class Making:
-    """How players make the worlds: a function by name, as entry points have it, and what it is called with.
+class WorldFactory:
+    """The function that creates the worlds on players: a function by name, as in entry points, and its arguments.
 
     Args:
-        where: `package.module:function`; it returns worlds by name. The package is installed on every node.
+        function_path: `package.module:function`; it returns worlds by name. The package is installed on every node.
         arguments: JSON values.
     """
 
-    where: str
+    function_path: str
     arguments: tuple[Json, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class FinishedItem:
     """An item that has ended.
 
     Attributes:
-        told: what the player says of it; `lost`: how many players were lost with it, where it was given up.
-        line: of its trajectory; empty where there is none.
+        item: The item.
+        info: The player's message about it; `lost`: number of players lost with it, where it was given up.
+        line: Line of its trajectory; empty where there is none.
     """
 
-    item: Item
-    told: Mapping[str, Any]
+    item: WorkItem
+    info: Mapping[str, Any]
     line: bytes
 
 
 @dataclass(eq=False)
-class _Hand:
-    """A player, as this process sees it.
+class _PlayerHandle:
+    """A player, as seen by this process.
 
     Attributes:
-        calls: what it was asked and has not answered, the oldest first.
-        part: the items of its slice that have not ended. has: the policies that it has loaded.
-        ready: it has said hello. heard: when it last said something.
+        calls: Unanswered calls, the oldest first.
+        open_items: Items of its slice that have not ended.
+        loaded_policies: Policies that it has loaded.
+        is_ready: Whether it answered hello.
+        last_answer_time: Time of its last answer.
     """
 
     actor: Any
     calls: deque[Any]
-    heard: float
-    ready: bool = False
+    last_answer_time: float
+    is_ready: bool = False
     pid: int = 0
-    part: dict[str, Item] = field(default_factory=dict)
-    has: set[str] = field(default_factory=set)
+    open_items: dict[str, WorkItem] = field(default_factory=dict)
+    loaded_policies: set[str] = field(default_factory=set)
 
 
-class Players:
-    """See the module. Make them with `players`.
+class PlayerPool:
+    """The pool of players; see the module. `open_players` creates it.
 
     Attributes:
-        counts: players hired and lost, items dealt again, given up, and heard of twice.
-        placing: what a player takes, and how long it is waited for; what is changed here holds from then on.
+        counts: Players started and lost, items dealt again, given up, and received twice.
+        placement: Resources and waiting times of players; changes take effect immediately.
     """
 
-    def __init__(self, ray: Any, setup: bytes, placing: Placing) -> None:
+    def __init__(self, ray: Any, setup: bytes, placement: Placement) -> None:
         from evolvent.scale.ray_player import Player
 
-        self._ray, self._setup, self.placing = ray, setup, placing
-        self._count = placing.players or room(ray, placing)
-        needs = {"num_cpus": placing.cpus, "num_gpus": placing.gpus, "resources": dict(placing.resources)}
+        self._ray, self._setup, self.placing = ray, setup, placement
+        self._count = placement.players or count_player_slots(ray, placement)
+        needs = {"num_cpus": placement.cpus, "num_gpus": placement.gpus, "resources": dict(placement.resources)}
         self._actor = ray.remote(Player).options(**needs, max_restarts=0, scheduling_strategy="SPREAD")
-        self._hands: list[_Hand] = []
-        self._files: WeakKeyDictionary[Policy, Files] = WeakKeyDictionary()
+        self._hands: list[_PlayerHandle] = []
+        self._files: WeakKeyDictionary[Policy, PolicyFiles] = WeakKeyDictionary()
         self._held: dict[str, Any] = {}  # SHA-256 of a file -> where Ray has it
         self._failed, self._rng, self._next = 0, Random(0), 0.0
-        self._alive = Deadline(placing.lost_s)
+        self._alive = Deadline(placement.lost_s)
         self.counts: Counter[str] = Counter()
 
     def pids(self) -> list[int]:
-        """The processes of the players that have said hello."""
-        return [hand.pid for hand in self._hands if hand.ready]
+        """Returns the process ids of the players that answered hello."""
+        return [hand.pid for hand in self._hands if hand.is_ready]
 
     def close(self) -> None:
-        """Let all players go. One that has not begun to live goes with its handle: where the cluster is gone, asking
-        for its end would wait for its beginning.
+        """Ends all players.
+
+        A player that has not started yet ends with its handle: where the cluster is gone, a request to end it would
+        wait for its start.
         """
-        for hand in self._hands:
-            if hand.ready:
-                self._ray.kill(hand.actor)
+        for player in self._hands:
+            if player.is_ready:
+                self._ray.kill(player.actor)
         self._hands.clear()
         self._held.clear()
 
-    def work(self, job: Job, *, usage: Counter[str] | None = None) -> Generator[Done, None, None]:
-        """Have a job done; yields each item once, as it ends.
+    def run_job(self, job: ClusterJob, *, usage: Counter[str] | None = None) -> Generator[FinishedItem, None, None]:
+        """Runs a job; yields each item once, as it ends.
 
         When the caller stops early, the players stop too.
 
         Args:
-            usage: what the players count is added here.
+            job: The job.
+            usage: Counter to which the players' counts are added.
         Raises:
-            EndpointError: no player has lived for `lost_s` seconds. VersionMismatch, ConfigError, EngineError: what a
-                player cannot do, in its words.
+            EndpointError: no player has lived for `lost_s` seconds. VersionMismatch, ConfigError, EngineError: errors
+                of a player.
         """
-        todo = Todo(job.items, slots=job.slots)
+        queue = WorkQueue(job.items, slots=job.slots)
         files = {role: self._broadcast(policy) for role, policy in job.policies.items()}
         self._alive = Deadline(self.placing.lost_s)
-        for hand in self._hands:
-            hand.heard = time.monotonic()
+        for player in self._hands:
+            player.last_answer_time = time.monotonic()
         try:
-            while todo:
-                self._hire(len(todo))
-                self._deal(todo, job, files)
-                for hand, told in self._heard():
-                    yield from self._ended(hand, told, todo, usage)
-                for hand in self._silent():
-                    yield from self._lost(hand, todo)
+            while queue:
+                self._start_players(len(queue))
+                self._assign_items(queue, job, files)
+                for player, answer in self._collect_answers():
+                    yield from self._process_answer(player, answer, queue, usage)
+                for player in self._list_silent():
+                    yield from self._drop_player(player, queue)
         finally:
-            for hand in self._hands:
-                if hand.part:
-                    hand.part.clear()
-                    hand.calls.clear()
-                    hand.actor.stop.remote()
+            for player in self._hands:
+                if player.open_items:
+                    player.open_items.clear()
+                    player.calls.clear()
+                    player.actor.stop.remote()
 
     # ------------------------------------------------------------------ players
 
-    def _hire(self, wanted: int) -> None:
-        """See that there are as many players as there should be. Those without a node to be on wait for one."""
-        while len(self._hands) < min(self._count, wanted) and time.monotonic() >= self._next:
+    def _start_players(self, max_players: int) -> None:
+        """Starts players up to the required number. Those without a node wait for one."""
+        while len(self._hands) < min(self._count, max_players) and time.monotonic() >= self._next:
             actor = self._actor.remote(self._setup)
-            self._hands.append(_Hand(actor, deque([actor.hello.remote()]), time.monotonic()))
+            self._hands.append(_PlayerHandle(actor, deque([actor.hello.remote()]), time.monotonic()))
             self.counts["hired"] += 1
 
-    def _silent(self) -> list[_Hand]:
-        """Players that have said nothing for too long; raises where nobody has lived for too long."""
-        now, limit = time.monotonic(), self.placing.silent_s
-        if any(hand.ready for hand in self._hands):
+    def _list_silent(self) -> list[_PlayerHandle]:
+        """Lists players that have been silent for too long; raises an error where none has lived for too long."""
+        current_time, limit = time.monotonic(), self.placing.silent_s
+        if any(player.is_ready for player in self._hands):
             self._alive = Deadline(self.placing.lost_s)
         elif self._alive.expired:
             raise EndpointError(
@@ -173,148 +180,166 @@ class Players:
                 expected="a cluster with room for one",
                 hint="what it had played is kept",
             )
-        return [hand for hand in self._hands if hand.ready and hand.calls and now - hand.heard > limit]
+        return [
+            player
+            for player in self._hands
+            if player.is_ready and player.calls and current_time - player.last_answer_time > limit
+        ]
 
-    def _lost(self, hand: _Hand, todo: Todo) -> Iterator[Done]:
-        """Strike a player off and give back what it had; yields what is given up."""
-        self._hands.remove(hand)
-        self._ray.kill(hand.actor)
+    def _drop_player(self, player: _PlayerHandle, queue: WorkQueue) -> Iterator[FinishedItem]:
+        """Drops a player and returns its items to the queue; yields the items that are given up."""
+        self._hands.remove(player)
+        self._ray.kill(player.actor)
         self.counts["lost"] += 1
-        self._failed = 0 if hand.ready else self._failed + 1
+        self._failed = 0 if player.is_ready else self._failed + 1
         self._next = time.monotonic() + (backoff(self._failed, self._rng, base_s=0.5, cap_s=30) if self._failed else 0)
-        if hand.part:
-            _log.warning("a player was lost (process %d): %d items are dealt again", hand.pid, len(hand.part))
-        given_up = todo.back(list(hand.part.values()))
-        self.counts["again"] += len(hand.part) - len(given_up)
+        if player.open_items:
+            _log.warning("a player was lost (process %d): %d items are dealt again", player.pid, len(player.open_items))
+        given_up = queue.put_back(list(player.open_items.values()))
+        self.counts["again"] += len(player.open_items) - len(given_up)
         for item in given_up:
             self.counts["given up"] += 1
-            yield Done(item, {"lost": True}, b"")
+            yield FinishedItem(item, {"lost": True}, b"")
 
     # ------------------------------------------------------------------ what they are handed
 
-    def _broadcast(self, policy: Policy) -> Files:
-        """Put a policy where every node can fetch it, once; files that were there before are not put again."""
+    def _broadcast(self, policy: Policy) -> PolicyFiles:
+        """Puts a policy where every node can fetch it, once; files that are there already are not put again."""
         files = self._files.get(policy)
         if files is None:
-            files, contents = files_of(policy)
+            files, contents = read_policy_files(policy)
             self._files[policy] = files
-            needed = {digest for one in self._files.values() for digest in one.names.values()}
+            needed = {digest for policy_files in self._files.values() for digest in policy_files.names.values()}
             new = {digest: self._ray.put(data) for digest, data in contents.items() if digest not in self._held}
-            self._held = {digest: place for digest, place in {**self._held, **new}.items() if digest in needed}
+            self._held = {
+                digest: object_ref for digest, object_ref in {**self._held, **new}.items() if digest in needed
+            }
         return files
 
-    def _deal(self, todo: Todo, job: Job, files: Mapping[str, Files]) -> None:
-        for hand in self._hands:
-            if hand.ready and not hand.calls and todo.waiting:
-                items = todo.deal(len(self._hands))
-                hand.part = {item.key: item for item in items}
-                self._play(hand, items, job, files)
+    def _assign_items(self, queue: WorkQueue, job: ClusterJob, files: Mapping[str, PolicyFiles]) -> None:
+        for player in self._hands:
+            if player.is_ready and not player.calls and queue.has_waiting:
+                items = queue.next_slice(len(self._hands))
+                player.open_items = {item.key: item for item in items}
+                self._send_slice(player, items, job, files)
 
-    def _play(self, hand: _Hand, items: Sequence[Item], job: Job, files: Mapping[str, Files]) -> None:
-        missing = [one for one in files.values() if one.digest not in hand.has]
-        hand.has = {one.digest for one in files.values()}
-        contents = list(dict.fromkeys(digest for one in missing for digest in one.names.values()))
+    def _send_slice(
+        self, player: _PlayerHandle, items: Sequence[WorkItem], job: ClusterJob, files: Mapping[str, PolicyFiles]
+    ) -> None:
+        missing = [policy_files for policy_files in files.values() if policy_files.digest not in player.loaded_policies]
+        player.loaded_policies = {policy_files.digest for policy_files in files.values()}
+        contents = list(dict.fromkeys(digest for policy_files in missing for digest in policy_files.names.values()))
         parents = list(dict.fromkeys(item.parent for item in items if item.parent is not None))
         head = {
             **job.head,
             "slots": job.slots,
             "rows": [item.row for item in items],
             "parents": len(parents),
-            "policies": {role: {"names": one.names, "limit": one.limit} for role, one in files.items()},
+            "policies": {
+                role: {"names": policy_files.names, "limit": policy_files.limit} for role, policy_files in files.items()
+            },
             "contents": contents,
         }
-        told = message(head, [*map(job.parent, parents), *(item.line for item in items)])
-        hand.heard = time.monotonic()
-        hand.calls.append(hand.actor.play.remote(told, *(self._held[digest] for digest in contents)))
+        slice_message = build_message(head, [*map(job.parent, parents), *(item.line for item in items)])
+        player.last_answer_time = time.monotonic()
+        player.calls.append(player.actor.play.remote(slice_message, *(self._held[digest] for digest in contents)))
         for _ in range(_AHEAD):
-            hand.calls.append(hand.actor.more.remote(_BATCH, _BATCH_S))
+            player.calls.append(player.actor.more.remote(_BATCH, _BATCH_S))
 
     # ------------------------------------------------------------------ what they say
 
-    def _heard(self) -> list[tuple[_Hand, bytes | None]]:
-        """What the next players to say something have said; None: they are lost."""
-        waiting = {hand.calls[0]: hand for hand in self._hands if hand.calls}
-        if not waiting:
-            time.sleep(_LOOK_S / 10)
+    def _collect_answers(self) -> list[tuple[_PlayerHandle, bytes | None]]:
+        """Returns the next answers of players; None instead of an answer: the player is lost."""
+        player_of_call = {player.calls[0]: player for player in self._hands if player.calls}
+        if not player_of_call:
+            time.sleep(_POLL_S / 10)
             return []
-        found, _ = self._ray.wait(list(waiting), num_returns=1, timeout=_LOOK_S)
-        heard: list[tuple[_Hand, bytes | None]] = []
-        for call in found:
-            hand = waiting[call]
-            hand.calls.popleft()
-            hand.heard = time.monotonic()
-            heard.append((hand, self._answer(call)))
-        return heard
+        ready_calls, _ = self._ray.wait(list(player_of_call), num_returns=1, timeout=_POLL_S)
+        answers: list[tuple[_PlayerHandle, bytes | None]] = []
+        for call in ready_calls:
+            player = player_of_call[call]
+            player.calls.popleft()
+            player.last_answer_time = time.monotonic()
+            answers.append((player, self._get_answer(call)))
+        return answers
 
-    def _answer(self, call: Any) -> bytes | None:
-        """The answer to a call; None: whoever should give it, or where it lay, is lost."""
-        lost = self._ray.exceptions
+    def _get_answer(self, call: Any) -> bytes | None:
+        """Returns the answer to a call; None where the player, or the node of the answer, is lost."""
+        ray_errors = self._ray.exceptions
         try:
             answer: bytes = self._ray.get(call)
-        except lost.RayTaskError as error:
+        except ray_errors.RayTaskError as error:
             raise EngineError("a player failed", value=str(error)[-400:]) from error
-        except lost.RayError:
+        except ray_errors.RayError:
             return None
         return answer
 
-    def _ended(self, hand: _Hand, told: bytes | None, todo: Todo, usage: Counter[str] | None) -> Iterator[Done]:
-        """What an answer says has ended."""
-        if told is None:
-            yield from self._lost(hand, todo)
+    def _process_answer(
+        self, player: _PlayerHandle, answer: bytes | None, queue: WorkQueue, usage: Counter[str] | None
+    ) -> Iterator[FinishedItem]:
+        """Yields the items that ended according to an answer."""
+        if answer is None:
+            yield from self._drop_player(player, queue)
             return
-        head, lines = parts_of(told)
-        if not hand.ready and "error" not in head:
-            hand.ready, hand.pid, self._failed = True, head["pid"], 0
+        head, lines = parse_message(answer)
+        if not player.is_ready and "error" not in head:
+            player.is_ready, player.pid, self._failed = True, head["pid"], 0
             return
         if usage is not None:
             usage.update(head.get("usage", {}))
-        for (key, more), line in zip(head.get("rows", ()), lines, strict=True):
-            hand.part.pop(key, None)
-            item = todo.done(key)
+        for (key, info), line in zip(head.get("rows", ()), lines, strict=True):
+            player.open_items.pop(key, None)
+            item = queue.finish(key)
             if item is None:
                 self.counts["twice"] += 1
             else:
-                yield Done(item, more, line if line != b"\n" else b"")
+                yield FinishedItem(item, info, line if line != b"\n" else b"")
         if "error" in head:
-            raise error_of(*head["error"])
+            raise make_error(*head["error"])
         if head.get("end"):
-            hand.calls.clear()  # one that was asked ahead finds nothing
-            if hand.part:
-                raise EngineError("a player ended its slice too early", value=sorted(hand.part)[:3])
+            player.calls.clear()  # one that was asked ahead finds nothing
+            if player.open_items:
+                raise EngineError("a player ended its slice too early", value=sorted(player.open_items)[:3])
         elif "end" in head:
-            hand.calls.append(hand.actor.more.remote(_BATCH, _BATCH_S))
+            player.calls.append(player.actor.more.remote(_BATCH, _BATCH_S))
 
 
-def error_of(kind: str, text: str) -> EvolventError:
-    """The error that a player told: of its own kind where that takes a sentence alone."""
-    found = getattr(errors, kind, None)
-    plain = isinstance(found, type) and issubclass(found, EvolventError) and found.__init__ is EvolventError.__init__
-    if found is not None and (plain or kind == "ConfigError"):
-        made: EvolventError = found(text)
-        return made
+def make_error(kind: str, text: str) -> EvolventError:
+    """Creates the error that a player reported: of its own kind where that takes only a sentence."""
+    error_class = getattr(errors, kind, None)
+    is_plain = (
+        isinstance(error_class, type)
+        and issubclass(error_class, EvolventError)
+        and error_class.__init__ is EvolventError.__init__
+    )
+    if error_class is not None and (is_plain or kind == "ConfigError"):
+        error: EvolventError = error_class(text)
+        return error
     return EngineError(f"{kind}: {text}")
 
 
 @contextmanager
-def players(cluster: Where, making: Making, worlds: Mapping[str, World], *, threads: int = 1) -> Iterator[Players]:
-    """Players on a cluster, connected and let go.
+def open_players(
+    cluster: Cluster, factory: WorldFactory, worlds: Mapping[str, World], *, threads: int = 1
+) -> Iterator[PlayerPool]:
+    """Opens players on a connected cluster, and ends them after the block.
 
     Args:
-        making: how they make the worlds. worlds: the same ones, here: theirs must be of the same versions.
+        factory: how they make the worlds. worlds: the same ones, here: theirs must be of the same versions.
         threads: of torch, in each player; the same as here where results are to be the same.
     Raises:
         MissingExtra: Ray is not installed. EndpointError: no cluster. ConfigError: no node has room.
     """
-    made = {name: world.version for name, world in worlds.items()}
-    setup = message(
+    world_versions = {name: world.version for name, world in worlds.items()}
+    setup = build_message(
         {
-            "worlds": [making.where, list(making.arguments)],
-            "versions": versions(),
-            "made": made,
+            "worlds": [factory.function_path, list(factory.arguments)],
+            "versions": read_versions(),
+            "made": world_versions,
             "threads": threads,
         }
     )
     with ExitStack() as stack:
-        crew = Players(stack.enter_context(connected(cluster)), setup, cluster.placing)
-        stack.callback(crew.close)
-        yield crew
+        pool = PlayerPool(stack.enter_context(connect(cluster)), setup, cluster.placement)
+        stack.callback(pool.close)
+        yield pool

@@ -1,4 +1,4 @@
-"""What must be the same on every node of a cluster: Python, and the packages that results depend on."""
+"""Versions that must be the same on every node of a cluster: Python, and the packages that results depend on."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from importlib.metadata import PackageNotFoundError, version
 
 from evolvent.errors import VersionMismatch
 
-__all__ = ["check_versions", "versions"]
+__all__ = ["check_versions", "read_versions"]
 
 _COMPARED = ("evolvent", "torch", "numpy", "transformers")
 
 
-def versions() -> dict[str, str]:
-    """The versions here; "none" for a package that is not there."""
-    found = {"python": ".".join(map(str, sys.version_info[:2]))}
+def read_versions() -> dict[str, str]:
+    """Returns the versions here; "none" for a missing package."""
+    version_by_package = {"python": ".".join(map(str, sys.version_info[:2]))}
     for name in _COMPARED:
         try:
-            found[name] = version(name)
+            version_by_package[name] = version(name)
         except PackageNotFoundError:
-            found[name] = "none"
-    return found
+            version_by_package[name] = "none"
+    return version_by_package
 
 
-def check_versions(theirs: Mapping[str, str]) -> None:
-    """Refuse to work for a run that has other versions than there are here. Raises VersionMismatch."""
-    own = versions()
-    if own != theirs:
+def check_versions(run_versions: Mapping[str, str]) -> None:
+    """Raises VersionMismatch for a run that has other versions than this process."""
+    local_versions = read_versions()
+    if local_versions != run_versions:
         raise VersionMismatch(
             "a node of the cluster has other packages than the run",
-            value=own,
-            expected=theirs,
+            value=local_versions,
+            expected=run_versions,
             hint="install the same versions there",
         )

@@ -1,8 +1,8 @@
-"""What travels between a run and its players on Ray: bytes of JSON and lines of the store, and files of weights.
+"""Messages between a run and its players on Ray: bytes of JSON and lines of the store, and files of weights.
 
     message = one line of JSON, and the lines that belong to it
 
-Nothing here is pickled by us, and nothing that a model or a world wrote is ever unpickled: Ray sees plain bytes.
+Nothing here is pickled by us, and data written by a model or a world is never unpickled: Ray sees plain bytes.
 """
 
 from __future__ import annotations
@@ -27,65 +27,65 @@ from evolvent.engine.asks import Sampling
 from evolvent.errors import ConfigError, Problem
 from evolvent.files import safe_join
 from evolvent.models.policy import Policy, load_policy
-from evolvent.store.frame import to_line
-from evolvent.store.schema import begin_fields, decode, encode
+from evolvent.store.frame import encode_line
+from evolvent.store.schema import decode_trajectory, encode_episode_start, encode_trajectory
 from evolvent.trajectory import Branch, Start, Task, Trajectory
 
 __all__ = [
-    "Files",
-    "agent_of",
-    "agent_row",
-    "files_of",
-    "line_of",
-    "message",
-    "parts_of",
-    "policy_in",
-    "start_of",
-    "start_row",
-    "trajectory_of",
+    "PolicyFiles",
+    "agent_from_row",
+    "agent_to_row",
+    "build_message",
+    "load_policy_files",
+    "parse_message",
+    "read_policy_files",
+    "start_from_row",
+    "start_to_row",
+    "trajectory_from_line",
+    "trajectory_to_line",
 ]
 
 
-def message(head: Mapping[str, Any], lines: Sequence[bytes] = ()) -> bytes:
-    """A message: JSON values (NaN and infinities as Python spells them), and lines that end with a newline each."""
+def build_message(head: Mapping[str, Any], lines: Sequence[bytes] = ()) -> bytes:
+    """Builds a message: JSON values (NaN and infinities as in Python), and lines that end with a newline each."""
     return json.dumps(head, separators=(",", ":")).encode() + b"\n" + b"".join(lines)
 
 
-def parts_of(told: bytes) -> tuple[dict[str, Any], list[bytes]]:
-    """The JSON values and the lines of a message."""
-    first, *lines = told.splitlines(keepends=True)
+def parse_message(raw_message: bytes) -> tuple[dict[str, Any], list[bytes]]:
+    """Parses a message into its JSON values and its lines."""
+    first, *lines = raw_message.splitlines(keepends=True)
     head: dict[str, Any] = json.loads(first)
     return head, lines
 
 
-def line_of(trajectory: Trajectory) -> bytes:
-    """A trajectory as the line that a store has of it.
+def trajectory_to_line(trajectory: Trajectory) -> bytes:
+    """Serializes a trajectory as its line in a store.
 
     Raises:
         SampleInvalid: it holds NaN or values that are not JSON.
     """
-    return to_line(encode(trajectory), run="", traj=trajectory.id)
+    return encode_line(encode_trajectory(trajectory), run="", traj=trajectory.id)
 
 
-def trajectory_of(line: bytes, start: Start | None = None) -> Trajectory:
-    """The trajectory of a line; with its start, its task is that of the start.
+def trajectory_from_line(line: bytes, start: Start | None = None) -> Trajectory:
+    """Parses the trajectory of a line; with a start, its task is that of the start.
 
     Raises:
         SampleInvalid: the line is none of a trajectory.
     """
-    found = decode(json.loads(line))
-    return found if start is None else replace(found, task=start.task)
+    trajectory = decode_trajectory(json.loads(line))
+    return trajectory if start is None else replace(trajectory, task=start.task)
 
 
-def start_row(start: Start) -> dict[str, Any]:
-    """A start as JSON values."""
-    row = begin_fields(start.task, sample=start.sample, branch=start.branch, group=None, meta={})
+def start_to_row(start: Start) -> dict[str, Any]:
+    """Converts a start to JSON values."""
+    row = encode_episode_start(start.task, sample=start.sample, branch=start.branch, group=None, meta={})
     del row["task"]["id"]
     return row
 
 
-def start_of(row: Mapping[str, Any]) -> Start:
-    """The start of a row; its task has the id that the same task has everywhere."""
+def start_from_row(row: Mapping[str, Any]) -> Start:
+    """Parses the start of a row; its task gets the usual id of that task."""
     branch = row.get("branch")
     return Start(Task(**row["task"]), row["sample"], Branch(*branch) if branch else None)
 
@@ -93,8 +93,8 @@ def start_of(row: Mapping[str, Any]) -> Start:
 # ------------------------------------------------------------------ who plays
 
 
-def agent_row(agent: Agent) -> dict[str, Any]:
-    """An agent as JSON values; its policy, where it has one, travels as files.
+def agent_to_row(agent: Agent) -> dict[str, Any]:
+    """Converts an agent to JSON values; its policy, where it has one, is sent as files.
 
     Raises:
         ConfigError: an agent, a constraint or a history that cannot be told so.
@@ -104,34 +104,34 @@ def agent_row(agent: Agent) -> dict[str, Any]:
             "kind": "language",
             "sampling": asdict(agent.sampling),
             "max_tokens": agent.max_tokens,
-            "choose": agent.choose,
-            "history": _history_row(agent.history),
+            "choose": agent.restrict_to_admissible,
+            "history": _history_to_row(agent.history),
         }
     if isinstance(agent, CandidateAgent):
         return {
             "kind": "candidates",
             "temperature": agent.temperature,
             "per": agent.per,
-            "history": _history_row(agent.history),
+            "history": _history_to_row(agent.history),
         }
     if isinstance(agent, (Expert, Random)):
         return {"kind": "expert" if isinstance(agent, Expert) else "random"}
     raise ConfigError([Problem("agent", f"{type(agent).__name__} does not play on Ray", "play in this process")])
 
 
-def agent_of(row: Mapping[str, Any], policy: Policy | None) -> Agent:
-    """The agent of a row; one with a policy needs it."""
+def agent_from_row(row: Mapping[str, Any], policy: Policy | None) -> Agent:
+    """Creates the agent of a row; an agent with a policy needs it."""
     if row["kind"] in ("expert", "random"):
         return Expert() if row["kind"] == "expert" else Random()
     if policy is None:
         raise ConfigError("an agent without its policy", value=row["kind"])
-    history = _history_of(row["history"])
+    history = _history_from_row(row["history"])
     if row["kind"] == "candidates":
         return CandidateAgent(policy, row["temperature"], row["per"], history)
     return LanguageAgent(policy, Sampling(**row["sampling"]), row["max_tokens"], row["choose"], history)
 
 
-def _history_row(history: History) -> dict[str, Any]:
+def _history_to_row(history: History) -> dict[str, Any]:
     if isinstance(history, Refuse):
         return {"name": "refuse"}
     if isinstance(history, Window):
@@ -141,7 +141,7 @@ def _history_row(history: History) -> dict[str, Any]:
     raise ConfigError([Problem("history", f"{history.name!r} does not travel to Ray", "refuse, window or summarise")])
 
 
-def _history_of(row: Mapping[str, Any]) -> History:
+def _history_from_row(row: Mapping[str, Any]) -> History:
     if row["name"] == "window":
         return Window(row["share"])
     return Refuse() if row["name"] == "refuse" else Summarise()
@@ -151,12 +151,12 @@ def _history_of(row: Mapping[str, Any]) -> History:
 
 
 @dataclass(frozen=True)
-class Files:
-    """A policy as files: name in its folder -> SHA-256; and what its folder does not say.
+class PolicyFiles:
+    """A policy as files: name in its folder -> SHA-256; and settings outside its folder.
 
     Attributes:
-        names: the base of an adapter, its tokenizer and its weights are files like any other.
-        limit: see `Policy.limit`.
+        names: The base of an adapter, its tokenizer and its weights are ordinary files.
+        limit: See `Policy.limit`.
     """
 
     names: Mapping[str, str]
@@ -164,32 +164,33 @@ class Files:
 
     @property
     def digest(self) -> str:
-        """What tells these files from others."""
-        told = json.dumps([sorted(self.names.items()), self.limit])
-        return hashlib.sha256(told.encode()).hexdigest()[:24]
+        """Returns a digest that identifies these files."""
+        content = json.dumps([sorted(self.names.items()), self.limit])
+        return hashlib.sha256(content.encode()).hexdigest()[:24]
 
 
-def files_of(policy: Policy) -> tuple[Files, dict[str, NDArray[np.uint8]]]:
-    """A policy as files, and their contents by SHA-256; safetensors and JSON alone, as `Policy.save` writes them.
+def read_policy_files(policy: Policy) -> tuple[PolicyFiles, dict[str, NDArray[np.uint8]]]:
+    """Returns a policy as files, and their contents by SHA-256; only safetensors and JSON, as `Policy.save` writes
+    them.
 
     Raises:
         StoreUnavailable, NoSpace: there is no room for the folder that it is written into first.
     """
     names: dict[str, str] = {}
     contents: dict[str, NDArray[np.uint8]] = {}
-    with TemporaryDirectory(prefix="evolvent-") as made:
-        folder = Path(made)
+    with TemporaryDirectory(prefix="evolvent-") as temporary:
+        folder = Path(temporary)
         replace(policy, base=None).save(folder)  # an adapter's base travels with it, whatever disk it lies on
-        for path in sorted(one for one in folder.rglob("*") if one.is_file()):
+        for path in sorted(path_below for path_below in folder.rglob("*") if path_below.is_file()):
             raw = path.read_bytes()
             digest = hashlib.sha256(raw).hexdigest()
             names[path.relative_to(folder).as_posix()] = digest
             contents[digest] = np.frombuffer(raw, np.uint8)
-    return Files(names, policy.limit), contents
+    return PolicyFiles(names, policy.limit), contents
 
 
-def policy_in(folder: Path, files: Files, contents: Mapping[str, NDArray[np.uint8]]) -> Policy:
-    """Write the files into a folder and load the policy that they are.
+def load_policy_files(folder: Path, files: PolicyFiles, contents: Mapping[str, NDArray[np.uint8]]) -> Policy:
+    """Writes the files to a folder and loads their policy.
 
     Raises:
         UnsafePath: a name that leaves the folder. CheckpointError, SafetyError: see `load_policy`.

@@ -1,7 +1,9 @@
-"""What an agent would have read next, had its episode not been cut: the text whose value stands for the rest of it.
+"""The prompt that an agent would have read next, had its episode not been cut: its value stands for the
+remaining rewards.
 
-Where a conversation goes on, that is the conversation and its final observation. Where these do not fit the context, it
-is what the agent's history policy leaves of them, told here from the record alone: nobody is asked.
+Where a conversation continues, the prompt is the conversation and its final observation. Where these do not fit
+the context, it is what the agent's history policy makes of them, computed here from the record alone without a
+model.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from evolvent.agents.base import turn_of
+from evolvent.agents.base import recorded_turn
 from evolvent.agents.candidates import CandidateAgent
 from evolvent.agents.history import Turn
 from evolvent.agents.language import LanguageAgent
@@ -19,47 +21,57 @@ from evolvent.trajectory import Step, Trajectory
 from evolvent.worlds.base import World
 from evolvent.worlds.grammar import Parsed
 
-__all__ = ["next_root"]
+__all__ = ["next_prompt"]
 
 
-def next_root(
-    one: Trajectory, agent: LanguageAgent | CandidateAgent, *, world: World, parents: Mapping[str, Trajectory]
+def next_prompt(
+    trajectory: Trajectory, agent: LanguageAgent | CandidateAgent, *, world: World, parents: Mapping[str, Trajectory]
 ) -> Sequence[int] | None:
-    """The new root that the agent's history policy makes at the end of this episode; None where it gives up.
+    """Returns the new prompt of the agent's history policy at the end of this episode; None where the policy gives
+    up.
 
-    An agent that chooses among listed actions makes room for the longest of them, too: what the world would have listed
-    next is not on record, so it is that of the last step.
+    An agent that chooses among listed actions reserves tokens for the longest of them, too: the next list of the
+    world is not recorded, so that of the last step is used.
 
     Args:
-        one: played by the agent to its horizon. world: of its task.
-        parents: by id, what branches began in; of one whose parent is not there nothing can be told: None.
+        trajectory: Episode of the agent, cut at its horizon.
+        agent: The agent.
+        world: World of its task.
+        parents: Trajectories that branches started from, by id; None is returned for a branch with a missing
+            parent.
     """
     policy = agent.policy
-    turns = _turns(one, policy.dialect, world=world, parents=parents)
+    turns = _collect_turns(trajectory, policy.dialect, world=world, parents=parents)
     if turns is None:
         return None
-    make = partial(agent.history, policy.dialect, world.instructions, turns, str(one.final_observation))
+    make_prompt = partial(agent.history, policy.dialect, world.instructions, turns, str(trajectory.final_observation))
     if isinstance(agent, LanguageAgent):
-        return make(policy.context - agent.max_tokens)
-    longest = max(map(len, one.steps[-1].info.get("candidates", ())), default=1)
-    root = make(policy.context - 1)
-    return root if root is None or len(root) + longest <= policy.context else make(policy.context - longest)
+        return make_prompt(policy.context - agent.max_tokens)
+    max_candidate_length = max(map(len, trajectory.steps[-1].info.get("candidates", ())), default=1)
+    prompt = make_prompt(policy.context - 1)
+    return (
+        prompt
+        if prompt is None or len(prompt) + max_candidate_length <= policy.context
+        else make_prompt(policy.context - max_candidate_length)
+    )
 
 
-def _turns(one: Trajectory, dialect: Dialect, *, world: World, parents: Mapping[str, Trajectory]) -> list[Turn] | None:
-    """All that was said, from the first turn of the parent on where the episode is a branch."""
+def _collect_turns(
+    trajectory: Trajectory, dialect: Dialect, *, world: World, parents: Mapping[str, Trajectory]
+) -> list[Turn] | None:
+    """Returns all turns, from the first turn of the parent on where the episode is a branch."""
 
     def render(step: Step) -> str:
         return world.grammar.render(Parsed(str(step.action), step.thought))
 
-    own, branch = [turn_of(step, dialect, render=render) for step in one.steps], one.branch
+    turns, branch = [recorded_turn(step, dialect, render=render) for step in trajectory.steps], trajectory.branch
     if branch is None:
-        return own
+        return turns
     parent = parents.get(branch.parent)
     if parent is None:
         return None
-    before = [turn_of(step, dialect, render=render) for step in parent.steps[: branch.step]]
-    if branch.token and own:  # the first action began with tokens of the parent's
-        given = turn_of(parent.steps[branch.step], dialect, render=render).action[: branch.token]
-        own[0] = replace(own[0], action=(*given, *own[0].action))
-    return [*before, *own]
+    parent_turns = [recorded_turn(step, dialect, render=render) for step in parent.steps[: branch.step]]
+    if branch.token and turns:  # the first action began with tokens of the parent's
+        parent_tokens = recorded_turn(parent.steps[branch.step], dialect, render=render).action[: branch.token]
+        turns[0] = replace(turns[0], action=(*parent_tokens, *turns[0].action))
+    return [*parent_turns, *turns]

@@ -1,4 +1,6 @@
-"""One training from its parts to a model folder, over all its ranks: checkpoints, snapshots, monitor, and its end."""
+"""A training from its token sequences to a model folder, over all ranks: checkpoints, snapshots, monitor, and its
+end.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,13 @@ from evolvent.errors import EvolventError
 from evolvent.files import disk_errors, sync_folder
 from evolvent.learn.checkpoint import Checkpointer
 from evolvent.learn.cost import Cost
-from evolvent.learn.learner import FitReport, Learner, Metrics, TrainConfig
-from evolvent.learn.monitor import monitored
+from evolvent.learn.learner import FitReport, Learner, TrainConfig, UpdateMetrics
+from evolvent.learn.monitor import build_monitor
 from evolvent.learn.objectives import Objective
 from evolvent.learn.optim.make import OptimizerConfig
 from evolvent.learn.parallel.mesh import Parallelism
 from evolvent.learn.parallel.ranks import Ranks
-from evolvent.learn.token_sequences import Parts
+from evolvent.learn.token_sequences import TokenSequence
 from evolvent.models.exchange import write_hf
 from evolvent.models.heads import ValueHead
 from evolvent.models.policy import Policy
@@ -36,16 +38,16 @@ from evolvent.models.stored import MARKER, open_checkpoint
 from evolvent.models.tuned import FILES as ADAPTER_FILES
 from evolvent.models.tuned import adapter_names, kind_of
 
-__all__ = ["Keeping", "Reached", "Training", "reached", "train"]
+__all__ = ["CheckpointConfig", "TrainingJob", "TrainingProgress", "read_progress", "run_training"]
 
 _log = logging.getLogger(__name__)
 _START = "adapter-start"
 _HEAD = "value_head."  # how the names of a value head begin in a checkpoint
-_LOOK_S = 0.5  # how often it is looked for a new checkpoint
+_POLL_S = 0.5  # how often it is looked for a new checkpoint
 
 
-class Keeping(Config):
-    """What a training leaves on disk while it runs."""
+class CheckpointConfig(Config):
+    """Settings of the files that a training writes while it runs."""
 
     every: int = Field(default=200, ge=1, description="updates between checkpoints")
     last: int = Field(default=2, ge=1, description="how many checkpoints stay")
@@ -56,56 +58,57 @@ class Keeping(Config):
 
 
 @dataclass(frozen=True)
-class Training:
-    """What is trained, on what, how, and where it is kept.
+class TrainingJob:
+    """A training: model, data, settings and folder.
 
     Args:
-        folder: of the run. All ranks share it: checkpoints lie in `checkpoints/`, the trained model in `model/`.
-        policy, objective, parts, seed: the same in every rank.
-        train, optimizer, parallelism, keeping: how.
+        folder: Folder of the run, shared by all ranks: checkpoints are in `checkpoints/`, the trained model in
+            `model/`.
+        policy, objective, sequences, seed: The same in every rank.
+        train, optimizer, parallelism, checkpoints: Settings.
     """
 
     folder: Path
     policy: Policy
     objective: Objective
-    parts: Sequence[Parts]
+    sequences: Sequence[TokenSequence]
     seed: int
     train: TrainConfig = field(default_factory=TrainConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     parallelism: Parallelism = field(default_factory=Parallelism)
-    keeping: Keeping = field(default_factory=Keeping)
+    checkpoints: CheckpointConfig = field(default_factory=CheckpointConfig)
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
-    """How far the newest complete checkpoint of a run is: updates taken and targets learned, 0 where there is none."""
+class TrainingProgress:
+    """Progress of the newest complete checkpoint of a run: updates and learned targets, 0 where there is none."""
 
     update: int = 0
     tokens: int = 0
 
 
-def reached(folder: Path) -> Reached:
-    """Where a training in this folder of a run would go on.
+def read_progress(folder: Path) -> TrainingProgress:
+    """Reads the progress from which a training in this folder of a run would resume.
 
     Raises:
         Incomplete: the newest checkpoint cannot be read.
     """
-    done = sorted(path for path in (folder / "checkpoints").glob("update-*") if (path / MARKER).exists())
-    if not done:
-        return Reached()
-    counts = open_checkpoint(done[-1]).values["counts"]
-    return Reached(int(counts["updates"]), int(counts["tokens"]))
+    complete = sorted(path for path in (folder / "checkpoints").glob("update-*") if (path / MARKER).exists())
+    if not complete:
+        return TrainingProgress()
+    counts = open_checkpoint(complete[-1]).values["counts"]
+    return TrainingProgress(int(counts["updates"]), int(counts["tokens"]))
 
 
-def train(
-    job: Training,
+def run_training(
+    job: TrainingJob,
     ranks: Ranks,
     *,
     log: Callable[[Mapping[str, Any]], None],
-    on_update: Callable[[Metrics], None] | None = None,
+    on_update: Callable[[UpdateMetrics], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> FitReport:
-    """Train to the end, going on from the newest checkpoint in the folder, and write the model. All ranks call it.
+    """Trains to the end, resuming from the newest checkpoint in the folder, and writes the model. All ranks call it.
 
     Args:
         log: takes rows about updates and their cost; called in the leading rank.
@@ -114,8 +117,8 @@ def train(
     Raises:
         ConfigError, TrainingError, CheckpointError: see `Learner`. StoreUnavailable, NoSpace: what cannot be written.
     """
-    cost = Cost.of(job.policy.model)  # of the whole model, before it is laid over ranks
-    exporter = _Exporter.of(job, leads=ranks.leads)
+    cost = Cost.from_model(job.policy.model)  # of the whole model, before it is laid over ranks
+    exporter = _Exporter.for_job(job, leads=ranks.is_leader)
     learner = Learner(
         job.policy,
         job.objective,
@@ -125,8 +128,8 @@ def train(
         parallelism=job.parallelism,
         ranks=ranks,
     )
-    monitor = monitored(learner, cost, job.parts)
-    keeping = job.keeping
+    monitor = build_monitor(learner, cost, job.sequences)
+    keeping = job.checkpoints
     checkpoints = Checkpointer(
         job.folder / "checkpoints",
         every=keeping.every,
@@ -135,20 +138,20 @@ def train(
         best=("loss", "min") if keeping.best else None,
         timeout=max(1.0, job.parallelism.timeout),
     )
-    with _Publisher(job, exporter, checkpoints, leads=ranks.leads) as publisher:
+    with _Publisher(job, exporter, checkpoints, leads=ranks.is_leader) as publisher:
 
-        def note(metrics: Metrics) -> None:
+        def note(metrics: UpdateMetrics) -> None:
             if on_update is not None:
                 on_update(metrics)
-            if not ranks.leads:
+            if not ranks.is_leader:
                 return
             log(metrics.as_row())
             row = monitor(metrics, waited=learner.waited)
             if row is not None:
                 log(row)
-            publisher.look()
+            publisher.publish_newest()
 
-        report = learner.fit(job.parts, checkpoint=checkpoints, on_update=note, should_stop=should_stop)
+        report = learner.fit(job.sequences, checkpoint=checkpoints, on_update=note, should_stop=should_stop)
         checkpoints.wait()
         if report.finished:
             publisher.finish()
@@ -157,12 +160,13 @@ def train(
 
 @dataclass(frozen=True)
 class _Exporter:
-    """Turns a checkpoint into a model folder, whatever layout wrote it.
+    """Converts a checkpoint to a model folder, whatever layout wrote it.
 
     Args:
-        start: of an adapter: a folder that it began as, with all that is not trained; the base below it may lie over
-            ranks by now.
-        names: of an adapter: its weights' names in the model -> in its file.
+        policy: The policy.
+        start: Of an adapter: a folder with its initial state, including everything that is not trained; the base
+            may be distributed over ranks by now.
+        names: Of an adapter: names of its weights in the model -> in its file.
     """
 
     policy: Policy
@@ -170,18 +174,18 @@ class _Exporter:
     names: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, job: Training, *, leads: bool) -> _Exporter:
-        """Call it before the model is laid over ranks."""
+    def for_job(cls, job: TrainingJob, *, leads: bool) -> _Exporter:
+        """Creates an exporter; must be called before the model is distributed over ranks."""
         if kind_of(job.policy.model) is None:
-            return cls(job.policy.advanced())
+            return cls(job.policy.next_version())
         start = job.folder / _START
         if leads and not start.exists():
-            with _whole(start) as folder:
-                job.policy.advanced().save(folder)
+            with _atomic_folder(start) as folder:
+                job.policy.next_version().save(folder)
         return cls(job.policy, start, adapter_names(job.policy.model))
 
     def write(self, checkpoint: Path, folder: Path) -> None:
-        """Fill an empty folder.
+        """Fills an empty folder.
 
         Raises:
             Incomplete, HashMismatch: the checkpoint is damaged. NoSpace, StoreUnavailable: it cannot be written.
@@ -190,22 +194,22 @@ class _Exporter:
             write_hf(checkpoint, self.policy, folder)
             return
         stored = open_checkpoint(checkpoint)
-        for file in stored.files_of(("model",)):
-            if (fault := stored.fault(file)) is not None:
+        for file in stored.group_files(("model",)):
+            if (fault := stored.find_fault(file)) is not None:
                 raise fault
         index = stored.groups["model"]
         heads = {name: name.removeprefix(_HEAD) for name in index if name.startswith(_HEAD)}
         with disk_errors(folder):
             shutil.copytree(self.start, folder, dirs_exist_ok=True)
             for file, names in ((ADAPTER_FILES[1], self.names), (ValueHead.FILE, heads)):
-                tensors = {told: index.whole(name) for name, told in names.items()}
+                tensors = {file_name: index.whole(name) for name, file_name in names.items()}
                 if tensors:
                     save_file(tensors, folder / file, {"format": "pt"})
 
 
 @contextmanager
-def _whole(folder: Path) -> Iterator[Path]:
-    """A folder to fill, which appears under its name when it is."""
+def _atomic_folder(folder: Path) -> Iterator[Path]:
+    """Yields a folder to fill, which appears under its final name when it is complete."""
     temporary = folder.with_name(f".writing-{folder.name}")
     with disk_errors(folder):
         shutil.rmtree(temporary, ignore_errors=True)
@@ -219,14 +223,14 @@ def _whole(folder: Path) -> Iterator[Path]:
 
 
 class _Publisher:
-    """Turns checkpoints into models that others can use, on a thread of the leading rank; training does not wait."""
+    """Converts checkpoints to models that others can use, on a thread of the leading rank; training does not wait."""
 
-    def __init__(self, job: Training, exporter: _Exporter, checkpoints: Checkpointer, *, leads: bool) -> None:
+    def __init__(self, job: TrainingJob, exporter: _Exporter, checkpoints: Checkpointer, *, leads: bool) -> None:
         self._folder, self._exporter, self._checkpoints = job.folder, exporter, checkpoints
-        self._leads, self._snapshots = leads, job.keeping.snapshots and leads
+        self._leads, self._snapshots = leads, job.checkpoints.snapshots and leads
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="snapshot")
         self._running: Future[None] | None = None
-        self._seen: Path | None = checkpoints.newest()
+        self._seen: Path | None = checkpoints.find_newest()
         self._looked = 0.0
 
     def __enter__(self) -> _Publisher:
@@ -235,12 +239,12 @@ class _Publisher:
     def __exit__(self, *error: object) -> None:
         self._pool.shutdown(wait=True)
 
-    def look(self) -> None:
-        """Publish the newest checkpoint, if there is one that was not published and none is being published."""
-        if not self._snapshots or time.monotonic() - self._looked < _LOOK_S:
+    def publish_newest(self) -> None:
+        """Starts publishing the newest checkpoint, unless it was published already or another is being published."""
+        if not self._snapshots or time.monotonic() - self._looked < _POLL_S:
             return
         self._looked = time.monotonic()
-        newest = self._checkpoints.newest()
+        newest = self._checkpoints.find_newest()
         if newest == self._seen or (self._running is not None and not self._running.done()):
             return
         self._seen = newest
@@ -255,11 +259,11 @@ class _Publisher:
             _log.warning("no snapshot of update %d: %s", step, error)
 
     def finish(self) -> None:
-        """Publish the last checkpoint, and write the trained model into `model/`."""
-        folder, newest = self._folder / "model", self._checkpoints.newest()
+        """Writes the last checkpoint as a snapshot, and the trained model to `model/`."""
+        folder, newest = self._folder / "model", self._checkpoints.find_newest()
         if not self._leads or newest is None or folder.exists():
             return
         if self._snapshots:
             self._pool.submit(self._publish, newest).result()
-        with _whole(folder) as temporary:
+        with _atomic_folder(folder) as temporary:
             self._exporter.write(newest, temporary)

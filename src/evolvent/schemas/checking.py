@@ -1,4 +1,4 @@
-"""Arguments held to a tool's schema, and tools held to each other."""
+"""Checks arguments against a tool's schema, and tools against each other."""
 
 from __future__ import annotations
 
@@ -11,60 +11,61 @@ from typing import Any
 
 from evolvent.errors import Problem, SampleInvalid
 from evolvent.messages import Tool
-from evolvent.schemas.reading import DEPTH, json_schema, matcher
+from evolvent.schemas.reading import MAX_DEPTH, compile_pattern, json_schema
 from evolvent.trajectory import canonical_json
 
-__all__ = ["LEGAL_NAME", "VALUES", "check_tools", "faults"]
+__all__ = ["LEGAL_NAME", "MAX_VALUES", "check_tools", "find_argument_faults"]
 
-VALUES = 200_000  # most values in the arguments of a call
+MAX_VALUES = 200_000  # most values in the arguments of a call
 LEGAL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_-]{0,63}")  # what every provider of models takes
 
 
-def faults(arguments: Mapping[str, Any], parameters: Mapping[str, Any]) -> tuple[str, ...]:
-    """What is wrong with the arguments of a call, one sentence a fault, in the order of their paths; () where valid.
+def find_argument_faults(arguments: Mapping[str, Any], parameters: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns the faults of the arguments of a call, one sentence a fault, in the order of their paths; () where
+    valid.
 
     Args:
-        arguments: JSON values; a tuple counts as a list. Anything else, NaN, and more than `VALUES` values or `DEPTH`
-            levels are faults.
-        parameters: of the tool, in any dialect.
+        arguments: JSON values; a tuple counts as a list. Anything else, NaN, and more than `MAX_VALUES` values or
+            `MAX_DEPTH` levels are faults.
+        parameters: parameters of the tool, in any dialect.
     Raises:
         SampleInvalid: a schema that `json_schema` refuses.
     """
-    validator = _validator(_canonical(parameters))
-    broken = _not_json(arguments)
-    if broken is not None:
-        return (broken,)
-    found = sorted(
+    validator = _make_validator(_canonical_schema(parameters))
+    json_fault = _find_json_fault(arguments)
+    if json_fault is not None:
+        return (json_fault,)
+    errors = sorted(
         validator.iter_errors(arguments), key=lambda error: (list(map(str, error.absolute_path)), error.message)
     )
-    return tuple([_sentence(error) for error in found])
+    return tuple([_format_error(error) for error in errors])
 
 
 def check_tools(tools: Sequence[Tool], *, dotted: bool = False) -> tuple[Problem, ...]:
-    """What is wrong with tools that are offered together: names given twice, illegal names, schemas that are none.
+    """Returns the problems of tools that are offered together: duplicate names, illegal names, invalid schemas.
 
     Args:
         dotted: whether parts of a name may be joined by dots, as BFCL's are.
     """
-    found: list[Problem] = []
-    seen: set[str] = set()
+    problems: list[Problem] = []
+    names: set[str] = set()
     for number, tool in enumerate(tools):
-        where = f"tools[{number}]"
-        if tool.name in seen:
-            found.append(Problem(where, f"the name {tool.name!r} is given twice", "a call would have two meanings"))
-        seen.add(tool.name)
+        path = f"tools[{number}]"
+        if tool.name in names:
+            problems.append(Problem(path, f"the name {tool.name!r} is given twice", "a call would have two meanings"))
+        names.add(tool.name)
         parts = tool.name.split(".") if dotted else [tool.name]
         if len(tool.name) > 64 or not all(LEGAL_NAME.fullmatch(part) for part in parts):
             hint = "use at most 64 letters, digits, _ and -, no digit first"
-            found.append(Problem(where, f"{tool.name[:80]!r} is no legal name", hint))
+            problems.append(Problem(path, f"{tool.name[:80]!r} is no legal name", hint))
         try:
             json_schema(tool.parameters)
         except SampleInvalid as error:
-            found.append(Problem(f"{where}.parameters", str(error)))
-    return tuple(found)
+            problems.append(Problem(f"{path}.parameters", str(error)))
+    return tuple(problems)
 
 
-def _canonical(parameters: Mapping[str, Any]) -> str:
+def _canonical_schema(parameters: Mapping[str, Any]) -> str:
     try:
         return canonical_json(dict(parameters))
     except (TypeError, ValueError, RecursionError) as error:
@@ -72,8 +73,8 @@ def _canonical(parameters: Mapping[str, Any]) -> str:
 
 
 @lru_cache(2048)
-def _validator(text: str) -> Any:
-    """What checks arguments against the schema with this text; made once."""
+def _make_validator(text: str) -> Any:
+    """Returns the validator of arguments for the schema with this text; it is cached."""
     import jsonschema
 
     base = jsonschema.Draft202012Validator
@@ -83,65 +84,67 @@ def _validator(text: str) -> Any:
             "object": lambda _, value: isinstance(value, Mapping),
         }
     )
-    made = jsonschema.validators.extend(base, {"pattern": _pattern, "uniqueItems": _unique}, type_checker=kinds)
-    return made(json_schema(json.loads(text)))
+    validator_class = jsonschema.validators.extend(
+        base, {"pattern": _check_pattern, "uniqueItems": _check_unique}, type_checker=kinds
+    )
+    return validator_class(json_schema(json.loads(text)))
 
 
-def _pattern(validator: Any, pattern: str, value: object, _: object) -> Iterator[Any]:
+def _check_pattern(validator: Any, pattern: str, value: object, _: object) -> Iterator[Any]:
     from jsonschema import ValidationError
 
-    if isinstance(value, str) and not matcher(pattern)(value.encode("utf-8", "replace").decode()):
+    if isinstance(value, str) and not compile_pattern(pattern)(value.encode("utf-8", "replace").decode()):
         yield ValidationError(f"{value!r} does not match {pattern!r}")
 
 
-def _unique(validator: Any, unique: bool, value: object, _: object) -> Iterator[Any]:
-    """By sorting keys: comparing every pair takes hours for what a model can write in seconds."""
+def _check_unique(validator: Any, unique: bool, value: object, _: object) -> Iterator[Any]:
+    """Checks uniqueness by sorting keys: comparing every pair takes hours for a list that a model writes in seconds."""
     from jsonschema import ValidationError
 
     if (
         unique
         and isinstance(value, (list, tuple))
-        and len({canonical_json(_numbered(one)) for one in value}) < len(value)
+        and len({canonical_json(_normalize_numbers(element)) for element in value}) < len(value)
     ):
         yield ValidationError("a value is given twice in a list of different ones")
 
 
-def _numbered(value: object) -> object:
-    """Equal numbers get one form: JSON knows one kind of number."""
+def _normalize_numbers(value: object) -> object:
+    """Converts equal numbers to one form: JSON has one kind of number."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, Mapping):
-        return {name: _numbered(one) for name, one in value.items()}
-    return [_numbered(one) for one in value] if isinstance(value, (list, tuple)) else value
+        return {name: _normalize_numbers(element) for name, element in value.items()}
+    return [_normalize_numbers(element) for element in value] if isinstance(value, (list, tuple)) else value
 
 
-def _not_json(arguments: object) -> str | None:
-    """Why arguments are no JSON values of a sensible size, or None."""
-    waiting: list[tuple[object, int]] = [(arguments, 0)]
+def _find_json_fault(arguments: object) -> str | None:
+    """Returns the reason why arguments are not JSON values of a reasonable size, or None."""
+    pending: list[tuple[object, int]] = [(arguments, 0)]
     if not isinstance(arguments, Mapping):
         return f"the arguments are {type(arguments).__name__}, not an object"
-    for seen in range(VALUES + 1):
-        if not waiting:
+    for count in range(MAX_VALUES + 1):
+        if not pending:
             return None
-        value, level = waiting.pop()
-        if seen == VALUES or level > DEPTH:
+        value, level = pending.pop()
+        if count == MAX_VALUES or level > MAX_DEPTH:
             break
         if isinstance(value, Mapping):
             if not all(isinstance(name, str) for name in value):
                 return "an object has a key that is no text"
-            waiting += [(one, level + 1) for one in value.values()]
+            pending += [(child, level + 1) for child in value.values()]
         elif isinstance(value, (list, tuple)):
-            waiting += [(one, level + 1) for one in value]
+            pending += [(child, level + 1) for child in value]
         elif isinstance(value, float) and not math.isfinite(value):
             return f"{value!r} is no number of JSON"
         elif isinstance(value, int) and value.bit_length() > 1000:
             return "a whole number is too large"
         elif value is not None and not isinstance(value, (str, int, float)):
             return f"a value is {type(value).__name__}, which JSON does not have"
-    return f"the arguments have more than {VALUES} values or {DEPTH} levels"
+    return f"the arguments have more than {MAX_VALUES} values or {MAX_DEPTH} levels"
 
 
-def _sentence(error: Any) -> str:
-    where = ".".join(map(str, error.absolute_path))
-    text = f"{where}: {error.message}" if where else str(error.message)
+def _format_error(error: Any) -> str:
+    path = ".".join(map(str, error.absolute_path))
+    text = f"{path}: {error.message}" if path else str(error.message)
     return text if len(text) <= 300 else text[:297] + "..."

@@ -1,4 +1,4 @@
-"""Schemas of a tool's parameters: every dialect that data comes in, read as one JSON Schema, and arguments held to it.
+"""Schemas of a tool's parameters: every dialect of the data is read as one JSON Schema.
 
 Dialects: JSON Schema (OpenAI, MCP, Anthropic), BFCL's (`dict`, `float`, `tuple`, `any`, names of Java's classes), and
 the flat one of xLAM and Hammer (a mapping from parameter to `{type, description, default}`, with types like `List[str]`
@@ -19,10 +19,10 @@ from typing import Any
 from evolvent.errors import SampleInvalid
 from evolvent.messages import Tool
 
-__all__ = ["DEPTH", "NODES", "TYPES", "is_flat", "json_schema", "matcher", "tool_of"]
+__all__ = ["MAX_DEPTH", "MAX_NODES", "TYPES", "compile_pattern", "is_flat", "json_schema", "parse_tool"]
 
-DEPTH = 32  # schemas deeper than this are refused, and values are never looked at further
-NODES = 10_000  # largest schema, references written out; a reference can double what it names, again and again
+MAX_DEPTH = 32  # schemas deeper than this are refused, and values are never looked at further
+MAX_NODES = 10_000  # largest schema, references written out; a reference can double what it names, again and again
 TYPES: Mapping[str, str] = {
     "string": "string",
     "str": "string",
@@ -67,10 +67,10 @@ TYPES: Mapping[str, str] = {
     "": "",
 }
 """Names of types, in lower case, and what JSON Schema calls them; "" holds anything."""
-_ONE = ("items", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames")
-_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
-_MAPS = ("properties", "dependentSchemas")
-_KEPT = frozenset(
+_SCHEMA_KEYWORDS = ("items", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames")
+_LIST_KEYWORDS = ("anyOf", "oneOf", "allOf", "prefixItems")
+_MAP_KEYWORDS = ("properties", "dependentSchemas")
+_COPIED_KEYWORDS = frozenset(
     (
         "enum",
         "const",
@@ -97,13 +97,13 @@ _KEPT = frozenset(
         "dependentRequired",
     )
 )
-_LARGEST = sys.float_info.max
-_REFUSED = ("$dynamicRef", "$recursiveRef", "unevaluatedProperties", "unevaluatedItems")
+_MAX_NUMBER = sys.float_info.max
+_REFUSED_KEYWORDS = ("$dynamicRef", "$recursiveRef", "unevaluatedProperties", "unevaluatedItems")
 _OPTIONAL = re.compile(r",\s*optional$", re.IGNORECASE)
 
 
-def tool_of(row: object) -> Tool:
-    """The tool that a row tells: OpenAI's forms, BFCL's, xLAM's and Hammer's, MCP's (`inputSchema`), Anthropic's.
+def parse_tool(row: object) -> Tool:
+    """Parses the tool in a row: OpenAI's forms, BFCL's, xLAM's and Hammer's, MCP's (`inputSchema`), Anthropic's.
 
     The parameters stay as they are written, for prompts show them so; `json_schema` reads them.
 
@@ -114,47 +114,53 @@ def tool_of(row: object) -> Tool:
         return Tool.of_openai(row)
     if not isinstance(row, Mapping) or not isinstance(row.get("name"), str) or not row["name"]:
         raise SampleInvalid("a tool without a name", value=row, expected='{"name", "description", "parameters"}')
-    given = [row[key] for key in ("parameters", "inputSchema", "input_schema") if row.get(key) is not None]
-    if len(given) > 1 or any(not isinstance(one, Mapping) for one in given):
-        raise SampleInvalid("parameters of a tool that are no JSON schema", value=given, expected="one object")
+    schemas = [row[key] for key in ("parameters", "inputSchema", "input_schema") if row.get(key) is not None]
+    if len(schemas) > 1 or any(not isinstance(schema, Mapping) for schema in schemas):
+        raise SampleInvalid("parameters of a tool that are no JSON schema", value=schemas, expected="one object")
     description = row.get("description")
-    return Tool(row["name"], description if isinstance(description, str) else "", dict(given[0]) if given else {})
+    return Tool(row["name"], description if isinstance(description, str) else "", dict(schemas[0]) if schemas else {})
 
 
 def is_flat(parameters: Mapping[str, Any]) -> bool:
-    """Whether parameters are of the flat form: a mapping from each parameter's name to what it is."""
-    if isinstance(parameters.get("type"), (str, list)) or any(key in parameters for key in ("$ref", *_LISTS)):
+    """Returns whether parameters are of the flat form: a mapping from each parameter's name to its description."""
+    if isinstance(parameters.get("type"), (str, list)) or any(key in parameters for key in ("$ref", *_LIST_KEYWORDS)):
         return False
-    listed = parameters.get("properties")
-    whole = isinstance(listed, Mapping) and all(isinstance(one, (Mapping, bool)) for one in listed.values())
-    return not whole and bool(parameters) and all(isinstance(one, Mapping) for one in parameters.values())
+    properties = parameters.get("properties")
+    is_object_schema = isinstance(properties, Mapping) and all(
+        isinstance(schema, (Mapping, bool)) for schema in properties.values()
+    )
+    return (
+        not is_object_schema and bool(parameters) and all(isinstance(schema, Mapping) for schema in parameters.values())
+    )
 
 
 def json_schema(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of a tool as JSON Schema (draft 2020-12): an object schema without references.
+    """Returns the parameters of a tool as JSON Schema (draft 2020-12): an object schema without references.
 
-    Names of types are translated. The outermost object takes no argument that it does not name unless it says so
-    (`additionalProperties`, or a combination of schemas); inner objects are as open as they say. A parameter of the
-    flat form is required unless it has a default or its type is optional. A recursive reference is refused: what it
-    describes is no finite tree, and neither a masked prompt nor a check of bounded cost can be made of it.
+    Names of types are translated. The outermost object takes no argument that it does not name unless it allows them
+    (`additionalProperties`, or a combination of schemas); inner objects are as open as they declare. A parameter of the
+    flat form is required unless it has a default or its type is optional. A recursive reference is refused: it
+    describes
+    an infinite tree, from which neither a masked prompt nor a check of bounded cost can be made.
 
     Raises:
-        SampleInvalid: with the path, for what is malformed, an unknown type, deeper than `DEPTH`, larger than `NODES`,
-            or has a reference that is remote, unresolved or recursive.
+        SampleInvalid: with the path, if the schema is malformed, has an unknown type, is deeper than `MAX_DEPTH` or
+            larger
+            than `MAX_NODES`, or has a reference that is remote, unresolved or recursive.
     """
     reader = _Reader(parameters)
     if is_flat(parameters):
-        known = {str(name): reader.read(one, (str(name),)) for name, one in parameters.items()}
-        needed = [name for name, one in parameters.items() if _required_of_flat(one)]
-        found: dict[str, Any] = {"type": "object", "properties": known, "required": needed}
+        properties = {str(name): reader.read_node(node, (str(name),)) for name, node in parameters.items()}
+        required = [name for name, node in parameters.items() if _is_required_flat(node)]
+        schema: dict[str, Any] = {"type": "object", "properties": properties, "required": required}
     else:
-        found = reader.read(parameters, ())
-    if found.get("type", "object") != "object":
-        raise SampleInvalid("the parameters of a tool are no object", value=found.get("type"), expected="object")
-    found = {"type": "object", "properties": {}, **found}
-    if not any(key in found for key in ("additionalProperties", "anyOf", "oneOf", "allOf", "if")):
-        found["additionalProperties"] = False
-    return found
+        schema = reader.read_node(parameters, ())
+    if schema.get("type", "object") != "object":
+        raise SampleInvalid("the parameters of a tool are no object", value=schema.get("type"), expected="object")
+    schema = {"type": "object", "properties": {}, **schema}
+    if not any(key in schema for key in ("additionalProperties", "anyOf", "oneOf", "allOf", "if")):
+        schema["additionalProperties"] = False
+    return schema
 
 
 # ---------------------------------------------------------------------------------------------------- reading
@@ -162,102 +168,112 @@ def json_schema(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class _Reader:
-    """Reads the schema of one tool; `nodes` counts what was read, `inside` the references that are being followed."""
+    """Reads the schema of one tool; `nodes` counts the nodes read, `open_references` lists the references being
+    followed.
+    """
 
     root: Mapping[str, Any]
     nodes: int = 0
-    inside: list[str] = field(default_factory=list)
+    open_references: list[str] = field(default_factory=list)
 
-    def read(self, node: object, path: tuple[str, ...]) -> Any:
-        """A node in JSON Schema's words. Booleans are schemas too."""
+    def read_node(self, node: object, path: tuple[str, ...]) -> Any:
+        """Reads a node as JSON Schema. Booleans are schemas too."""
         self.nodes += 1
-        if len(path) > DEPTH or self.nodes > NODES:
-            raise _bad(
-                "a schema that is too large", path, f"at most {DEPTH} levels and {NODES} nodes, references written out"
+        if len(path) > MAX_DEPTH or self.nodes > MAX_NODES:
+            raise _schema_error(
+                "a schema that is too large",
+                path,
+                f"at most {MAX_DEPTH} levels and {MAX_NODES} nodes, references written out",
             )
         if isinstance(node, bool):
             return node
         if not isinstance(node, Mapping):
-            raise _bad(f"a schema that is {type(node).__name__}", path, "an object")
-        for key in _REFUSED:
+            raise _schema_error(f"a schema that is {type(node).__name__}", path, "an object")
+        for key in _REFUSED_KEYWORDS:
             if key in node:
-                raise _bad(f"the keyword {key!r}", path, "a schema without it")
-        found = {**self._type(node, path), **{key: node[key] for key in _KEPT & node.keys()}}
-        for key in _ONE:
+                raise _schema_error(f"the keyword {key!r}", path, "a schema without it")
+        schema = {**self._read_type(node, path), **{key: node[key] for key in _COPIED_KEYWORDS & node.keys()}}
+        for key in _SCHEMA_KEYWORDS:
             if key in node and not (key == "items" and isinstance(node[key], list)):
-                found[key] = self.read(node[key], (*path, key))
-        for key in _LISTS:
+                schema[key] = self.read_node(node[key], (*path, key))
+        for key in _LIST_KEYWORDS:
             if key in node:
-                found[key] = self._list(node[key], (*path, key))
+                schema[key] = self._read_list(node[key], (*path, key))
         if isinstance(node.get("items"), list):  # what drafts before 2020-12 called prefixItems
-            found["prefixItems"] = self._list(node["items"], (*path, "items"))
-        for key in _MAPS:
+            schema["prefixItems"] = self._read_list(node["items"], (*path, "items"))
+        for key in _MAP_KEYWORDS:
             if key in node:
-                found[key] = self._map(node[key], (*path, key))
-        found |= self._required(node, found.get("properties", {}), path)
-        self._patterns(node, found, path)
-        _well_formed(found, path)
-        return self._resolved(node["$ref"], found, path) if "$ref" in node else found
+                schema[key] = self._read_map(node[key], (*path, key))
+        schema |= self._read_required(node, schema.get("properties", {}), path)
+        self._read_patterns(node, schema, path)
+        _check_keywords(schema, path)
+        return self._resolve_reference(node["$ref"], schema, path) if "$ref" in node else schema
 
-    def _list(self, nodes: object, path: tuple[str, ...]) -> list[Any]:
+    def _read_list(self, nodes: object, path: tuple[str, ...]) -> list[Any]:
         if not isinstance(nodes, list):
-            raise _bad(f"{path[-1]} that is {type(nodes).__name__}", path, "a list of schemas")
-        return [self.read(one, (*path, str(number))) for number, one in enumerate(nodes)]
+            raise _schema_error(f"{path[-1]} that is {type(nodes).__name__}", path, "a list of schemas")
+        return [self.read_node(node, (*path, str(number))) for number, node in enumerate(nodes)]
 
-    def _map(self, nodes: object, path: tuple[str, ...]) -> dict[str, Any]:
+    def _read_map(self, nodes: object, path: tuple[str, ...]) -> dict[str, Any]:
         if not isinstance(nodes, Mapping):
-            raise _bad(f"{path[-1]} that are {type(nodes).__name__}", path, "an object of schemas")
-        return {str(name): self.read(one, (*path, str(name))) for name, one in nodes.items()}
+            raise _schema_error(f"{path[-1]} that are {type(nodes).__name__}", path, "an object of schemas")
+        return {str(name): self.read_node(node, (*path, str(name))) for name, node in nodes.items()}
 
-    def _type(self, node: Mapping[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
-        given = node.get("type", "object" if "properties" in node else "")
-        if isinstance(given, list) and all(isinstance(one, str) for one in given):
-            names = [TYPES.get(one.lower(), None) for one in given]
+    def _read_type(self, node: Mapping[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
+        type_value = node.get("type", "object" if "properties" in node else "")
+        if isinstance(type_value, list) and all(isinstance(type_name, str) for type_name in type_value):
+            names = [TYPES.get(type_name.lower(), None) for type_name in type_value]
             if None in names:
-                raise _bad(f"an unknown type {given!r}", path, "a type of JSON Schema or of BFCL")
+                raise _schema_error(f"an unknown type {type_value!r}", path, "a type of JSON Schema or of BFCL")
             return {} if "" in names else {"type": sorted({str(name) for name in names})}
-        if not isinstance(given, str):
-            raise _bad(f"a type that is {type(given).__name__}", path, "the name of a type")
-        found = _typed(given, path)
-        if node.get("nullable") is True and isinstance(found.get("type"), str):  # OpenAPI 3.0
-            found["type"] = [found["type"], "null"]
-        return found
+        if not isinstance(type_value, str):
+            raise _schema_error(f"a type that is {type(type_value).__name__}", path, "the name of a type")
+        schema = _parse_type(type_value, path)
+        if node.get("nullable") is True and isinstance(schema.get("type"), str):  # OpenAPI 3.0
+            schema["type"] = [schema["type"], "null"]
+        return schema
 
-    def _required(self, node: Mapping[str, Any], known: Mapping[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
-        """Names in `required`; a parameter may also say of itself that it is required (draft 3) or optional (BFCL)."""
-        given = node.get("required")
-        names = given if isinstance(given, list) else []
-        if not isinstance(given, (list, bool, type(None))) or not all(isinstance(one, str) for one in names):
-            raise _bad(f"required that is {given!r}", path, "a list of names")
-        whole = node.get("properties")
-        parts: Mapping[str, Any] = whole if isinstance(whole, Mapping) else {}
-        own = {name: one for name, one in parts.items() if isinstance(one, Mapping)}
-        names = [*names, *(name for name, one in own.items() if one.get("required") is True)]
-        names = [name for name in dict.fromkeys(names) if own.get(name, {}).get("optional") is not True]
-        absent = [name for name in names if "properties" in node and name not in known]
+    def _read_required(
+        self, node: Mapping[str, Any], properties: Mapping[str, Any], path: tuple[str, ...]
+    ) -> dict[str, Any]:
+        """Reads the names in `required`; a parameter may also call itself required (draft 3) or optional (BFCL)."""
+        required = node.get("required")
+        names = required if isinstance(required, list) else []
+        if not isinstance(required, (list, bool, type(None))) or not all(isinstance(part, str) for part in names):
+            raise _schema_error(f"required that is {required!r}", path, "a list of names")
+        source_properties = node.get("properties")
+        parts: Mapping[str, Any] = source_properties if isinstance(source_properties, Mapping) else {}
+        described_parts = {name: part for name, part in parts.items() if isinstance(part, Mapping)}
+        names = [*names, *(name for name, part in described_parts.items() if part.get("required") is True)]
+        names = [name for name in dict.fromkeys(names) if described_parts.get(name, {}).get("optional") is not True]
+        absent = [name for name in names if "properties" in node and name not in properties]
         if absent:
-            raise _bad(f"required names {absent[0]!r}, which is no property", path, "a name among the properties")
+            raise _schema_error(
+                f"required names {absent[0]!r}, which is no property", path, "a name among the properties"
+            )
         return {"required": names} if names else {}
 
-    def _patterns(self, node: Mapping[str, Any], found: dict[str, Any], path: tuple[str, ...]) -> None:
-        if "pattern" in found:
-            matcher(found["pattern"], path)
+    def _read_patterns(self, node: Mapping[str, Any], schema: dict[str, Any], path: tuple[str, ...]) -> None:
+        if "pattern" in schema:
+            compile_pattern(schema["pattern"], path)
         patterns = node.get("patternProperties")
         if not patterns:
             return
         if not isinstance(patterns, Mapping) or set(patterns) - {"^(.*)$", "^.*$", ".*", ""} or len(patterns) > 1:
-            raise _bad("patternProperties", path, "additionalProperties, which every reader of schemas knows")
-        ((_, every),) = patterns.items()
-        found["additionalProperties"] = self.read(every, (*path, "patternProperties"))
+            raise _schema_error("patternProperties", path, "additionalProperties, which every reader of schemas knows")
+        ((_, pattern_schema),) = patterns.items()
+        schema["additionalProperties"] = self.read_node(pattern_schema, (*path, "patternProperties"))
 
-    def _resolved(self, target: object, beside: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
-        """What a local reference names, in its place; what stands beside it holds too."""
+    def _resolve_reference(self, target: object, siblings: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
+        """Resolves a local reference in place; its sibling keywords apply too."""
         if not isinstance(target, str) or not target.startswith("#"):
-            raise _bad(f"a reference to {target!r}", path, "a local one (#/$defs/NAME); none is fetched")
-        if target in self.inside:
-            raise _bad(f"a recursive reference to {target!r}", path, "a schema that is a finite tree")
-        if len(self.inside) >= DEPTH:
-            raise _bad("references that name references", path, f"at most {DEPTH} of them, one inside the other")
+            raise _schema_error(f"a reference to {target!r}", path, "a local one (#/$defs/NAME); none is fetched")
+        if target in self.open_references:
+            raise _schema_error(f"a recursive reference to {target!r}", path, "a schema that is a finite tree")
+        if len(self.open_references) >= MAX_DEPTH:
+            raise _schema_error(
+                "references that name references", path, f"at most {MAX_DEPTH} of them, one inside the other"
+            )
         node: Any = self.root
         for part in target.lstrip("#").split("/")[1:]:
             part = part.replace("~1", "/").replace("~0", "~")
@@ -266,72 +282,74 @@ class _Reader:
             elif isinstance(node, Mapping) and part in node:
                 node = node[part]
             else:
-                raise _bad(f"an unresolved reference to {target!r}", path, "something that the schema holds")
-        self.inside.append(target)
-        named = self.read(node, path)
-        self.inside.pop()
-        said = {"description", "title", "default", "examples"}
-        if isinstance(named, Mapping) and set(beside) <= said:
-            return {**named, **beside}
+                raise _schema_error(f"an unresolved reference to {target!r}", path, "something that the schema holds")
+        self.open_references.append(target)
+        resolved = self.read_node(node, path)
+        self.open_references.pop()
+        annotations = {"description", "title", "default", "examples"}
+        if isinstance(resolved, Mapping) and set(siblings) <= annotations:
+            return {**resolved, **siblings}
         return {
-            **{key: beside[key] for key in said & set(beside)},
-            "allOf": [named, {k: v for k, v in beside.items() if k not in said}],
+            **{key: siblings[key] for key in annotations & set(siblings)},
+            "allOf": [resolved, {k: v for k, v in siblings.items() if k not in annotations}],
         }
 
 
-def _bad(what: str, path: tuple[str, ...], expected: str) -> SampleInvalid:
-    return SampleInvalid(f"{what} at {'.'.join(path[:8]) or 'the top'}", expected=expected)
+def _schema_error(problem: str, path: tuple[str, ...], expected: str) -> SampleInvalid:
+    return SampleInvalid(f"{problem} at {'.'.join(path[:8]) or 'the top'}", expected=expected)
 
 
-def _well_formed(found: Mapping[str, Any], path: tuple[str, ...]) -> None:
-    """The values of keywords that hold no schema."""
-    for key, value in found.items():
+def _check_keywords(schema: Mapping[str, Any], path: tuple[str, ...]) -> None:
+    """Checks the values of keywords that hold no schema."""
+    for key, value in schema.items():
         if key == "enum" and not isinstance(value, list):
-            raise _bad("an enum that is no list", path, "a list of values")
+            raise _schema_error("an enum that is no list", path, "a list of values")
         if key in ("uniqueItems",) and not isinstance(value, bool):
-            raise _bad(f"{key} that is {value!r}", path, "true or false")
+            raise _schema_error(f"{key} that is {value!r}", path, "true or false")
         if key.lower().startswith(("min", "max", "exclusive", "multiple")):
-            number = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= _LARGEST
+            number = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= _MAX_NUMBER
             counted = key.endswith(("Items", "Length", "Properties", "Contains"))
             if not number or (counted and value < 0) or (key == "multipleOf" and value <= 0):
-                raise _bad(f"{key} that is {value!r}", path, "a number that makes sense there")
-    needs = found.get("dependentRequired", {})
-    if not isinstance(needs, Mapping) or not all(isinstance(names, list) for names in needs.values()):
-        raise _bad("dependentRequired that is no object of lists", path, "names by name")
+                raise _schema_error(f"{key} that is {value!r}", path, "a number that makes sense there")
+    dependencies = schema.get("dependentRequired", {})
+    if not isinstance(dependencies, Mapping) or not all(isinstance(names, list) for names in dependencies.values()):
+        raise _schema_error("dependentRequired that is no object of lists", path, "names by name")
 
 
-def _required_of_flat(one: Mapping[str, Any]) -> bool:
-    said = one.get("required")
-    if isinstance(said, bool):
-        return said
-    text = one.get("type")
-    optional = one.get("optional") is True or (isinstance(text, str) and "optional" in text.lower())
-    return not optional and "default" not in one
+def _is_required_flat(parameter: Mapping[str, Any]) -> bool:
+    required = parameter.get("required")
+    if isinstance(required, bool):
+        return required
+    text = parameter.get("type")
+    optional = parameter.get("optional") is True or (isinstance(text, str) and "optional" in text.lower())
+    return not optional and "default" not in parameter
 
 
 # ---------------------------------------------------------------------------------------------------- types
 
 
-def _typed(text: str, path: tuple[str, ...]) -> dict[str, Any]:
-    """A type by its name, or as Python writes it: `List[Tuple[str, int]]`, `Union[int, str]`, `int, optional`."""
+def _parse_type(text: str, path: tuple[str, ...]) -> dict[str, Any]:
+    """Parses a type by its name, or as Python writes it: `List[Tuple[str, int]]`, `Union[int, str]`, `int,
+    optional`.
+    """
     plain = TYPES.get(text.strip().lower())
     if plain is not None:
         return {"type": plain} if plain else {}
-    refused = _bad(f"an unknown type {text[:80]!r}", path, "a type of JSON Schema, BFCL or Python")
+    refused = _schema_error(f"an unknown type {text[:80]!r}", path, "a type of JSON Schema, BFCL or Python")
     try:
         tree = ast.parse(_OPTIONAL.sub("", text[:200].strip()), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise refused from error
-    found = _of_tree(tree)
-    if found is None:
+    schema = _type_from_tree(tree)
+    if schema is None:
         raise refused
-    return found
+    return schema
 
 
-def _of_tree(node: ast.expr) -> dict[str, Any] | None:
-    """A type from its syntax tree; None where it is none."""
+def _type_from_tree(node: ast.expr) -> dict[str, Any] | None:
+    """Converts a syntax tree to a type; returns None if it is not a type."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
-        return _any_of([_of_tree(node.left), _of_tree(node.right)])
+        return _combine_types([_type_from_tree(node.left), _type_from_tree(node.right)])
     if isinstance(node, ast.Constant) and node.value is None:
         return {"type": "null"}
     head = node.value if isinstance(node, ast.Subscript) else node
@@ -340,32 +358,32 @@ def _of_tree(node: ast.expr) -> dict[str, Any] | None:
     inner = node.slice if isinstance(node, ast.Subscript) else None
     nodes = inner.elts if isinstance(inner, ast.Tuple) else [inner] if inner is not None else []
     if name.lower() == "literal":
-        values = [one.value for one in nodes if isinstance(one, ast.Constant)]
+        values = [child.value for child in nodes if isinstance(child, ast.Constant)]
         return {"enum": values} if len(values) == len(nodes) else None
-    parts = [{}] if name.lower() == "callable" else [_of_tree(one) for one in nodes]
+    parts = [{}] if name.lower() == "callable" else [_type_from_tree(child) for child in nodes]
     if name.lower() in ("union", "optional"):
-        return _any_of([*parts, *([{"type": "null"}] if name.lower() == "optional" else [])])
+        return _combine_types([*parts, *([{"type": "null"}] if name.lower() == "optional" else [])])
     if kind is None or None in parts:
         return None
-    found: dict[str, Any] = {"type": kind} if kind else {}
+    schema: dict[str, Any] = {"type": kind} if kind else {}
     if name.lower() == "tuple" and len(parts) > 1:
-        return {**found, "prefixItems": parts}
+        return {**schema, "prefixItems": parts}
     if kind == "array" and parts:
-        return {**found, "items": parts[0]}
-    return {**found, "additionalProperties": parts[1]} if kind == "object" and len(parts) == 2 else found
+        return {**schema, "items": parts[0]}
+    return {**schema, "additionalProperties": parts[1]} if kind == "object" and len(parts) == 2 else schema
 
 
-def _any_of(several: list[dict[str, Any] | None]) -> dict[str, Any] | None:
-    if None in several or not several:
+def _combine_types(schemas: list[dict[str, Any] | None]) -> dict[str, Any] | None:
+    if None in schemas or not schemas:
         return None
-    return {} if {} in several else {"anyOf": several}
+    return {} if {} in schemas else {"anyOf": schemas}
 
 
-def matcher(pattern: object, path: tuple[str, ...] = ()) -> Callable[[str], bool]:
-    """Whether a pattern matches somewhere in a text, by an automaton: linear in the text, whatever the pattern.
+def compile_pattern(pattern: object, path: tuple[str, ...] = ()) -> Callable[[str], bool]:
+    """Returns a predicate that tests whether a pattern matches somewhere in a text, in time linear in the text.
 
     Raises:
-        SampleInvalid: naming the path; a pattern that is none, is too long, or needs look-around or references.
+        SampleInvalid: the pattern is invalid, is too long, or needs look-around or references; names the path.
     """
     import pyarrow
     from pyarrow import compute
@@ -378,7 +396,7 @@ def matcher(pattern: object, path: tuple[str, ...] = ()) -> Callable[[str], bool
             matches("")
             return matches
     except (pyarrow.ArrowInvalid, UnicodeError) as error:
-        raise _bad(
+        raise _schema_error(
             f"the pattern {pattern!r}", path, "a regular expression without look-around or references"
         ) from error
-    raise _bad(f"the pattern {str(pattern)[:80]!r}", path, "a regular expression of at most 1,000 characters")
+    raise _schema_error(f"the pattern {str(pattern)[:80]!r}", path, "a regular expression of at most 1,000 characters")

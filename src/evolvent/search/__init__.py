@@ -1,1 +1,1 @@
-"""Tree search as generators of what they want: selection, expansion, valuing and backup; no model, no world."""
+"""Tree search as generators of requests: selection, expansion, valuing and backup; no model, no world."""

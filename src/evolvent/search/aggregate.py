@@ -1,7 +1,7 @@
-"""From many solutions to one answer: by the best score, by a vote weighted by scores, by majority.
+"""Aggregation of many solutions to one answer: by the best score, by a vote weighted by scores, by majority.
 
-Sources: OpenR (arXiv 2410.09671) for process rewards, TS-LLM (arXiv 2309.17179) for outcome rewards, self-consistency
-(arXiv 2203.11171) for the majority.
+Sources: OpenR (arXiv 2410.09671) for process rewards, TS-LLM (arXiv 2309.17179) for outcome rewards,
+self-consistency (arXiv 2203.11171) for the majority.
 """
 
 from __future__ import annotations
@@ -18,7 +18,18 @@ from evolvent.errors import ConfigError, Problem
 from evolvent.search.records import SearchResult, State
 from evolvent.search.tree import Tree
 
-__all__ = ["Answer", "Choice", "Rule", "Same", "Sample", "Span", "aggregate", "grouped", "samples_of", "together"]
+__all__ = [
+    "Answer",
+    "Choice",
+    "Rule",
+    "Same",
+    "Sample",
+    "Span",
+    "aggregate",
+    "collect_all_samples",
+    "collect_samples",
+    "group_answers",
+]
 
 Answer = Callable[[State], Hashable | None]  # reads the answer of a finished state; None: there is none to be read
 Same = Callable[[Any, Any], bool]  # whether two answers are one, as the grader sees it
@@ -31,11 +42,11 @@ class Sample:
     """One solution of a problem.
 
     Args:
-        answer: what it comes to; None: no answer could be read.
+        answer: its answer; None: no answer could be read.
         scores: r_1..r_T of its spans, by a process reward model; empty: it was not scored.
-        count: how many equal solutions it stands for.
-        outcome: the score of the whole, by an outcome reward model.
-        place: which search and which node of its tree it came from.
+        count: how many equal solutions it represents.
+        outcome: the score of the complete solution, by an outcome reward model.
+        origin: the search and the node of its tree that it came from.
     Raises:
         ConfigError: a score that is not finite, or a count below 1.
     """
@@ -44,12 +55,12 @@ class Sample:
     scores: tuple[float, ...] = ()
     count: int = 1
     outcome: float | None = None
-    place: tuple[int, int] | None = None
+    origin: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         problems = [
-            Problem(f"scores[{at}]", f"must be finite, got {score}")
-            for at, score in enumerate(self.scores)
+            Problem(f"scores[{index}]", f"must be finite, got {score}")
+            for index, score in enumerate(self.scores)
             if not math.isfinite(score)
         ]
         if self.outcome is not None and not math.isfinite(self.outcome):
@@ -62,12 +73,12 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The answer that was chosen, and what spoke for it.
+    """The selected answer and its weight.
 
     Args:
         answer: as it was first written; None: there was no other.
-        weight: what spoke for it. chosen: the sample that stands for it, its best one; None: no sample counted.
-        answers, weights: all answers that differ, in the order in which they were seen, and what spoke for each.
+        weight: the total weight of the answer. best_sample: the index of its best sample; None: no sample counted.
+        answers, weights: all different answers, in the order in which they were seen, and their weights.
         shares: the weights over their sum; None where a weight is negative or all are 0.
         unscored: solutions that were left out, because the rule needs a score that they do not have.
         unread: solutions of which no answer could be read.
@@ -75,7 +86,7 @@ class Choice:
 
     answer: Hashable | None
     weight: float
-    chosen: int | None
+    best_sample: int | None
     answers: tuple[Hashable | None, ...]
     weights: tuple[float, ...]
     shares: tuple[float, ...] | None
@@ -84,12 +95,12 @@ class Choice:
 
     @property
     def share(self) -> float | None:
-        """The share of the answer that was chosen; no other is larger."""
+        """Returns the share of the selected answer; no other is larger."""
         return max(self.shares, default=None) if self.shares is not None else None
 
 
 def aggregate(samples: Sequence[Sample], *, span: Span, rule: Rule, same: Same | None = None) -> Choice:
-    """Choose among the answers of all solutions of one problem.
+    """Chooses among the answers of all solutions of one problem.
 
     A solution's v is the least (`min`) of its span scores, the `last`, their product (`prod`), or its `outcome`.
     `max` takes the answer of the largest v, `vote` that with the largest sum of v, `majority` that of most solutions
@@ -102,79 +113,84 @@ def aggregate(samples: Sequence[Sample], *, span: Span, rule: Rule, same: Same |
     Raises:
         ConfigError: an unknown span or rule.
     """
-    _check(span, rule)
-    counted = [at for at, sample in enumerate(samples) if rule == "majority" or _has(sample, span)]
-    unscored = sum(sample.count for sample in samples) - sum(samples[at].count for at in counted)
+    _check_options(span, rule)
+    counted = [index for index, sample in enumerate(samples) if rule == "majority" or _has_score(sample, span)]
+    unscored = sum(sample.count for sample in samples) - sum(samples[index].count for index in counted)
     unread = sum(sample.count for sample in samples if sample.answer is None)
     if not counted:
         return Choice(None, 0.0, None, (), (), (), unscored, unread)
-    values, power = _values([samples[at] for at in counted], span, rule)
-    value = dict(zip(counted, values, strict=True))
-    groups = _groups(samples, counted, same)
-    weights = [_weight([(value[at], samples[at].count) for at in group], rule) for group in groups]
+    values, power = _sample_values([samples[index] for index in counted], span, rule)
+    value_by_index = dict(zip(counted, values, strict=True))
+    groups = _group_samples(samples, counted, same)
+    weights = [_weight([(value_by_index[index], samples[index].count) for index in group], rule) for group in groups]
     best = max(range(len(groups)), key=weights.__getitem__)  # the first of equal ones
     answers = tuple(samples[group[0]].answer for group in groups)
-    whole = tuple(_times(weight, power) for weight in weights)
-    chosen = max(groups[best], key=value.__getitem__)
-    return Choice(answers[best], whole[best], chosen, answers, whole, _shares(weights), unscored, unread)
+    total_weights = tuple(_scale(weight, power) for weight in weights)
+    best_sample = max(groups[best], key=value_by_index.__getitem__)
+    return Choice(
+        answers[best], total_weights[best], best_sample, answers, total_weights, _shares(weights), unscored, unread
+    )
 
 
-def grouped(answers: Sequence[Hashable | None], *, same: Same | None = None) -> tuple[int, ...]:
-    """The group of each answer, numbered in the order in which they were first seen; -1 for None.
+def group_answers(answers: Sequence[Hashable | None], *, same: Same | None = None) -> tuple[int, ...]:
+    """Groups answers and returns the group of each, numbered in the order in which they were first seen; -1 for
+    None.
 
     An answer is compared with the first of each group, `same(first, answer)`, and joins the first that fits; equal
-    ones are of one group without being compared.
+    answers are in one group without being compared.
     """
-    known: dict[Hashable, int] = {}
+    number_by_answer: dict[Hashable, int] = {}
     firsts: list[Hashable] = []
-    found = []
+    numbers = []
     for answer in answers:
         if answer is None:
-            found.append(-1)
+            numbers.append(-1)
             continue
-        if answer not in known:
+        if answer not in number_by_answer:
             fits = (number for number, first in enumerate(firsts) if same is not None and same(first, answer))
-            known[answer] = next(fits, len(firsts))
-            if known[answer] == len(firsts):
+            number_by_answer[answer] = next(fits, len(firsts))
+            if number_by_answer[answer] == len(firsts):
                 firsts.append(answer)
-        found.append(known[answer])
-    return tuple(found)
+        numbers.append(number_by_answer[answer])
+    return tuple(numbers)
 
 
-def samples_of(result: SearchResult, answer: Answer, *, number: int = 0) -> list[Sample]:
-    """The solutions that a search came to, each once with its count, in the order in which it came to them.
+def collect_samples(result: SearchResult, answer: Answer, *, number: int = 0) -> list[Sample]:
+    """Collects the solutions of a search, each once with its count, in the order in which the search reached them.
 
     Their scores are those of all spans from the root to the end; a path without any has the values of its nodes
     instead, if all of them were valued. The outcome is the value of the end.
 
     Args:
-        answer: reads the answer of a state. number: of the search, for `Sample.place`.
+        answer: reads the answer of a state. number: of the search, for `Sample.origin`.
     """
     tree = result.tree
-    found = []
+    samples = []
     for node, count in Counter(result.finished).items():
         value = float(tree.value[node])
         scores = tree.spans(node) or _path_values(tree, node)
-        found.append(
+        samples.append(
             Sample(answer(tree.states[node]), scores, count, value if math.isfinite(value) else None, (number, node))
         )
-    return found
+    return samples
 
 
-def together(results: Sequence[SearchResult], answer: Answer) -> list[Sample]:
-    """The solutions of several searches of one problem: those of the first, then those of the second, and so on."""
-    return [sample for number, each in enumerate(results) for sample in samples_of(each, answer, number=number)]
-
-
-def _check(span: Span, rule: Rule) -> None:
-    known = (("span", span, get_args(Span)), ("rule", rule, get_args(Rule)))
-    wrong = [
-        Problem(name, f"must be one of {', '.join(names)}, got {given!r}")
-        for name, given, names in known
-        if given not in names
+def collect_all_samples(results: Sequence[SearchResult], answer: Answer) -> list[Sample]:
+    """Collects the solutions of several searches of one problem, search by search."""
+    return [
+        sample for number, result in enumerate(results) for sample in collect_samples(result, answer, number=number)
     ]
-    if wrong:
-        raise ConfigError(wrong)
+
+
+def _check_options(span: Span, rule: Rule) -> None:
+    options = (("span", span, get_args(Span)), ("rule", rule, get_args(Rule)))
+    problems = [
+        Problem(name, f"must be one of {', '.join(allowed)}, got {value!r}")
+        for name, value, allowed in options
+        if value not in allowed
+    ]
+    if problems:
+        raise ConfigError(problems)
 
 
 def _path_values(tree: Tree, node: int) -> tuple[float, ...]:
@@ -182,52 +198,52 @@ def _path_values(tree: Tree, node: int) -> tuple[float, ...]:
     return tuple(map(float, values)) if np.isfinite(values).all() else ()
 
 
-def _has(sample: Sample, span: Span) -> bool:
+def _has_score(sample: Sample, span: Span) -> bool:
     return sample.outcome is not None if span == "outcome" else bool(sample.scores)
 
 
-def _groups(samples: Sequence[Sample], counted: Sequence[int], same: Same | None) -> list[list[int]]:
-    """The samples by answer; those without an answer only where there are no others."""
-    readable = [at for at in counted if samples[at].answer is not None]
+def _group_samples(samples: Sequence[Sample], counted: Sequence[int], same: Same | None) -> list[list[int]]:
+    """Groups the samples by answer; samples without an answer count only where there are no others."""
+    readable = [index for index in counted if samples[index].answer is not None]
     if not readable:
         return [list(counted)]
-    numbers = grouped([samples[at].answer for at in readable], same=same)
+    numbers = group_answers([samples[index].answer for index in readable], same=same)
     groups: list[list[int]] = [[] for _ in range(max(numbers) + 1)]
-    for at, number in zip(readable, numbers, strict=True):
-        groups[number].append(at)
+    for index, number in zip(readable, numbers, strict=True):
+        groups[number].append(index)
     return groups
 
 
-def _values(samples: Sequence[Sample], span: Span, rule: Rule) -> tuple[list[float], int]:
-    """v of each sample, and the power of two that all of them are still to be multiplied by."""
+def _sample_values(samples: Sequence[Sample], span: Span, rule: Rule) -> tuple[list[float], int]:
+    """Returns v of each sample, and the power of two by which all of them are still to be multiplied."""
     if rule == "majority":
         return [1.0] * len(samples), 0
     if span == "prod":
-        products = [_product(sample.scores) for sample in samples]
+        products = [_scaled_product(sample.scores) for sample in samples]
         powers = [power for digits, power in products if digits > 0] or [power for _, power in products]
-        return [_times(digits, power - max(powers)) for digits, power in products], max(powers)
+        return [_scale(digits, power - max(powers)) for digits, power in products], max(powers)
     if span != "outcome":
         return [min(sample.scores) if span == "min" else sample.scores[-1] for sample in samples], 0
     outcomes = [float(sample.outcome or 0.0) for sample in samples]
     if rule == "max":
         return outcomes, 0
-    halves = [each / 2 for each in outcomes]  # so that the range of the largest numbers is a number too
+    halves = [half / 2 for half in outcomes]  # so that the range of the largest numbers is a number too
     spread = max(halves) - min(halves)
-    return [(each - min(halves)) / spread if spread > 0 else 1.0 for each in halves], 0
+    return [(half - min(halves)) / spread if spread > 0 else 1.0 for half in halves], 0
 
 
-def _product(scores: Sequence[float]) -> tuple[float, int]:
-    """The product as digits and a power of two, so that one of many small scores is not rounded to 0."""
+def _scaled_product(scores: Sequence[float]) -> tuple[float, int]:
+    """Computes the product as digits and a power of two, so that a product of many small scores is not rounded to 0."""
     digits, power = 1.0, 0
     for score in scores:
-        part, by = math.frexp(score)
-        digits, more = math.frexp(digits * part)
-        power += by + more
+        part, exponent = math.frexp(score)
+        digits, carry = math.frexp(digits * part)
+        power += exponent + carry
     return digits, power
 
 
-def _times(value: float, power: int) -> float:
-    """value * 2^power; infinite where that is too large for a float."""
+def _scale(value: float, power: int) -> float:
+    """Computes value * 2^power; infinite where that is too large for a float."""
     try:
         return math.ldexp(value, power)
     except OverflowError:
@@ -241,8 +257,8 @@ def _weight(values: Sequence[tuple[float, int]], rule: Rule) -> float:
 
 
 def _shares(weights: Sequence[float]) -> tuple[float, ...] | None:
-    most = max(weights)
-    if min(weights) < 0 or most <= 0:
+    largest = max(weights)
+    if min(weights) < 0 or largest <= 0:
         return None
-    total = math.fsum(weight / most for weight in weights)
-    return tuple(weight / most / total for weight in weights)
+    total = math.fsum(weight / largest for weight in weights)
+    return tuple(weight / largest / total for weight in weights)

@@ -1,4 +1,4 @@
-"""How a search asks: within its budget, and with what it has so far when the budget is used up."""
+"""Requests within a search's budget; a search with an exhausted budget returns its results so far."""
 
 from __future__ import annotations
 
@@ -8,159 +8,164 @@ from typing import TypeVar
 
 import numpy as np
 
-from evolvent.engine.asks import Work
+from evolvent.engine.asks import Job
 from evolvent.errors import ConfigError, EngineError, Problem
 from evolvent.search.meter import OverBudget
-from evolvent.search.records import Budget, EndedBy, Expand, Found, Spent, State, Wanted
+from evolvent.search.records import Budget, EndedBy, ExpandRequest, Request, Response, Spent, State
 from evolvent.search.tree import Tree
 
-__all__ = ["Asking", "Exhausted", "check_sizes", "expand", "partwise", "value"]
+__all__ = ["BudgetTracker", "Exhausted", "check_sizes", "evaluate_nodes", "expand_nodes", "request_in_parts"]
 
 
 S = TypeVar("S")
 
 
-def partwise(
+def request_in_parts(
     states: Sequence[S],
-    tell: Callable[[Sequence[S]], Work[str]],
+    submit: Callable[[Sequence[S]], Job[str]],
     *,
     problems: MutableMapping[S, str],
     is_due: Callable[[S], bool],
-) -> Work[EndedBy | None]:
-    """Ask for all states together; where that fails, for each alone; where the budget is short, for half of them.
+) -> Job[EndedBy | None]:
+    """Asks for all states together; after a failure, each alone; where the budget is short, half of them.
 
     Args:
-        tell: asks for some states and keeps what it is told; returns why that failed, empty: it did not.
-        problems: where the reason of a state that fails even alone is kept.
+        submit: requests some states and stores their answers; returns the reason of a failure, or "".
+        problems: where the reason of a state that fails even alone is stored.
         is_due: whether a state is still neither known nor failed.
     Returns:
-        the limit that even a single state did not fit; None: none is due any more.
+        the limit that even a single state did not fit; None: no state is due any more.
     """
-    due, size = list(states), len(states)
-    while due:
-        part = due[:size]
+    pending, size = list(states), len(states)
+    while pending:
+        batch = pending[:size]
         try:
-            problem = yield from tell(part)
-            for state in part if problem else ():
-                why = problem if len(part) == 1 else (yield from tell([state]))
-                if why:
-                    problems[state] = why
-        except OverBudget as over:
+            problem = yield from submit(batch)
+            for state in batch if problem else ():
+                reason = problem if len(batch) == 1 else (yield from submit([state]))
+                if reason:
+                    problems[state] = reason
+        except OverBudget as over_budget:
             if size == 1:
-                return over.limit
+                return over_budget.limit
             size //= 2
-        due = [state for state in due if is_due(state)]
+        pending = [state for state in pending if is_due(state)]
     return None
 
 
-Steps = Generator[Wanted, Found, None]
+Steps = Generator[Request, Response, None]
 
 
 class Exhausted(Exception):
-    """A limit of the budget is reached. It never leaves a search, which returns what it has."""
+    """Raised when a limit of the budget is reached. It never leaves a search, which returns its results so far."""
 
     def __init__(self, limit: EndedBy) -> None:
         super().__init__(limit)
         self.limit = limit
 
 
-class Asking:
-    """The budget of one search, and what was spent of it."""
+class BudgetTracker:
+    """The budget of one search, and the amount spent so far."""
 
     def __init__(self, budget: Budget) -> None:
         self.budget, self.spent = budget, Spent()
 
-    def ask(self, expand: Sequence[Expand] = (), evaluate: Sequence[State] = ()) -> Generator[Wanted, Found, Found]:
-        """Ask for as much as the budget allows; what does not fit is answered by None.
+    def request(
+        self, expand: Sequence[ExpandRequest] = (), evaluate: Sequence[State] = ()
+    ) -> Generator[Request, Response, Response]:
+        """Asks for as much as the budget allows; requests that do not fit are answered by None.
 
-        Expansions that are used up do not keep states from being valued.
+        An exhausted budget of expansions does not prevent states from being valued.
 
         Raises:
             Exhausted: nothing of it fits.
-            EngineError: an answer that does not fit what was asked.
+            EngineError: an answer that does not match the request.
         """
         budget = self.budget if expand else replace(self.budget, expansions=None)
         reached = budget.over(self.spent)
         if reached is not None:
             raise Exhausted(reached)
-        left, begun = budget.left(self.spent), list(expand)
+        left, allowed = budget.left(self.spent), list(expand)
         if left.expansions is not None:
-            begun = begun[: left.expansions]
-        found = yield Wanted(begun, evaluate, left)
-        if len(found.children) != len(begun) or len(found.values) != len(evaluate):
+            allowed = allowed[: left.expansions]
+        response = yield Request(allowed, evaluate, left)
+        if len(response.children) != len(allowed) or len(response.values) != len(evaluate):
             raise EngineError(
                 "a search was not told what it asked",
-                value=(len(found.children), len(found.values)),
-                expected=(len(begun), len(evaluate)),
+                value=(len(response.children), len(response.values)),
+                expected=(len(allowed), len(evaluate)),
             )
-        if found.short is None and (None in found.children or None in found.values):
+        if response.short is None and (None in response.children or None in response.values):
             raise EngineError(
                 "a search was not told why it was not answered",
-                value=found.short,
+                value=response.short,
                 expected="the limit of the budget that a wish did not fit",
             )
-        self.spent += found.used
-        short = found.short or ("expansions" if len(begun) < len(expand) else None)
-        return replace(found, children=[*found.children, *[None] * (len(expand) - len(begun))], short=short)
+        self.spent += response.used
+        short = response.short or ("expansions" if len(allowed) < len(expand) else None)
+        return replace(response, children=[*response.children, *[None] * (len(expand) - len(allowed))], short=short)
 
 
-def expand(
+def expand_nodes(
     tree: Tree,
-    asking: Asking,
+    tracker: BudgetTracker,
     nodes: Sequence[int],
     *,
     width: int,
-    whole: bool = False,
+    to_end: bool = False,
     greedy: bool = False,
     valued: bool = True,
     first: int = 0,
-) -> Generator[Wanted, Found, list[range]]:
-    """Add the children of nodes that were not expanded, all at once; returns their numbers by node.
+) -> Generator[Request, Response, list[range]]:
+    """Expands nodes that were not expanded, all at once; returns the numbers of their children by node.
 
-    What the budget still allows is added before the search ends. The other arguments are those of `Expand`.
+    Children that the budget still allows are added before the search ends. The other arguments are those of
+    `ExpandRequest`.
 
     Raises:
         Exhausted: not all nodes could be expanded. NoLegalAction: the root has no child.
     """
-    wishes = [Expand(tree.states[node], width, whole, greedy, valued, first=first) for node in nodes]
-    found = yield from asking.ask(wishes)
+    expansions = [ExpandRequest(tree.states[node], width, to_end, greedy, valued, first=first) for node in nodes]
+    response = yield from tracker.request(expansions)
     grown = [
-        tree.grow(node, children) for node, children in zip(nodes, found.children, strict=True) if children is not None
+        tree.add_children(node, children)
+        for node, children in zip(nodes, response.children, strict=True)
+        if children is not None
     ]
     if 0 in nodes:
         tree.check_root()
-    if found.short is not None:
-        raise Exhausted(found.short)
+    if response.short is not None:
+        raise Exhausted(response.short)
     return grown
 
 
-def value(tree: Tree, asking: Asking, nodes: Sequence[int]) -> Steps:
-    """Have nodes valued that no value was told of; those whose value is not finite are dropped, but not the root.
+def evaluate_nodes(tree: Tree, tracker: BudgetTracker, nodes: Sequence[int]) -> Steps:
+    """Evaluates nodes without a value; nodes whose value is not finite are dropped, except the root.
 
     Raises:
         Exhausted: not all nodes could be valued. NoLegalAction: no child of the root is left.
     """
-    todo = [node for node in dict.fromkeys(nodes) if np.isnan(tree.value[node]) and not tree.dead[node]]
-    if not todo:
+    unvalued = [node for node in dict.fromkeys(nodes) if np.isnan(tree.value[node]) and not tree.dead[node]]
+    if not unvalued:
         return
-    found = yield from asking.ask(evaluate=[tree.states[node] for node in todo])
-    for node, told in zip(todo, found.values, strict=True):
-        if told is not None and np.isfinite(told):
-            tree.value[node] = told
-        elif told is not None and node:
-            tree.drop(node, f"its value is {told}")
-    if any(tree.parent[node] == 0 for node in todo):
+    response = yield from tracker.request(evaluate=[tree.states[node] for node in unvalued])
+    for node, node_value in zip(unvalued, response.values, strict=True):
+        if node_value is not None and np.isfinite(node_value):
+            tree.value[node] = node_value
+        elif node_value is not None and node:
+            tree.drop(node, f"its value is {node_value}")
+    if any(tree.parent[node] == 0 for node in unvalued):
         tree.check_root()
-    if found.short is not None:
-        raise Exhausted(found.short)
+    if response.short is not None:
+        raise Exhausted(response.short)
 
 
 def check_sizes(**sizes: int | None) -> None:
-    """Refuse settings that count something and are below 1, all at once; None is not looked at.
+    """Refuses counts below 1, all at once; None is ignored.
 
     Raises:
         ConfigError: names each of them.
     """
-    wrong = [(name, size) for name, size in sizes.items() if size is not None and size < 1]
-    if wrong:
-        raise ConfigError([Problem(name, f"must be 1 or more, got {size}") for name, size in wrong])
+    invalid = [(name, size) for name, size in sizes.items() if size is not None and size < 1]
+    if invalid:
+        raise ConfigError([Problem(name, f"must be 1 or more, got {size}") for name, size in invalid])

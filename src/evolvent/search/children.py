@@ -1,4 +1,4 @@
-"""What a search tree is made of: actions that can be taken, and those that were not."""
+"""The elements of a search tree: actions that can be taken, and dropped actions."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ State = Any
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """One action that can be taken in a state, and what comes of it.
+    """One action that can be taken in a state, and its outcome.
 
     Args:
-        state: where it leads.
+        state: the resulting state.
         action: the action for people, and to tell siblings apart.
         logprob: mean log-probability of its tokens; only its exponential's share among the siblings counts.
-        value: of the state; None: nobody was asked. One that is not finite drops the child.
-        scores: of the spans that the action is made of, where a process reward model scored them.
+        value: of the state; None: it was not requested. A value that is not finite drops the child.
+        scores: of the spans that the action consists of, where a process reward model scored them.
         terminal: whether the episode is over.
         generated: tokens that were sampled for it.
-        count: how many equal samples it stands for.
-        kind: as in the wish.
-        problem: why it cannot be used; it is dropped and listed then. Empty: nothing is wrong.
+        count: how many equal samples it represents.
+        kind: as in the request.
+        problem: the reason why it cannot be used; it is dropped and listed then. Empty: nothing is wrong.
     """
 
     state: State
@@ -41,7 +41,7 @@ class Child:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """A child that was not taken into the tree, or not gone to: under which node, its action, and why."""
+    """A child that was not added to the tree, or is not selectable: its parent node, its action, and the reason."""
 
     node: int
     action: str

@@ -1,4 +1,4 @@
-"""Driving a search: by functions, in a plain loop; by a work that answers its wishes, under the driver of asks."""
+"""Running a search: over functions in a plain loop, or as a job that answers its requests."""
 
 from __future__ import annotations
 
@@ -8,88 +8,94 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TypeVar
 
-from evolvent.engine.asks import Work
-from evolvent.search.records import Child, EndedBy, Expand, Found, Spent, State, Wanted
+from evolvent.engine.asks import Job
+from evolvent.search.records import Child, EndedBy, ExpandRequest, Request, Response, Spent, State
 
-__all__ = ["answered", "fitting", "over_functions"]
+__all__ = ["fit_to_budget", "run_search", "search_functions"]
 
 T = TypeVar("T")
 
 
-def over_functions(
-    search: Generator[Wanted, Found, T],
-    expand: Callable[[Expand], Sequence[Child]],
+def search_functions(
+    search: Generator[Request, Response, T],
+    expand: Callable[[ExpandRequest], Sequence[Child]],
     evaluate: Callable[[State], float] | None = None,
     *,
-    cost: Callable[[Expand], Spent] | None = None,
+    cost: Callable[[ExpandRequest], Spent] | None = None,
 ) -> T:
-    """Run a search over functions. For problems that can be computed, and for tests.
+    """Runs a search over functions. For problems that can be computed, and for tests.
 
     Args:
-        search: a `Search`, or what asks as one does (`search/forest.py`).
-        expand: the children of a wish; none where the state has no action. evaluate: the value of a state; None: NaN.
-        cost: the most tokens that a wish can cost; None: none. What children say they `generated` is charged.
+        search: a `Search`, or a generator of the same requests (`search/forest.py`).
+        expand: the children of an expansion; empty where the state has no action. evaluate: the value of a state;
+            None: NaN.
+        cost: the maximum tokens that an expansion can cost; None: none. Children are charged as they were
+            `generated`.
     """
     began = time.monotonic()
     with closing(search):
         try:
-            wanted = next(search)
+            request = next(search)
             while True:
-                begun, short = fitting(
-                    wanted,
-                    [Spent()] * len(wanted.evaluate),
-                    [Spent() if cost is None else cost(wish) for wish in wanted.expand],
+                fitting_counts, short = fit_to_budget(
+                    request,
+                    [Spent()] * len(request.evaluate),
+                    [Spent() if cost is None else cost(expansion) for expansion in request.expand],
                 )
                 values = [
-                    None if at >= begun[0] else float("nan") if evaluate is None else float(evaluate(state))
-                    for at, state in enumerate(wanted.evaluate)
+                    None if index >= fitting_counts[0] else float("nan") if evaluate is None else float(evaluate(state))
+                    for index, state in enumerate(request.evaluate)
                 ]
-                children = [expand(wish) if at < begun[1] else None for at, wish in enumerate(wanted.expand)]
-                tokens = sum(child.generated for made in children for child in made or ())
+                children = [
+                    expand(expansion) if index < fitting_counts[1] else None
+                    for index, expansion in enumerate(request.expand)
+                ]
+                tokens = sum(child.generated for siblings in children for child in siblings or ())
                 now = time.monotonic()
-                wanted = search.send(Found(children, values, Spent(tokens, seconds=now - began), short))
+                request = search.send(Response(children, values, Spent(tokens, seconds=now - began), short))
                 began = now
         except StopIteration as stop:
             result: T = stop.value
             return result
 
 
-def answered(search: Generator[Wanted, Found, T], answer: Callable[[Wanted], Work[Found]]) -> Work[T]:
-    """Run a search as a work. What passes on the clock is charged, the search's own share included.
+def run_search(search: Generator[Request, Response, T], answer: Callable[[Request], Job[Response]]) -> Job[T]:
+    """Runs a search as a job. Elapsed time is charged, the search's own share included.
 
     Args:
-        answer: a work that answers what the search wants.
+        answer: a job that answers the search's requests.
     """
     began = time.monotonic()
     with closing(search):
         try:
-            wanted = next(search)
+            request = next(search)
             while True:
-                found = yield from answer(wanted)
+                response = yield from answer(request)
                 now = time.monotonic()
-                wanted = search.send(replace(found, spent=replace(found.spent, seconds=now - began)))
+                request = search.send(replace(response, spent=replace(response.spent, seconds=now - began)))
                 began = now
         except StopIteration as stop:
             result: T = stop.value
             return result
 
 
-def fitting(
-    wanted: Wanted, evaluate: Sequence[Spent], expand: Sequence[Spent]
+def fit_to_budget(
+    request: Request, evaluate: Sequence[Spent], expand: Sequence[Spent]
 ) -> tuple[tuple[int, int], EndedBy | None]:
-    """How much of what is wanted fits what is left, in order, values first; from the first that does not on nothing.
+    """Returns how much of a request fits the remaining budget, in order, values first; nothing after the first
+    misfit.
 
     Args:
-        evaluate, expand: the most that each can cost.
+        evaluate, expand: the maximum that each can cost.
     Returns:
-        how many states and wishes fit, and the limit that the next would break; None: all fit.
+        the numbers of states and expansions that fit, and the limit that the next would break; None: all fit.
     """
     sum_, limit = Spent(), None
     counts = []
     for costs, unit in ((evaluate, Spent(evaluations=1)), (expand, Spent(expansions=1))):
         counts.append(0)
         for cost in costs if limit is None else ():
-            limit = wanted.left.over(sum_, more=cost + unit)
+            limit = request.left.over(sum_, more=cost + unit)
             if limit is not None:
                 break
             sum_ += cost + unit

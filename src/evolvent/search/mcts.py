@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evolvent.errors import ConfigError, Problem
-from evolvent.search.budgeted import Asking, Exhausted, check_sizes, value
-from evolvent.search.records import Budget, EndedBy, Found, Search, SearchResult, State, Wanted
-from evolvent.search.select import Select, between, dirichlet_noise, puct
-from evolvent.search.simulate import Simulator, alive, conclude
+from evolvent.search.budgeted import BudgetTracker, Exhausted, check_sizes, evaluate_nodes
+from evolvent.search.records import Budget, EndedBy, Request, Response, Search, SearchResult, State
+from evolvent.search.select import Select, dirichlet_noise, normalize_values, puct
+from evolvent.search.simulate import Simulator, build_result, living_children
 from evolvent.search.stopping import Stop, Visits, Vote
 from evolvent.search.tree import Tree
 
@@ -30,15 +30,16 @@ __all__ = ["Commit", "Descend", "Explore", "Restart", "mcts"]
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """MCTS-alpha: simulate, make the move that was visited most, keep what is below it, and so on to the end.
+    """MCTS-alpha: simulate, make the most visited move, keep its subtree, and so on to the end.
 
     Args:
         simulations: before each move.
         temperature: 0: the most visited child, among equals that of higher mean value. T: drawn by `N^(1/T)`.
-        paths: how many ends to come to, one tree after another.
-        trees: "intra": the next tree keeps the nodes and clears N and S. "inter": it starts anew, with other samples.
-        stop: when the visits of the root's children say that fewer simulations are enough, as looked at before each
-            round of them. Notes: "stopped", why, and "spared", the simulations that were not run.
+        paths: how many ends to reach, one tree after another.
+        trees: "intra": the next tree keeps the nodes and clears N and S. "inter": it starts anew, with other
+            samples.
+        stop: a detector over the visits of the root's children that ends simulations early, run before each
+            round of them. Notes: "stopped", the reason, and "spared", the simulations that were not run.
     """
 
     simulations: int = 10
@@ -50,13 +51,13 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """MCTS-rollout: simulations from the root alone, until so many came to an end.
+    """MCTS-rollout: simulations from the root alone, until so many reached an end.
 
     Args:
-        paths: ends to come to; one that is come to again counts again, and so does one that is cut at the depth limit.
-        simulations: the most in all; None: as many as it takes.
-        stop: when fewer paths are enough by their answers, each a vote, as looked at when new ones have ended. Notes:
-            see `Vote.notes`.
+        paths: ends to reach; repeated ends count again, and so do paths that are cut at the depth limit.
+        simulations: the maximum in all; None: as many as it takes.
+        stop: a detector over the answers, each a vote, that ends the search early, run when new paths have ended.
+            Notes: see `Vote.notes`.
     """
 
     paths: int
@@ -66,7 +67,7 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class Descend:
-    """OpenR's `vanila_mcts`, TS-LLM's `rap`: each simulation goes on to the end, expanding every leaf on its way.
+    """OpenR's `vanila_mcts`, TS-LLM's `rap`: each simulation continues to the end, expanding every leaf on its path.
 
     Args:
         paths: how many descents; one that meets the depth limit is one of them.
@@ -79,16 +80,18 @@ class Descend:
 
 @dataclass(frozen=True, slots=True)
 class Explore:
-    """How a simulation chooses its way.
+    """The exploration settings of a simulation.
 
     Args:
-        select: scores the children of a node; among children of infinite score one is drawn, otherwise the first wins.
+        select: scores the children of a node; among children of infinite score one is drawn, otherwise the first
+            wins.
         noise: the share of Dirichlet noise in the priors of a root; .25 where moves are drawn, 0 for none.
         alpha: of the Dirichlet distribution.
-        muzero: values as MuZero's search sees them: between 0 and 1 over siblings and parent, 0 for a child that was
-            not visited, and the root's own value is its first visit. Otherwise as they are, a child that was not
-            visited by its own value, and the first simulation of all goes to the highest value (`N_parent` is 0).
-        widen: progressive widening, for where actions are many (Couetoux et al., "Continuous upper confidence trees",
+        muzero: values as MuZero's search sees them: between 0 and 1 over siblings and parent, 0 for a child that
+            was not visited, and the root's own value is its first visit. Otherwise as they are, a child that was
+            not visited by its own value, and the first simulation of all goes to the highest value (`N_parent` is
+            0).
+        widen: progressive widening, for large action spaces (Couetoux et al., "Continuous upper confidence trees",
             LION 2011; Chaslot et al., 2008): a node that was visited N times gets children until
             `floor(width N^widen)` samples were drawn there; equal ones are one child. 0: `width` for good.
     """
@@ -111,91 +114,93 @@ def mcts(
     explore: Explore | None = None,
     leaves: int = 1,
 ) -> Search:
-    """Monte Carlo tree search; `start` says where simulations start and when it is over.
+    """Runs Monte Carlo tree search; `start` determines where simulations start and when the search ends.
 
-    With `leaves=1` simulations run one after another. With k, up to k wait for children at once, all of which are asked
-    for together (`search/simulate.py`).
+    With `leaves=1` simulations run one after another. With k, up to k wait for children at once, all of which are
+    requested together (`search/simulate.py`).
 
-    It decides for the end of highest value, the first among equals. Notes: "simulations", and for `Commit` "moves", the
+    It selects the end of highest value, the first among equals. Notes: "simulations", and for `Commit` "moves", the
     nodes moved to, path by path.
 
     Args:
-        width: children of a node. depth: the most actions of a path.
+        width: children of a node. depth: the maximum number of actions of a path.
         rng: for noise, drawn moves and rules that score infinitely; unused otherwise.
     Raises:
-        ConfigError: names every setting that is out of range. NoLegalAction: nothing can be done at the root.
+        ConfigError: names every setting that is out of range. NoLegalAction: the root has no usable action.
     """
     explore = explore or Explore()
     simulations = None if isinstance(start, Descend) else start.simulations
     check_sizes(width=width, depth=depth, leaves=leaves, paths=start.paths, simulations=simulations)
-    wrong = []
+    problems = []
     if isinstance(start, Commit) and not 0 <= start.temperature < np.inf:
-        wrong.append(Problem("temperature", f"must be finite and 0 or more, got {start.temperature}"))
+        problems.append(Problem("temperature", f"must be finite and 0 or more, got {start.temperature}"))
     if not 0 <= explore.noise <= 1:
-        wrong.append(Problem("noise", f"must be between 0 and 1, got {explore.noise}"))
+        problems.append(Problem("noise", f"must be between 0 and 1, got {explore.noise}"))
     if not 0 < explore.alpha < np.inf:
-        wrong.append(Problem("alpha", f"must be finite and above 0, got {explore.alpha}"))
+        problems.append(Problem("alpha", f"must be finite and above 0, got {explore.alpha}"))
     if not 0 <= explore.widen <= 1:
-        wrong.append(Problem("widen", f"must be between 0 and 1, got {explore.widen}"))
+        problems.append(Problem("widen", f"must be between 0 and 1, got {explore.widen}"))
     if start.stop is not None and isinstance(start, Commit) and start.temperature:
-        wrong.append(Problem("stop", "moves are drawn by visits that fewer simulations would change", "temperature 0"))
-    if wrong:
-        raise ConfigError(wrong)
-    way = _Way(explore, rng)
+        problems.append(
+            Problem("stop", "moves are drawn by visits that fewer simulations would change", "temperature 0")
+        )
+    if problems:
+        raise ConfigError(problems)
+    explorer = _Explorer(explore, rng)
     simulator = Simulator(
         Tree(root),
-        Asking(budget),
-        way,
+        BudgetTracker(budget),
+        explorer,
         width=width,
         depth=depth,
         lazy=not isinstance(start, Descend),
         widen=explore.widen,
     )
-    return _search(_Run(simulator, way, leaves), start)
+    return _run_search(_Run(simulator, explorer, leaves), start)
 
 
 @dataclass(slots=True)
 class _Run:
-    """One search at work: its simulator, how it chooses its way, what it came to."""
+    """One running search: its simulator, its exploration, and its results so far."""
 
     simulator: Simulator
-    way: _Way
+    explorer: _Explorer
     leaves: int
     finished: list[int] = field(default_factory=list)
     moves: list[list[int]] = field(default_factory=list)
     notes: dict[str, Any] = field(default_factory=dict)
 
 
-def _search(run: _Run, start: Commit | Restart | Descend) -> Search:
+def _run_search(run: _Run, start: Commit | Restart | Descend) -> Search:
     simulator, tree = run.simulator, run.simulator.tree
     ended_by: EndedBy = "done"
     try:
-        yield from _commit(run, start) if isinstance(start, Commit) else _restart(run, start)
-    except Exhausted as limit:
-        ended_by = limit.limit
+        yield from _run_commit(run, start) if isinstance(start, Commit) else _run_restart(run, start)
+    except Exhausted as exhausted:
+        ended_by = exhausted.limit
     notes, finished = {"simulations": len(simulator.ended), **run.notes}, run.finished
     if isinstance(start, Commit):
         notes["moves"] = run.moves
     else:
         finished = [node for node in simulator.ended if tree.terminal[node]]
-    result: SearchResult = conclude(tree, simulator.asking, finished, ended_by=ended_by, notes=notes)
+    result: SearchResult = build_result(tree, simulator.asking, finished, ended_by=ended_by, notes=notes)
     return result
 
 
-def _commit(run: _Run, start: Commit) -> Generator[Wanted, Found, None]:
+def _run_commit(run: _Run, start: Commit) -> Generator[Request, Response, None]:
     simulator, tree = run.simulator, run.simulator.tree
     for path in range(start.paths):
         if path and start.trees == "intra":
-            tree.forget()
+            tree.clear_statistics()
         elif path:
-            simulator.renew()
+            simulator.restart_tree()
         node = 0
         run.moves.append([])
         while not tree.terminal[node] and tree.depth[node] < simulator.depth:
-            yield from run.way.enter(simulator, node)
-            yield from _think(run, node, start)
+            yield from run.explorer.enter(simulator, node)
+            yield from _simulate_move(run, node, start)
             if not tree.dead[node]:
-                node = run.way.move(tree, node, start.temperature)
+                node = run.explorer.choose_move(tree, node, start.temperature)
                 run.moves[-1].append(node)
             elif node:  # nothing can be done below it: the move is taken back
                 node = int(tree.parent[node])
@@ -206,93 +211,93 @@ def _commit(run: _Run, start: Commit) -> Generator[Wanted, Found, None]:
             run.finished.append(node)
 
 
-def _think(run: _Run, node: int, start: Commit) -> Generator[Wanted, Found, None]:
-    """The simulations before one move, or as many of them as are enough."""
+def _simulate_move(run: _Run, node: int, start: Commit) -> Generator[Request, Response, None]:
+    """Runs the simulations before one move, or fewer where a detector stops them."""
     simulator, tree = run.simulator, run.simulator.tree
     target = len(simulator.ended) + start.simulations
     visits = None if start.stop is None else Visits(start.stop.detector)
     while (missing := target - len(simulator.ended)) > 0 and not tree.dead[node]:
-        if visits is not None and visits.look(tree.visits[alive(tree, node)], missing):
+        if visits is not None and visits.should_stop(tree.visits[living_children(tree, node)], missing):
             spared = run.notes.get("spared", 0) + missing
             run.notes |= {"stopped": visits.history[-1].reason, "spared": spared}
             return
         yield from simulator.round([node] * missing, leaves=run.leaves)
 
 
-def _restart(run: _Run, start: Restart | Descend) -> Generator[Wanted, Found, None]:
+def _run_restart(run: _Run, start: Restart | Descend) -> Generator[Request, Response, None]:
     simulator, tree = run.simulator, run.simulator.tree
-    most = start.simulations if isinstance(start, Restart) else None
+    max_simulations = start.simulations if isinstance(start, Restart) else None
     vote = None if start.stop is None else Vote(start.stop, start.paths)
-    yield from run.way.enter(simulator, 0)
-    seen = 0
+    yield from run.explorer.enter(simulator, 0)
+    num_counted = 0
     while not tree.dead[0]:
         ended = np.array(simulator.ended, np.int64)
         ends = ended[tree.terminal[ended] | (tree.depth[ended] >= simulator.depth)]
-        if vote is not None and len(ends) > seen:
-            for node in ends[seen:].tolist():
-                vote.cast(tree.states[node], done=node, readable=bool(tree.terminal[node]))
-            seen = len(ends)
-            vote.look()
+        if vote is not None and len(ends) > num_counted:
+            for node in ends[num_counted:].tolist():
+                vote.cast(tree.states[node], action=node, readable=bool(tree.terminal[node]))
+            num_counted = len(ends)
+            vote.should_stop()
         if vote is not None:
             run.notes |= vote.notes()
             if vote.stopped:
                 return
         missing = start.paths - len(ends)
-        if most is not None:
-            missing = min(missing, most - len(ended))
+        if max_simulations is not None:
+            missing = min(missing, max_simulations - len(ended))
         if missing <= 0:
             return
         yield from simulator.round([0] * missing, leaves=run.leaves)
 
 
-class _Way:
-    """Chooses the way of simulations, and the moves."""
+class _Explorer:
+    """Chooses the paths of simulations, and the moves."""
 
     def __init__(self, explore: Explore, rng: np.random.Generator) -> None:
         self.explore, self.rng = explore, rng
         self.noisy: tuple[int, NDArray[np.float64]] = (-1, np.zeros(0))  # a root, and the priors of all its children
 
-    def enter(self, simulator: Simulator, node: int) -> Generator[Wanted, Found, None]:
-        """Make a node the root of simulations."""
+    def enter(self, simulator: Simulator, node: int) -> Generator[Request, Response, None]:
+        """Makes a node the root of simulations."""
         tree = simulator.tree
         simulator.root = node
         if self.explore.muzero and not tree.visits[node]:
-            yield from value(tree, simulator.asking, [node])
+            yield from evaluate_nodes(tree, simulator.asking, [node])
             if np.isfinite(tree.value[node]):
                 tree.backup(node, float(tree.value[node]))
-        if not tree.expanded(node):
-            yield from simulator.grow([node])
+        if not tree.is_expanded(node):
+            yield from simulator.expand([node])
         if self.explore.noise and tree.width[node]:
-            self._stir(tree, node)
+            self._add_noise(tree, node)
 
-    def _stir(self, tree: Tree, node: int) -> None:
-        """Noise on the priors of all children of a root."""
-        prior = tree.prior[tree.below(node)]
+    def _add_noise(self, tree: Tree, node: int) -> None:
+        """Adds noise to the priors of all children of a root."""
+        prior = tree.prior[tree.child_ids(node)]
         self.noisy = (node, dirichlet_noise(prior, self.rng, share=self.explore.noise, alpha=self.explore.alpha))
 
     def __call__(self, simulator: Simulator, node: int) -> int:
         tree = simulator.tree
-        at, q, visits, parent_visits = simulator.counts(node)
-        prior = tree.prior[at]
+        children, q, visits, parent_visits = simulator.counts(node)
+        prior = tree.prior[children]
         if node == self.noisy[0]:
             if len(self.noisy[1]) != tree.width[node]:  # it was widened
-                self._stir(tree, node)
-            prior = self.noisy[1][~tree.dead[tree.below(node)]]
+                self._add_noise(tree, node)
+            prior = self.noisy[1][~tree.dead[tree.child_ids(node)]]
         if self.explore.muzero:
-            own = tree.total[node] / tree.visits[node] if tree.visits[node] else 0.0
-            q = between(q, visits=visits, parent=float(own))
+            parent_value = tree.total[node] / tree.visits[node] if tree.visits[node] else 0.0
+            q = normalize_values(q, visits=visits, parent=float(parent_value))
         scores = self.explore.select(q, prior, parent_visits=parent_visits, visits=visits)
         best = int(np.argmax(scores))
         if scores[best] == np.inf:
             best = int(self.rng.choice(np.flatnonzero(scores == np.inf)))
-        return int(at[best])
+        return int(children[best])
 
-    def move(self, tree: Tree, node: int, temperature: float) -> int:
-        """The child to commit to."""
-        at = alive(tree, node)
-        visits = tree.visits[at]
+    def choose_move(self, tree: Tree, node: int, temperature: float) -> int:
+        """Returns the child to commit to."""
+        children = living_children(tree, node)
+        visits = tree.visits[children]
         if temperature and visits.any():
             weights = (visits / visits.max()) ** (1.0 / temperature)
-            return int(self.rng.choice(at, p=weights / weights.sum()))
-        most = at[visits == visits.max()]
-        return int(most[np.argmax(tree.means(most))])
+            return int(self.rng.choice(children, p=weights / weights.sum()))
+        most_visited = children[visits == visits.max()]
+        return int(most_visited[np.argmax(tree.means(most_visited))])

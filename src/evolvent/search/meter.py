@@ -1,8 +1,9 @@
-"""What a search's asks cost, counted at the asks: tokens sampled, and tokens fed to each model.
+"""The cost of a search's asks: tokens sampled, and tokens fed to each model.
 
-An engine's own counts are of everybody who shares it. So the meter keeps a trie of its own for each model, which knows
-what this search has had computed and still holds, and counts what an engine would feed that had begun with nothing. An
-engine that knows more already feeds less; one that had to drop what was held feeds more and says so (`recomputed`).
+An engine's own counts cover all of its users. So the meter keeps its own trie for each model, which records the
+tokens that this search has had computed and still holds, and counts the tokens that an initially empty engine
+would feed. An engine with more cached tokens feeds less; one that had to drop held tokens feeds more and
+reports it (`recomputed`).
 """
 
 from __future__ import annotations
@@ -10,19 +11,19 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from typing import TypeVar
 
-from evolvent.engine.asks import Answer, Ask, LogitsAsk, Node, SampleAsk, ScoreAsk, To, Wait, Work
-from evolvent.engine.trie import Place, Segment, Trie
+from evolvent.engine.asks import Answer, Ask, BlockingCall, Job, LogitsAsk, Node, RoutedAsk, SampleAsk, ScoreAsk
+from evolvent.engine.trie import Segment, Trie, TriePosition
 from evolvent.errors import EvolventError, ScoringError, boundary
 from evolvent.search.records import Budget, EndedBy, Spent
 
-__all__ = ["Meter", "OverBudget", "limited"]
+__all__ = ["Meter", "OverBudget", "limits_tokens"]
 
-Asked = Generator[Sequence["Ask | To | Wait"], Sequence[Answer], list[Answer]]
+Asking = Generator[Sequence["Ask | RoutedAsk | BlockingCall"], Sequence[Answer], list[Answer]]
 T = TypeVar("T")
 
 
 class OverBudget(Exception):
-    """What a scorer asks next does not fit the budget. It never leaves an adapter."""
+    """Raised when a scorer's next asks do not fit the budget. It never leaves an adapter."""
 
     def __init__(self, limit: EndedBy) -> None:
         super().__init__(limit)
@@ -33,54 +34,56 @@ class Meter:
     """Passes asks on and counts them.
 
     Attributes:
-        spent: since it was last set to nothing.
+        spent: since it was last reset.
     """
 
     def __init__(self) -> None:
         self.spent = Spent()
         self._tries: dict[str | None, Trie] = {}
-        self._held: dict[int, tuple[Node, Place]] = {}  # what the search holds: nodes by identity
+        self._held: dict[int, tuple[Node, TriePosition]] = {}  # what the search holds: nodes by identity
 
-    def worst(self, asks: Sequence[Ask | To | Wait]) -> Spent:
-        """The most that asks of one batch can cost; what they share is fed once."""
+    def max_cost(self, asks: Sequence[Ask | RoutedAsk | BlockingCall]) -> Spent:
+        """Returns the maximum cost of the asks of one batch; shared tokens are fed once."""
         generated = computed = 0
-        seen: dict[Segment, int] = {}
-        places = [(ask, *self._place(model, ask)) for model, ask in _plain(asks)]  # all first: one may cut another's
-        for ask, place, need in places:
-            computed += _unknown(place, need, seen)
+        counted_depths: dict[Segment, int] = {}
+        located_asks = [
+            (ask, *self._locate(model, ask)) for model, ask in _model_asks(asks)
+        ]  # all first: one may cut another's
+        for ask, position, need in located_asks:
+            computed += _count_uncomputed(position, need, counted_depths)
             if isinstance(ask, SampleAsk):
                 generated += len(ask.seeds) * ask.max_tokens
                 computed += len(ask.seeds) * (ask.max_tokens - 1)
         return Spent(generated, computed)
 
-    def unknown(self, paths: Sequence[Sequence[int]], *, model: str | None = None) -> int:
-        """How many tokens of some paths have to be fed to a model; what they share is fed once."""
+    def count_unfed(self, paths: Sequence[Sequence[int]], *, model: str | None = None) -> int:
+        """Counts the tokens of some paths that have to be fed to a model; shared tokens are fed once."""
         trie = self._trie(model)
-        seen: dict[Segment, int] = {}
-        places = [_placed(trie, (trie.root, 0), list(path)) for path in paths]
-        return sum(_unknown(place, place[1], seen) for place in places)
+        counted_depths: dict[Segment, int] = {}
+        positions = [_extend_pinned(trie, (trie.root, 0), list(path)) for path in paths]
+        return sum(_count_uncomputed(position, position[1], counted_depths) for position in positions)
 
-    def asked(self, asks: Sequence[Ask | To | Wait], *, held: bool = True) -> Asked:
-        """Ask, and count. Where that fails, it counts as much as it could have cost.
+    def ask(self, asks: Sequence[Ask | RoutedAsk | BlockingCall], *, keep_samples: bool = True) -> Asking:
+        """Sends asks and counts them. A failed batch counts at its maximum cost.
 
         Args:
-            held: what is sampled stays known as long as the search runs. What is scored (`ScoreAsk`), and a path of
-                which an output is kept, always does: it is how a scorer asks for it.
+            keep_samples: sampled tokens stay known as long as the search runs. Scored paths (`ScoreAsk`), and paths of
+                which an output is kept, always do, as scorers require.
         """
         answers: Sequence[Answer] | None = None
         try:
             answers = yield asks
         finally:
             if answers is None:
-                self.spent += self.worst(asks)
-        self._count(asks, answers, held)
+                self.spent += self.max_cost(asks)
+        self._count(asks, answers, keep_samples)
         return list(answers)
 
-    def scored(self, work: Work[T], *, model: str | None, left: Budget) -> Work[T]:
-        """A scorer's work, with its asks sent to its model, counted, and none of them begun that does not fit.
+    def run_scorer(self, job: Job[T], *, model: str | None, left: Budget) -> Job[T]:
+        """Runs a scorer's job: its asks are sent to its model and counted, and asks that do not fit are not begun.
 
         Raises:
-            OverBudget: what it asks next does not fit. ScoringError: it failed; errors of the library pass unchanged.
+            OverBudget: its next asks do not fit. ScoringError: it failed; errors of the library pass unchanged.
         """
         answers: Sequence[Answer] | None = None
         problem: Exception | None = None
@@ -88,20 +91,23 @@ class Meter:
             try:
                 with boundary(ScoringError, "a scorer failed"):
                     try:
-                        raw = work.send(answers) if problem is None else work.throw(problem)  # type: ignore[arg-type]
+                        scorer_asks = job.send(answers) if problem is None else job.throw(problem)  # type: ignore[arg-type]
                     except StopIteration as stop:
                         scores: T = stop.value
                         return scores
             finally:
                 answers = problem = None  # what was answered is let go before anything more is asked
-            asks = [To(model, ask) if model is not None and not isinstance(ask, To | Wait) else ask for ask in raw]
-            limit = left.over(self.spent, more=self.worst(asks)) if limited(left) else None
+            asks = [
+                RoutedAsk(model, ask) if model is not None and not isinstance(ask, RoutedAsk | BlockingCall) else ask
+                for ask in scorer_asks
+            ]
+            limit = left.over(self.spent, more=self.max_cost(asks)) if limits_tokens(left) else None
             if limit is not None:
-                work.close()
+                job.close()
                 raise OverBudget(limit)
             try:
                 with boundary(ScoringError, "what a scorer waited for failed"):
-                    answers = yield from self.asked(asks, held=False)
+                    answers = yield from self.ask(asks, keep_samples=False)
             except EvolventError as error:  # it belongs to the scorer, which may handle it
                 problem = error
 
@@ -112,78 +118,91 @@ class Meter:
         trie.dropped.clear()
         return trie
 
-    def _place(self, model: str | None, ask: Ask) -> tuple[Place, int]:
-        """Where the tokens of an ask end, and how many of them must be fed to answer it."""
+    def _locate(self, model: str | None, ask: Ask) -> tuple[TriePosition, int]:
+        """Returns the position where the tokens of an ask end, and how many of them must be fed to answer it."""
         trie, tokens = self._trie(model), list(ask.tokens)
         start = (trie.root, 0)
         if ask.node is not None:
-            node, place = self._held.get(id(ask.node), (None, start))
-            known = node is ask.node and place[0].trie is trie
-            start, tokens = (place, tokens) if known else (start, [*ask.node.tokens(), *tokens])
-        place = _placed(trie, start, tokens)
-        return place, place[1] - isinstance(ask, ScoreAsk)
+            node, position = self._held.get(id(ask.node), (None, start))
+            is_known = node is ask.node and position[0].trie is trie
+            start, tokens = (position, tokens) if is_known else (start, [*ask.node.tokens(), *tokens])
+        position = _extend_pinned(trie, start, tokens)
+        return position, position[1] - isinstance(ask, ScoreAsk)
 
-    def _count(self, asks: Sequence[Ask | To | Wait], answers: Sequence[Answer], held: bool) -> None:
+    def _count(
+        self, asks: Sequence[Ask | RoutedAsk | BlockingCall], answers: Sequence[Answer], keep_samples: bool
+    ) -> None:
         generated = computed = 0
         alive = []  # asks of one batch are there together, so what they share is fed once
-        for (model, ask), answer in zip(_plain(asks), _answers(asks, answers), strict=True):
-            place, need = self._place(model, ask)
-            alive.append(place)
-            computed += _unknown(place, need)
+        for (model, ask), answer in zip(_model_asks(asks), _model_answers(asks, answers), strict=True):
+            position, need = self._locate(model, ask)
+            alive.append(position)
+            computed += _count_uncomputed(position, need)
             if isinstance(ask, ScoreAsk) or (isinstance(ask, LogitsAsk) and ask.keep):
-                self._hold(answer.node, place)
+                self._hold(answer.node, position)
             if isinstance(ask, SampleAsk):
                 trie = self._trie(model)
                 for sample in answer:
                     generated += len(sample.ids)
                     computed += max(0, len(sample.ids) - 1)  # each is fed on its own; its last token is not
-                    if held:
-                        end = _placed(trie, place, sample.ids.tolist())
-                        _unknown(end, end[1] - 1)
+                    if keep_samples:
+                        end = _extend_pinned(trie, position, sample.ids.tolist())
+                        _count_uncomputed(end, end[1] - 1)
                         self._hold(sample.node, end)
         self.spent += Spent(generated, computed)
 
-    def _hold(self, node: Node, place: Place) -> None:
-        self._held[id(node)] = (node, place)
+    def _hold(self, node: Node, position: TriePosition) -> None:
+        self._held[id(node)] = (node, position)
 
 
-def limited(left: Budget) -> bool:
-    """Whether tokens are counted in what is left: only then must anybody know beforehand what asks can cost."""
+def limits_tokens(left: Budget) -> bool:
+    """Returns whether the remaining budget limits tokens: only then are maximum costs needed beforehand."""
     return left.generated is not None or left.computed is not None
 
 
-def _plain(asks: Sequence[Ask | To | Wait]) -> list[tuple[str | None, Ask]]:
-    """The asks of models, each with the model's name."""
-    return [(ask.model, ask.ask) if isinstance(ask, To) else (None, ask) for ask in asks if not isinstance(ask, Wait)]
+def _model_asks(asks: Sequence[Ask | RoutedAsk | BlockingCall]) -> list[tuple[str | None, Ask]]:
+    """Returns the asks to models, each with the model's name."""
+    return [
+        (ask.model, ask.ask) if isinstance(ask, RoutedAsk) else (None, ask)
+        for ask in asks
+        if not isinstance(ask, BlockingCall)
+    ]
 
 
-def _answers(asks: Sequence[Ask | To | Wait], answers: Sequence[Answer]) -> list[Answer]:
-    return [answer for ask, answer in zip(asks, answers, strict=True) if not isinstance(ask, Wait)]
+def _model_answers(asks: Sequence[Ask | RoutedAsk | BlockingCall], answers: Sequence[Answer]) -> list[Answer]:
+    return [answer for ask, answer in zip(asks, answers, strict=True) if not isinstance(ask, BlockingCall)]
 
 
-def _placed(trie: Trie, start: Place, tokens: list[int]) -> Place:
-    """Where tokens end. As in an engine at work, nothing grows out of there in place: it may be let go alone."""
-    place = trie.extend(start, tokens)
-    place[0].pins = 1
-    return place
+def _extend_pinned(trie: Trie, start: TriePosition, tokens: list[int]) -> TriePosition:
+    """Extends a trie by tokens and pins the end, so that later tokens form their own segment, as in a running
+    engine.
+    """
+    position = trie.extend(start, tokens)
+    position[0].pins = 1
+    return position
 
 
-def _unknown(place: Place, need: int, seen: dict[Segment, int] | None = None) -> int:
-    """How many of the first `need` tokens of a path were not computed yet. Now they are, or with `seen` they are there.
+def _count_uncomputed(position: TriePosition, need: int, counted_depths: dict[Segment, int] | None = None) -> int:
+    """Counts how many of the first `need` tokens of a path were not computed yet, and marks them as computed or
+    counted.
 
     Args:
-        seen: up to where segments would be computed, beside what was.
+        counted_depths: the depths to which segments would be computed; None: the tokens are marked as computed.
     """
     count = 0
-    for segment in place[0].path():
+    for segment in position[0].path():
         last = min(segment.end, need)
-        known = segment.computed if seen is None else max(segment.computed, seen.get(segment, segment.start))
-        if last > known:
-            count += last - known
-            if seen is None:
+        known_depth = (
+            segment.computed
+            if counted_depths is None
+            else max(segment.computed, counted_depths.get(segment, segment.start))
+        )
+        if last > known_depth:
+            count += last - known_depth
+            if counted_depths is None:
                 segment.computed = last
             else:
-                seen[segment] = last
+                counted_depths[segment] = last
         elif last > segment.start:  # what comes before a token was computed with it
             break
     return count

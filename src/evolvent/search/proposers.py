@@ -1,4 +1,4 @@
-"""Who proposes actions in an environment: a policy that writes them, or the environment's own list."""
+"""Proposers of actions in an environment: a policy that writes them, or the environment's own list."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from evolvent.engine.asks import GREEDY, Answer, Ask, Continuation, Node, SampleAsk, Sampling, To, Wait
+from evolvent.engine.asks import GREEDY, Answer, Ask, BlockingCall, Continuation, Node, RoutedAsk, SampleAsk, Sampling
 from evolvent.errors import ConfigError, EvolventError, InvalidAction, Problem, WorldError
 from evolvent.search.records import Spent
 from evolvent.search.scorers import Ending
@@ -18,10 +18,10 @@ from evolvent.worlds.base import Info, World
 if TYPE_CHECKING:
     from evolvent.models.policy import Policy
 
-__all__ = ["AskAll", "EnvState", "Language", "Listed", "Proposal", "Proposer", "Proposing"]
+__all__ = ["AskAll", "EnvState", "LanguageProposer", "ListedProposer", "Proposal", "ProposalRequest", "Proposer"]
 
-AskAll = Callable[[Sequence[Ask]], Generator[Sequence["Ask | To | Wait"], Sequence[Answer], list[Any]]]
-Proposals = Generator[Sequence["Ask | To | Wait"], Sequence[Answer], "list[list[Proposal]]"]
+AskAll = Callable[[Sequence[Ask]], Generator[Sequence["Ask | RoutedAsk | BlockingCall"], Sequence[Answer], list[Any]]]
+Proposals = Generator[Sequence["Ask | RoutedAsk | BlockingCall"], Sequence[Answer], "list[list[Proposal]]"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ class Proposal:
 
     Args:
         action: as the environment takes it. logprob: mean over its tokens, as `Child.logprob`.
-        tokens: that were sampled for it. thought, generation, info: what a record of the step has beside it.
-        mind: what the proposer knows after it. problem: why it cannot be taken.
+        tokens: that were sampled for it. thought, generation, info: additional fields of the step's record.
+        mind: the proposer's state after it. problem: the reason why it cannot be taken.
     """
 
     action: Value
@@ -46,13 +46,14 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EnvState:
-    """A moment of an episode.
+    """A state of an episode.
 
     Args:
-        observation, info: what the environment says there. snapshot: how to come back to it.
-        rewards: of all steps so far. above: the state one step earlier. taken: the action that led from there to here.
+        observation, info: the environment's output there. snapshot: restores the environment.
+        rewards: of all steps so far. above: the state one step earlier. proposal: the action that led from there to
+            here.
         over: "world" or "horizon", as `Trajectory.ended_by`; empty: it goes on.
-        seed: what the seeds of its samples derive from: the search's own and the actions so far.
+        seed: the base of its samples' seeds: the search's own and the actions so far.
     """
 
     observation: Value
@@ -60,29 +61,29 @@ class EnvState:
     snapshot: object
     rewards: tuple[float | None, ...] = ()
     above: EnvState | None = None
-    taken: Proposal | None = None
+    proposal: Proposal | None = None
     over: str = ""
     seed: int = 0
 
     @property
     def earned(self) -> float:
-        """The sum of the rewards; NaN where one was not scored."""
+        """Returns the sum of the rewards; NaN where one was not scored."""
         return float(sum(float("nan") if reward is None else reward for reward in self.rewards))
 
     @property
     def mind(self) -> Any:
-        """What the proposer knows; None at the root."""
-        return None if self.taken is None else self.taken.mind
+        """Returns the proposer's state; None at the root."""
+        return None if self.proposal is None else self.proposal.mind
 
 
 @dataclass(frozen=True, slots=True)
-class Proposing:
-    """A wish for actions in a state.
+class ProposalRequest:
+    """A request for actions in a state.
 
     Args:
-        numbers: of the samples. greedy: the likeliest action alone. distinct: different ones are wanted, where that
-            can be had without sampling.
-        after: how many actions of earlier wishes these come after; they differ from those too where they are distinct.
+        numbers: of the samples. greedy: the likeliest action alone. distinct: different actions are requested,
+            where that is possible without sampling.
+        after: how many actions of earlier requests these come after; with `distinct` they differ from those too.
     """
 
     state: EnvState
@@ -93,85 +94,87 @@ class Proposing:
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """One a sample."""
+        """Returns one seed per sample."""
         return tuple(sample_seed(self.state.seed, "action", number) for number in self.numbers)
 
 
 class Proposer(Protocol):
-    """What proposes actions."""
+    """A proposer of actions."""
 
-    def propose(self, wanted: Sequence[Proposing], ask: AskAll) -> Proposals:
-        """Actions for each wish, equal ones again and again; all that is asked of an engine goes through `ask`.
+    def propose(self, requests: Sequence[ProposalRequest], ask: AskAll) -> Proposals:
+        """Returns actions for each request, equal ones again and again; all asks to an engine go through `ask`.
 
-        `ask` answers as `careful.Careful.asked` does.
+        `ask` answers as `isolation.IsolatedAsker.ask` does.
         """
         ...
 
-    def asks(self, wanted: Proposing) -> list[Ask]:
-        """What a wish will be asked as: for its worst case."""
+    def build_asks(self, request: ProposalRequest) -> list[Ask]:
+        """Returns the asks of a request, to compute its maximum cost."""
         ...
 
-    def rest(self, state: EnvState, *, steps: int) -> Spent:
-        """The most that one sample of the rest of the episode can cost, of so many steps."""
+    def max_rest_cost(self, state: EnvState, *, steps: int) -> Spent:
+        """Returns the maximum cost of one sample of the rest of the episode, of so many steps."""
         ...
 
-    def full(self, state: EnvState) -> bool:
-        """Whether nothing can be proposed any more: then the episode ends there, by the horizon."""
+    def is_full(self, state: EnvState) -> bool:
+        """Returns whether nothing can be proposed any more: then the episode ends there, by the horizon."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
-    """What the environment lists as admissible, all of it as likely. Asks no model.
+class ListedProposer:
+    """The environment's admissible actions, all of them equally likely. It uses no model.
 
-    Where more is listed than is wanted, which ones is drawn by the state's seed, and by the number of the first sample
-    where a search begins anew.
+    Where the list is longer than the request, the actions are sampled by the state's seed, and by the number of the
+    first sample where a search begins anew.
     """
 
-    def propose(self, wanted: Sequence[Proposing], ask: AskAll) -> Proposals:
-        """Raises WorldError where nothing is listed."""
+    def propose(self, requests: Sequence[ProposalRequest], ask: AskAll) -> Proposals:
+        """Returns the listed actions. Raises WorldError where nothing is listed."""
         yield from ()
-        return [self._of(wish) for wish in wanted]
+        return [self._select(request) for request in requests]
 
-    def _of(self, wish: Proposing) -> list[Proposal]:
-        listed = wish.state.info.get("admissible")
+    def _select(self, request: ProposalRequest) -> list[Proposal]:
+        listed = request.state.info.get("admissible")
         if listed is None:
             raise WorldError(
                 "a search among listed actions needs a list",
-                value=sorted(wish.state.info),
+                value=sorted(request.state.info),
                 expected="admissible",
                 hint="have a policy propose",
             )
-        known = list(dict.fromkeys(map(str, listed)))
-        if not known:
+        actions = list(dict.fromkeys(map(str, listed)))
+        if not actions:
             return []
-        if wish.greedy:
-            chosen = known[:1]
-        elif not wish.distinct:
-            chosen = [known[int(sample_rng(seed).integers(len(known)))] for seed in wish.seeds]
-        elif len(wish.numbers) >= len(known):
-            chosen = known
+        if request.greedy:
+            selected = actions[:1]
+        elif not request.distinct:
+            selected = [actions[int(sample_rng(seed).integers(len(actions)))] for seed in request.seeds]
+        elif len(request.numbers) >= len(actions):
+            selected = actions
         else:
-            begun = wish.numbers[0] - wish.after  # above 0 in a tree of other samples
-            order = sample_rng(wish.state.seed, "listed", *([begun] if begun else [])).permutation(len(known))
-            chosen = [known[at] for at in order[wish.after :][: len(wish.numbers)]]
-        return [Proposal(action, -float(np.log(len(known)))) for action in chosen]
+            tree_start = request.numbers[0] - request.after  # above 0 in a tree of other samples
+            order = sample_rng(request.state.seed, "listed", *([tree_start] if tree_start else [])).permutation(
+                len(actions)
+            )
+            selected = [actions[index] for index in order[request.after :][: len(request.numbers)]]
+        return [Proposal(action, -float(np.log(len(actions)))) for action in selected]
 
-    def asks(self, wanted: Proposing) -> list[Ask]:
-        """None."""
+    def build_asks(self, request: ProposalRequest) -> list[Ask]:
+        """Returns no asks."""
         return []
 
-    def rest(self, state: EnvState, *, steps: int) -> Spent:
-        """Nothing."""
+    def max_rest_cost(self, state: EnvState, *, steps: int) -> Spent:
+        """Returns a cost of nothing."""
         return Spent()
 
-    def full(self, state: EnvState) -> bool:
-        """Never."""
+    def is_full(self, state: EnvState) -> bool:
+        """Returns False."""
         return False
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
+class _ConversationState:
     """A conversation up to the end of an action: as `agents.language.LanguageMind` keeps it."""
 
     node: Node
@@ -181,14 +184,15 @@ class _Said:
 
 
 @dataclass(frozen=True)
-class Language:
+class LanguageProposer:
     """A policy that writes actions, token by token as `agents.language.LanguageAgent` does.
 
-    The conversation of every path is the agent's: the same prompts, the same grammar, an action that the grammar does
-    not know handed to the world as it is. Where a context is full, the episode ends.
+    The conversation of every path is the agent's: the same prompts, the same grammar, and unparsable actions are
+    passed to the world unchanged. Where a context is full, the episode ends.
 
     Args:
-        world: tells the instructions and the grammar. sampling, max_tokens, choose: as of the agent.
+        world: gives the instructions and the grammar. sampling, max_tokens, restrict_to_admissible: as of the
+            agent.
     Raises:
         ConfigError: max_tokens below 1.
     """
@@ -197,76 +201,78 @@ class Language:
     world: World
     sampling: Sampling = field(default_factory=Sampling)
     max_tokens: int = 32
-    choose: bool = False
+    restrict_to_admissible: bool = False
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
             raise ConfigError([Problem("max_tokens", f"must be 1 or more, got {self.max_tokens}")])
 
-    def propose(self, wanted: Sequence[Proposing], ask: AskAll) -> Proposals:
-        """Sample all actions at once."""
-        asks = [self._ask(wish) for wish in wanted]
+    def propose(self, requests: Sequence[ProposalRequest], ask: AskAll) -> Proposals:
+        """Samples all actions at once."""
+        asks = [self._build_ask(request) for request in requests]
         answers = yield from ask(asks)
         return [
-            [self._proposal(wish.state, one, sample) for sample in samples]
-            for wish, one, samples in zip(wanted, asks, answers, strict=True)
+            [self._proposal(request.state, single_ask, sample) for sample in samples]
+            for request, single_ask, samples in zip(requests, asks, answers, strict=True)
         ]
 
-    def asks(self, wanted: Proposing) -> list[Ask]:
-        """One, with all its samples."""
-        return [self._ask(wanted)]
+    def build_asks(self, request: ProposalRequest) -> list[Ask]:
+        """Returns one ask, with all its samples."""
+        return [self._build_ask(request)]
 
-    def rest(self, state: EnvState, *, steps: int) -> Spent:
-        """What observations will say is not known: the context bounds it."""
+    def max_rest_cost(self, state: EnvState, *, steps: int) -> Spent:
+        """Returns the maximum cost, which the context bounds, since future observations are unknown."""
         length = 0 if state.mind is None else state.mind.length
         left = self.policy.context - length
         return Spent(min(steps * self.max_tokens, left), left + 1)  # the token that was written last is not fed yet
 
-    def full(self, state: EnvState) -> bool:
-        """Whether the context has no room for a token of the next action."""
+    def is_full(self, state: EnvState) -> bool:
+        """Returns whether the context has no space for a token of the next action."""
         length = 0 if state.mind is None else state.mind.length
-        return bool(length + len(self.reads(state)) >= self.policy.context)
+        return bool(length + len(self.next_tokens(state)) >= self.policy.context)
 
-    def reads(self, state: EnvState) -> list[int]:
-        """The tokens between what was said last and the next action."""
-        said: _Said | None = state.mind
-        if said is None:
+    def next_tokens(self, state: EnvState) -> list[int]:
+        """Returns the tokens between the previous action and the next."""
+        conversation: _ConversationState | None = state.mind
+        if conversation is None:
             return self.policy.dialect.open(self.world.instructions, str(state.observation))
-        return self.policy.dialect.turn(str(state.observation), stopped=said.stopped)
+        return self.policy.dialect.turn(str(state.observation), stopped=conversation.stopped)
 
     def path(self, state: EnvState) -> list[int]:
-        """All tokens of the conversation up to the next action."""
-        said: _Said | None = state.mind
-        return [*([] if said is None else said.node.tokens()), *self.reads(state)]
+        """Returns all tokens of the conversation up to the next action."""
+        conversation: _ConversationState | None = state.mind
+        return [*([] if conversation is None else conversation.node.tokens()), *self.next_tokens(state)]
 
-    def heard(self, state: EnvState) -> int:
-        """The tokens of the first observation of the episode or of the last, whichever has more."""
+    def longest_observation(self, state: EnvState) -> int:
+        """Returns the length of the episode's first or last observation in tokens, whichever is longer."""
         first = state
         while first.above is not None:
             first = first.above
-        said = {str(first.observation), str(state.observation)}
-        return max(len(self.policy.dialect.turn(text, stopped=False)) for text in said)
+        observations = {str(first.observation), str(state.observation)}
+        return max(len(self.policy.dialect.turn(text, stopped=False)) for text in observations)
 
-    def ending(self, state: EnvState, *, ours: bool) -> Ending:
-        """The place where a state's next action begins, to be scored there; `ours`: by the engine that writes."""
-        said: _Said | None = state.mind
-        tokens = tuple(self.reads(state))
-        if ours or said is None:
-            return Ending(None if said is None else said.node, tokens, (len(tokens),))
+    def score_query(self, state: EnvState, *, same_engine: bool) -> Ending:
+        """Returns the query for a score where a state's next action begins; `same_engine`: by the engine that
+        writes.
+        """
+        conversation: _ConversationState | None = state.mind
+        tokens = tuple(self.next_tokens(state))
+        if same_engine or conversation is None:
+            return Ending(None if conversation is None else conversation.node, tokens, (len(tokens),))
         path = tuple(self.path(state))
         return Ending(None, path, (len(path),))
 
-    def _ask(self, wish: Proposing) -> SampleAsk:
-        state, dialect = wish.state, self.policy.dialect
-        said: _Said | None = state.mind
-        node, length = (None, 0) if said is None else (said.node, said.length)
-        tokens = self.reads(state)
-        room = min(self.max_tokens, self.policy.context - length - len(tokens))
-        sampling, seeds = (GREEDY, (0,)) if wish.greedy else (self.sampling, wish.seeds)
-        return SampleAsk(node, tokens, room, dialect.stop_ids, (), sampling, seeds, self._choices(state))
+    def _build_ask(self, request: ProposalRequest) -> SampleAsk:
+        state, dialect = request.state, self.policy.dialect
+        conversation: _ConversationState | None = state.mind
+        node, length = (None, 0) if conversation is None else (conversation.node, conversation.length)
+        tokens = self.next_tokens(state)
+        max_new_tokens = min(self.max_tokens, self.policy.context - length - len(tokens))
+        sampling, seeds = (GREEDY, (0,)) if request.greedy else (self.sampling, request.seeds)
+        return SampleAsk(node, tokens, max_new_tokens, dialect.stop_ids, (), sampling, seeds, self._choices(state))
 
     def _choices(self, state: EnvState) -> tuple[tuple[int, ...], ...] | None:
-        listed = state.info.get("admissible") if self.choose else None
+        listed = state.info.get("admissible") if self.restrict_to_admissible else None
         return tuple(dict.fromkeys(tuple(self.policy.dialect.action(action)) for action in listed)) if listed else None
 
     def _proposal(self, state: EnvState, ask: SampleAsk, sample: Continuation | EvolventError) -> Proposal:
@@ -274,16 +280,16 @@ class Language:
             return Proposal("", problem=str(sample))
         if not len(sample.ids):
             return Proposal("", problem="an empty completion")
-        said: _Said | None = state.mind
-        turns, length = (0, 0) if said is None else (said.turns, said.length)
-        read, new = len(ask.tokens), len(sample.ids)
+        conversation: _ConversationState | None = state.mind
+        turns, length = (0, 0) if conversation is None else (conversation.turns, conversation.length)
+        num_read, num_new = len(ask.tokens), len(sample.ids)
         ids = np.concatenate([np.asarray(ask.tokens, np.int32), sample.ids])
-        sampled = np.arange(read + new) >= read
-        logprobs = np.concatenate([np.zeros(read, np.float32), sample.logprobs])
+        sampled = np.arange(num_read + num_new) >= num_read
+        logprobs = np.concatenate([np.zeros(num_read, np.float32), sample.logprobs])
         generation = Generation(
             ids, sampled, logprobs, turns - 1 if turns else None, (), True, self.policy.version, sample.stop
         )
-        mind = _Said(sample.node, length + read + new, sample.stop != "length", turns + 1)
+        mind = _ConversationState(sample.node, length + num_read + num_new, sample.stop != "length", turns + 1)
         text, info = self.policy.dialect.text(sample.ids.tolist()), dict[str, Any]()
         action, thought = text, None
         try:
@@ -293,4 +299,4 @@ class Language:
             info["unparsed"] = True
         if ask.choices is not None:
             info["choices"] = [list(choice) for choice in ask.choices]
-        return Proposal(action, float(np.mean(sample.logprobs)), new, thought, generation, info, mind)
+        return Proposal(action, float(np.mean(sample.logprobs)), num_new, thought, generation, info, mind)

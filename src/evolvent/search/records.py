@@ -1,11 +1,11 @@
-"""What a search asks for, and what it is told.
+"""The requests of a search, and the responses to them.
 
-A search is a generator. It yields `Wanted`, always as much at once as it can use, is sent `Found`, and returns a
-`SearchResult`. It knows neither texts nor environments: a state is whatever its adapter (`search/texts.py`,
-`search/environments.py`) made.
+A search is a generator. It yields `Request`s, always as much at once as it can use, is sent `Response`s, and
+returns a `SearchResult`. It knows neither texts nor environments: a state is an object of its adapter
+(`search/texts.py`, `search/environments.py`).
 
-The value of a state is an estimate of the whole episode's return, what was earned before it included. So a search
-never adds rewards: at the end of an episode its value is what the episode earned.
+The value of a state is an estimate of the whole episode's return, earlier rewards included. So a search never
+adds rewards: at the end of an episode its value is the episode's return.
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ __all__ = [
     "Child",
     "Dropped",
     "EndedBy",
-    "Expand",
-    "Found",
+    "ExpandRequest",
+    "Request",
+    "Response",
     "Search",
     "SearchResult",
     "Spent",
     "State",
-    "Wanted",
 ]
 
 EndedBy = Literal["done", "generated", "computed", "expansions", "seconds"]
 
 
 @dataclass(frozen=True, slots=True)
-class Expand:
-    """A wish for children of a state.
+class ExpandRequest:
+    """A request for children of a state.
 
     Args:
         width: how many are sampled; equal ones are merged, so that fewer may come.
-        whole: each is a continuation to the end of the episode, not one action.
+        to_end: each is a continuation to the end of the episode, not one action.
         greedy: the likeliest one instead of samples.
-        valued: their values are wanted too.
+        valued: their values are requested too.
         kind: a kind of action, where there are several (`search/rstar.py`).
-        first: number of the first sample, so that a later wish for the same state draws other ones.
-        after: children that came of earlier wishes for it: where actions are listed, or the likeliest taken, those
-            after them.
+        first: number of the first sample, so that a later request for the same state draws other ones.
+        after: children that came of earlier requests for it: where actions are listed, or the likeliest taken,
+            those after them.
     """
 
     state: State
     width: int
-    whole: bool = False
+    to_end: bool = False
     greedy: bool = False
     valued: bool = True
     kind: str = ""
@@ -61,20 +61,20 @@ class Expand:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What a search wants next: children of states, values of states. It goes on when it has all of them.
+class Request:
+    """A search's next request: children of states, values of states. The search continues when it has all of them.
 
-    `left` is what it may still spend: what does not fit is not begun.
+    `left` is the remaining budget: expansions and values that do not fit are not begun.
     """
 
-    expand: Sequence[Expand] = ()
+    expand: Sequence[ExpandRequest] = ()
     evaluate: Sequence[State] = ()
     left: Budget = field(default_factory=lambda: Budget())
 
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What was used: tokens sampled, tokens fed to models, states expanded, states valued, seconds."""
+    """The amounts used: tokens sampled, tokens fed to models, states expanded, states valued, seconds."""
 
     generated: int = 0
     computed: int = 0
@@ -82,13 +82,13 @@ class Spent:
     evaluations: int = 0
     seconds: float = 0.0
 
-    def __add__(self, other: Spent) -> Spent:
-        return Spent(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
+    def __add__(self, addend: Spent) -> Spent:
+        return Spent(*(getattr(self, amount.name) + getattr(addend, amount.name) for amount in fields(self)))
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The most that a search may spend; None: as much as it likes.
+    """The maximum that a search may spend; None: unlimited.
 
     Args:
         generated, computed: tokens sampled; tokens fed to models. expansions: of states. seconds: on the clock.
@@ -102,41 +102,43 @@ class Budget:
     seconds: float | None = None
 
     def __post_init__(self) -> None:
-        given = ((each.name, getattr(self, each.name)) for each in fields(self))
-        wrong = [(name, value) for name, value in given if value is not None and not value > 0]
-        if wrong:
-            raise ConfigError([Problem(f"budget.{name}", f"must be above 0, got {value}") for name, value in wrong])
+        limits = ((limit.name, getattr(self, limit.name)) for limit in fields(self))
+        invalid = [(name, value) for name, value in limits if value is not None and not value > 0]
+        if invalid:
+            raise ConfigError([Problem(f"budget.{name}", f"must be above 0, got {value}") for name, value in invalid])
 
     def over(self, spent: Spent, *, more: Spent | None = None) -> EndedBy | None:
-        """Which limit would be broken by what was spent and `more`; None: none.
+        """Returns the limit that the spent amount and `more` would exceed, or None.
 
-        Without `more`: which limit is reached, so that nothing is left of it.
+        Without `more` it returns the limit that is reached, so that nothing is left of it.
         """
-        whole = spent if more is None else spent + more
+        total = spent if more is None else spent + more
         for name in ("generated", "computed", "expansions", "seconds"):
-            limit, used = getattr(self, name), getattr(whole, name)
+            limit, used = getattr(self, name), getattr(total, name)
             if limit is not None and (used >= limit if more is None else used > limit):
                 return name
         return None
 
     def left(self, spent: Spent) -> Budget:
-        """What remains after something was spent. Only for budgets of which no limit is reached.
+        """Returns the budget that remains after an expense. Only for budgets of which no limit is reached.
 
         Raises:
             ConfigError: nothing is left of a limit.
         """
-        limits = {each.name: getattr(self, each.name) for each in fields(self)}
-        return Budget(**{name: None if most is None else most - getattr(spent, name) for name, most in limits.items()})
+        limits = {limit.name: getattr(self, limit.name) for limit in fields(self)}
+        return Budget(
+            **{name: None if amount is None else amount - getattr(spent, name) for name, amount in limits.items()}
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What a search is told.
+class Response:
+    """The response to a request.
 
     Args:
-        children: one entry a wish, in order; None: it did not fit what was left, and nothing was spent on it. Without
-            an entry: the state has no legal action.
-        values: one a state, None alike; NaN where no value could be found.
+        children: one entry per expansion, in order; None: it did not fit the remaining budget, and nothing was
+            spent on it. An empty entry: the state has no legal action.
+        values: one per state, None alike; NaN where no value could be found.
         spent: on all of this.
         short: which limit the first None did not fit.
     """
@@ -148,34 +150,34 @@ class Found:
 
     @property
     def used(self) -> Spent:
-        """What was spent, with the states that were expanded and valued for it."""
+        """Returns the spent amount, including the counts of expanded and valued states."""
         expanded = sum(children is not None for children in self.children)
         return replace(self.spent, expansions=expanded, evaluations=sum(value is not None for value in self.values))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SearchResult:
-    """What a search has come to.
+    """The result of a search.
 
     Args:
-        tree: everything that was looked at.
-        finished: terminal nodes, in the order in which the search came to them; one that it came to again counts again.
-        chosen: the node that the search decides for; None where no end was reached.
+        tree: the whole tree of the search.
+        finished: terminal nodes, in the order in which the search reached them; repeated ones count again.
+        best_node: the node that the search selects; None where no end was reached.
         spent: in all. ended_by: "done", or the limit that ended it.
-        notes: what else a search has to say of itself, as JSON values.
+        notes: further facts about the search, as JSON values.
     """
 
     tree: Tree
     finished: tuple[int, ...]
-    chosen: int | None
+    best_node: int | None
     spent: Spent
     ended_by: EndedBy = "done"
     notes: dict[str, Any] = field(default_factory=dict)
 
     @property
     def dropped(self) -> tuple[Dropped, ...]:
-        """Children that were not taken, each with its reason."""
+        """Returns the dropped children, each with its reason."""
         return tuple(self.tree.dropped)
 
 
-Search = Generator[Wanted, Found, SearchResult]
+Search = Generator[Request, Response, SearchResult]

@@ -1,8 +1,10 @@
-"""What rStar's kinds of actions (`search/rstar.py`) are as texts: what a model is told, and what its reply makes.
+"""Texts for rStar's kinds of actions (`search/rstar.py`): prompts for a model, and the solutions that its replies
+make.
 
-An adapter samples replies to `prompt(solution, kind)`, stopping at `stops(kind)`, and takes `after(solution, kind,
-reply)` as the child, terminal where it is `ended`. There are no examples in the prompts; a model that needs some has
-them put before. The wording is this library's own, not that of the paper (arXiv 2408.06195).
+An adapter samples replies to `build_prompt(solution, kind)`, stopping at `stop_strings(kind)`, and takes
+`extend_solution(solution, kind, reply)` as the child, terminal where `is_ended`. There are no examples in the
+prompts; a model that needs some has them put before. The wording is this library's own, not that of the paper
+(arXiv 2408.06195).
 """
 
 from __future__ import annotations
@@ -11,9 +13,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from evolvent.errors import ConfigError, unknown
+from evolvent.errors import ConfigError, unknown_name_problem
 
-__all__ = ["MARK", "Solution", "Step", "after", "answer_of", "ended", "prompt", "stops"]
+__all__ = ["MARK", "Solution", "Step", "build_prompt", "extend_solution", "is_ended", "read_answer", "stop_strings"]
 
 MARK = "The answer is"
 """What a reply says before its final answer."""
@@ -43,73 +45,77 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """A problem as it is put now, and the steps that were taken; `whole`: the last step is the rest of the solution."""
+    """A problem in its current wording, and the steps so far; `is_complete`: the last step is the rest of the
+    solution.
+    """
 
     problem: str
     steps: tuple[Step, ...] = ()
-    whole: bool = False
+    is_complete: bool = False
 
 
-def prompt(solution: Solution, kind: str) -> str:
-    """The text that asks for an action of a kind; "mutual" (a masked part to be completed) asks as A2 does.
+def build_prompt(solution: Solution, kind: str) -> str:
+    """Builds the prompt for an action of a kind; "mutual" (a masked part to be completed) asks as A2 does.
 
     Raises:
         ConfigError: an unknown kind, or A4 where the last step answers no sub-question.
     """
-    kind, steps = _known(kind), solution.steps
+    kind, steps = _check_kind(kind), solution.steps
     if kind == "A4":
-        steps = (*steps[:-1], replace(_asked_last(solution), text=""))
+        steps = (*steps[:-1], replace(_last_question(solution), text=""))
     parts = ["Problem:\n" + solution.problem.strip()]
     if steps:
-        parts.append("Solution so far:\n" + "\n".join(_line(number, step) for number, step in enumerate(steps, 1)))
-    begun = {"A3": "Question:", "A4": "Answer:"}.get(kind, "")  # what the reply goes on from
-    return "\n\n".join([*parts, _TASKS[kind], begun])
+        parts.append(
+            "Solution so far:\n" + "\n".join(_format_step(number, step) for number, step in enumerate(steps, 1))
+        )
+    reply_start = {"A3": "Question:", "A4": "Answer:"}.get(kind, "")  # what the reply goes on from
+    return "\n\n".join([*parts, _TASKS[kind], reply_start])
 
 
-def stops(kind: str) -> tuple[str, ...]:
-    """Strings that end a reply of a kind; A2 goes on to the end.
+def stop_strings(kind: str) -> tuple[str, ...]:
+    """Returns strings that end a reply of a kind; A2 continues to the end.
 
     Raises:
         ConfigError: an unknown kind.
     """
-    return {"A2": (), "A3": ("\n\n", "\nQuestion:")}.get(_known(kind), ("\n",))
+    return {"A2": (), "A3": ("\n\n", "\nQuestion:")}.get(_check_kind(kind), ("\n",))
 
 
-def after(solution: Solution, kind: str, reply: str) -> Solution | None:
-    """The solution after a reply; None where the reply is empty or, for A3, has not both a question and an answer.
+def extend_solution(solution: Solution, kind: str, reply: str) -> Solution | None:
+    """Returns the solution after a reply; None where the reply is empty or, for A3, lacks a question or an answer.
 
     Raises:
         ConfigError: an unknown kind, or A4 where the last step answers no sub-question.
     """
-    kind, text = _known(kind), reply.strip()
+    kind, text = _check_kind(kind), reply.strip()
     if kind == "A3":
-        asked, _, answer = text.removeprefix("Question:").partition("Answer:")
-        step = Step(kind, " ".join(answer.split()), " ".join(asked.split()))
+        question, _, answer = text.removeprefix("Question:").partition("Answer:")
+        step = Step(kind, " ".join(answer.split()), " ".join(question.split()))
         return replace(solution, steps=(*solution.steps, step)) if step.text and step.question else None
     if not text:
         return None
     if kind == "A5":
         return Solution(" ".join(text.split()))
     if kind == "A4":
-        again = replace(_asked_last(solution), kind=kind, text=" ".join(text.removeprefix("Answer:").split()))
-        return replace(solution, steps=(*solution.steps[:-1], again)) if again.text else None
+        new_answer = replace(_last_question(solution), kind=kind, text=" ".join(text.removeprefix("Answer:").split()))
+        return replace(solution, steps=(*solution.steps[:-1], new_answer)) if new_answer.text else None
     step = Step(kind, text if kind == "A2" else " ".join(text.split()))
-    return Solution(solution.problem, (*solution.steps, step), whole=kind == "A2")
+    return Solution(solution.problem, (*solution.steps, step), is_complete=kind == "A2")
 
 
-def ended(solution: Solution) -> bool:
-    """Whether there is nothing to add: the rest of it was written, or its last step says the final answer."""
-    return solution.whole or answer_of(solution) is not None
+def is_ended(solution: Solution) -> bool:
+    """Returns whether the solution is complete: its rest was written, or its last step states the final answer."""
+    return solution.is_complete or read_answer(solution) is not None
 
 
-def answer_of(solution: Solution) -> str | None:
-    """What the last step says to be the final answer, without the full stop; None where it says none."""
-    said = solution.steps[-1].text if solution.steps else ""
-    found = re.findall(re.escape(MARK) + r"[ :]*([^\n]+)", said, re.IGNORECASE)
-    return (found[-1].strip().removesuffix(".").strip() or None) if found else None
+def read_answer(solution: Solution) -> str | None:
+    """Reads the final answer in the last step, without the full stop; returns None where there is none."""
+    last_text = solution.steps[-1].text if solution.steps else ""
+    matches = re.findall(re.escape(MARK) + r"[ :]*([^\n]+)", last_text, re.IGNORECASE)
+    return (matches[-1].strip().removesuffix(".").strip() or None) if matches else None
 
 
-def _asked_last(solution: Solution) -> Step:
+def _last_question(solution: Solution) -> Step:
     if not solution.steps or not solution.steps[-1].question:
         raise ConfigError(
             "there is no sub-question to answer again",
@@ -119,13 +125,13 @@ def _asked_last(solution: Solution) -> Step:
     return solution.steps[-1]
 
 
-def _line(number: int, step: Step) -> str:
+def _format_step(number: int, step: Step) -> str:
     return f"{number}. " + (f"Question: {step.question} Answer: {step.text}" if step.question else step.text).rstrip()
 
 
-def _known(kind: str) -> str:
+def _check_kind(kind: str) -> str:
     if kind == "mutual":
         return "A2"
     if kind not in _TASKS:
-        raise ConfigError([unknown("kind of action", kind, [*_TASKS, "mutual"])])
+        raise ConfigError([unknown_name_problem("kind of action", kind, [*_TASKS, "mutual"])])
     return kind

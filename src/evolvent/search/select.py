@@ -1,6 +1,7 @@
 """Selection rules of tree searches: pure functions on the arrays `[A]` of one node's children.
 
-q: the children's mean values. prior: their probabilities P. visits: N of each, parent_visits: N of the node itself.
+q: the children's mean values. prior: their probabilities P. visits: N of each, parent_visits: N of the node
+itself.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from evolvent.errors import ConfigError, Problem
 __all__ = [
     "Schedule",
     "Select",
-    "between",
-    "completed",
+    "complete_values",
     "dirichlet_noise",
     "gumbel_scores",
     "halving_schedule",
     "improved_policy",
     "interior_scores",
     "mixed_value",
+    "normalize_values",
     "puct",
-    "rescaled",
+    "rescale_values",
     "sigma",
     "uct",
 ]
@@ -33,7 +34,7 @@ __all__ = [
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
 Schedule = Literal["mctx", "rescale"]
-_NARROW = 1e-8  # the least range that values are divided by; mctx takes the same
+_MIN_RANGE = 1e-8  # the least range that values are divided by; mctx takes the same
 
 
 class Select(Protocol):
@@ -48,10 +49,17 @@ class Select(Protocol):
 def puct(
     q: Floats, prior: Floats, *, parent_visits: int, visits: Counts, c_init: float = 1.25, c_base: float = 19652.0
 ) -> Floats:
-    """`Q + P sqrt(N_parent) / (1 + N) (c_init + ln((N_parent + c_base + 1) / c_base))`, scores `[A]`.
+    """Computes `Q + P sqrt(N_parent) / (1 + N) (c_init + ln((N_parent + c_base + 1) / c_base))`, scores `[A]`.
 
-    Source: Silver et al., Science 362, 2018 (AlphaZero), pseudocode; Schrittwieser et al., arXiv 1911.08265 (MuZero),
-    appendix B, equation 2. The scripts of TS-LLM (arXiv 2309.17179) set c_init to 3.
+    Source: Silver et al., Science 362, 2018 (AlphaZero), pseudocode; Schrittwieser et al., arXiv 1911.08265
+    (MuZero), appendix B, equation 2. The scripts of TS-LLM (arXiv 2309.17179) set c_init to 3.
+
+    Args:
+        q: `[A]`. Mean values of the children.
+        prior: `[A]`. Probabilities of the children.
+        parent_visits: N of the node itself.
+        visits: `[A]`. N of each child.
+        c_init, c_base: constants of the exploration rate.
     """
     scale = c_init + math.log((parent_visits + c_base + 1.0) / c_base)
     scores: Floats = q + prior * (scale * math.sqrt(parent_visits)) / (1.0 + visits)
@@ -59,31 +67,45 @@ def puct(
 
 
 def uct(q: Floats, prior: Floats, *, parent_visits: int, visits: Counts, c: float = 2.0) -> Floats:
-    """`Q + c sqrt(ln(N_parent) / N)`, scores `[A]`, infinite where N is 0; the prior is not looked at.
+    """Computes `Q + c sqrt(ln(N_parent) / N)`, scores `[A]`, infinite where N is 0; the prior is ignored.
 
     Source: Kocsis and Szepesvari, "Bandit based Monte-Carlo planning", ECML 2006 (UCB1 of Auer et al., 2002).
+
+    Args:
+        q: `[A]`. Mean values of the children.
+        prior: `[A]`. Ignored.
+        parent_visits: N of the node itself.
+        visits: `[A]`. N of each child.
+        c: exploration constant.
     """
     spread = math.log(max(parent_visits, 1)) / np.maximum(visits, 1)
     return np.where(visits > 0, q + c * np.sqrt(spread), np.inf)
 
 
 def dirichlet_noise(prior: Floats, rng: np.random.Generator, *, share: float = 0.25, alpha: float = 0.3) -> Floats:
-    """`(1 - share) P + share Dir(alpha)`, probabilities `[A]`: noise on the priors of a root (AlphaZero)."""
+    """Computes `(1 - share) P + share Dir(alpha)`, probabilities `[A]`: noise on the priors of a root (AlphaZero).
+
+    Args:
+        prior: `[A]`. Probabilities P of the children.
+        share: weight of the noise. alpha: of the Dirichlet distribution.
+    """
     return (1.0 - share) * prior + share * rng.dirichlet(np.full(len(prior), alpha))
 
 
-def between(q: Floats, *, visits: Counts, parent: float) -> Floats:
-    """Values between 0 and 1 over the siblings and the node itself; 0 for children that were not visited.
+def normalize_values(q: Floats, *, visits: Counts, parent: float) -> Floats:
+    """Normalizes values to 0..1 over the siblings and the node itself; 0 for children that were not visited.
 
-    As MuZero's search normalises values, node by node (mctx, `qtransform_by_parent_and_siblings`).
+    As MuZero's search normalizes values, node by node (mctx, `qtransform_by_parent_and_siblings`).
 
     Args:
+        q: `[A]`. Mean values of the children.
+        visits: `[A]`. N of each child.
         parent: the node's own mean value.
     """
-    seen = visits > 0
-    told = np.where(seen, q, parent)
-    low, high = min(parent, told.min()), max(parent, told.max())
-    return np.where(seen, (q - low) / max(high - low, _NARROW), 0.0)
+    is_visited = visits > 0
+    known_values = np.where(is_visited, q, parent)
+    low, high = min(parent, known_values.min()), max(parent, known_values.max())
+    return np.where(is_visited, (q - low) / max(high - low, _MIN_RANGE), 0.0)
 
 
 # ------------------------------------------------------------------ Gumbel search
@@ -91,75 +113,87 @@ def between(q: Floats, *, visits: Counts, parent: float) -> Floats:
 
 
 def mixed_value(q: Floats, prior: Floats, *, visits: Counts, raw: float) -> float:
-    """`(raw + sum(N) sum_{N>0}(P q) / sum_{N>0}(P)) / (1 + sum(N))`: the value of a node, for its unvisited children.
+    """Computes `(raw + sum(N) sum_{N>0}(P q) / sum_{N>0}(P)) / (1 + sum(N))`: a node's value, for its unvisited
+    children.
 
     Source: the paper's appendix D.
 
     Args:
-        raw: the value that the node was told to have.
+        q: `[A]`. Mean values of the children.
+        prior: `[A]`. Probabilities P of the children.
+        visits: `[A]`. N of each child.
+        raw: the value that the node was given.
     """
-    seen = visits > 0
-    if not seen.any():
+    is_visited = visits > 0
+    if not is_visited.any():
         return raw
-    shares = np.maximum(prior[seen], np.finfo(np.float64).tiny)
-    weighted = float((shares * q[seen]).sum() / shares.sum())
+    shares = np.maximum(prior[is_visited], np.finfo(np.float64).tiny)
+    weighted = float((shares * q[is_visited]).sum() / shares.sum())
     total = int(visits.sum())
     return (raw + total * weighted) / (1 + total)
 
 
-def completed(q: Floats, prior: Floats, *, visits: Counts, raw: float) -> Floats:
-    """q where a child was visited, the mixed value where not, `[A]`."""
+def complete_values(q: Floats, prior: Floats, *, visits: Counts, raw: float) -> Floats:
+    """Returns q where a child was visited, and the mixed value elsewhere, `[A]`."""
     return np.where(visits > 0, q, mixed_value(q, prior, visits=visits, raw=raw))
 
 
-def rescaled(q: Floats) -> Floats:
-    """`(q - min q) / (max q - min q)`, `[A]`: a constant added to all values changes nothing."""
+def rescale_values(q: Floats) -> Floats:
+    """Computes `(q - min q) / (max q - min q)`, `[A]`: a constant added to all values changes nothing."""
     low = q.min()
-    scaled: Floats = (q - low) / max(float(q.max() - low), _NARROW)
+    scaled: Floats = (q - low) / max(float(q.max() - low), _MIN_RANGE)
     return scaled
 
 
 def sigma(q: Floats, *, visits: Counts, c_visit: float = 50.0, c_scale: float = 0.1) -> Floats:
-    """`c_scale (c_visit + max N) q`, `[A]`: a monotone transformation of values."""
+    """Computes `c_scale (c_visit + max N) q`, `[A]`: a monotone transformation of values."""
     return c_scale * (c_visit + float(visits.max())) * q
 
 
-def improved_policy(prior: Floats, worth: Floats) -> Floats:
-    """`softmax(ln P + sigma(completed q))`, `[A]`: also what a policy may learn from.
+def improved_policy(prior: Floats, transformed_values: Floats) -> Floats:
+    """Computes `softmax(ln P + sigma(completed q))`, `[A]`: also a training target for a policy.
 
     Args:
-        worth: sigma of the completed values, `[A]`.
+        prior: `[A]`. Probabilities P of the children.
+        transformed_values: sigma of the completed values, `[A]`.
     """
-    logits = _logits(prior) + worth
+    logits = _log_prior(prior) + transformed_values
     weights = np.exp(logits - logits.max())
     policy: Floats = weights / weights.sum()
     return policy
 
 
-def interior_scores(prior: Floats, worth: Floats, *, visits: Counts) -> Floats:
-    """`softmax(ln P + sigma(completed q)) - N / (1 + sum N)`, `[A]`: below the root (section 5)."""
-    scores: Floats = improved_policy(prior, worth) - visits / (1.0 + visits.sum())
+def interior_scores(prior: Floats, transformed_values: Floats, *, visits: Counts) -> Floats:
+    """Computes `softmax(ln P + sigma(completed q)) - N / (1 + sum N)`, `[A]`: the choice below the root (section 5).
+
+    Args:
+        prior: `[A]`. Probabilities P of the children.
+        transformed_values: sigma of the completed values, `[A]`.
+        visits: `[A]`. N of each child.
+    """
+    scores: Floats = improved_policy(prior, transformed_values) - visits / (1.0 + visits.sum())
     return scores
 
 
-def gumbel_scores(prior: Floats, worth: Floats, *, noise: Floats) -> Floats:
-    """`g + ln P + sigma(q)`, `[A]`: who is considered at the root, who survives, and the final choice.
+def gumbel_scores(prior: Floats, transformed_values: Floats, *, noise: Floats) -> Floats:
+    """Computes `g + ln P + sigma(q)`, `[A]`: it ranks actions at the root, the survivors, and the final choice.
 
     Args:
-        worth: sigma of the completed values. noise: g, drawn from Gumbel(0, 1), both `[A]`.
+        prior: `[A]`. Probabilities P of the children.
+        transformed_values: sigma of the completed values. noise: g, drawn from Gumbel(0, 1), both `[A]`.
     """
-    return noise + _logits(prior) + worth
+    return noise + _log_prior(prior) + transformed_values
 
 
 def halving_schedule(considered: int, simulations: int, kind: Schedule = "mctx") -> tuple[int, ...]:
-    """How often the action that is simulated next was visited before, `[simulations]`.
+    """Returns how often each simulated action was visited before, in order of simulations, `[simulations]`.
 
     A run of k equal numbers v is one visit to k actions that were visited v times.
 
-    - "mctx": phases of `max(1, floor(n / (ceil(log2 m) k)))` visits to each of k actions, then k is halved, down to 2,
-      until n are spent.
-    - "rescale": floor(log2 m) phases, k halved from one to the next; each gives every action the same share of what
-      is left, and the last one all that is left (arXiv 2603.21162).
+    - "mctx": phases of `max(1, floor(n / (ceil(log2 m) k)))` visits to each of k actions, then k is halved, down to
+      2, until n are spent.
+    - "rescale": floor(log2 m) phases, k halved from one to the next; each gives every action the same share of the
+      remaining simulations, and the last one all that are left (arXiv 2603.21162).
 
     Source: Karnin, Koren, Somekh, "Almost optimal exploration in multi-armed bandits", ICML 2013.
 
@@ -168,17 +202,17 @@ def halving_schedule(considered: int, simulations: int, kind: Schedule = "mctx")
     Raises:
         ConfigError: one of them is below 1.
     """
-    wrong = [
+    problems = [
         Problem(name, f"must be 1 or more, got {size}")
         for name, size in (("considered", considered), ("simulations", simulations))
         if size < 1
     ]
-    if wrong:
-        raise ConfigError(wrong)
+    if problems:
+        raise ConfigError(problems)
     if considered == 1:
         return tuple(range(simulations))
     sequence: list[int] = []
-    width, seen, phase = considered, 0, 0
+    width, visit_count, phase = considered, 0, 0
     phases = considered.bit_length() - 1 if kind == "rescale" else (considered - 1).bit_length()
     while len(sequence) < simulations:
         if kind == "mctx":
@@ -188,13 +222,13 @@ def halving_schedule(considered: int, simulations: int, kind: Schedule = "mctx")
         else:
             visits = simulations
         for _ in range(max(1, visits)):
-            sequence += [seen] * width
-            seen += 1
+            sequence += [visit_count] * width
+            visit_count += 1
             if len(sequence) >= simulations:
                 break
         width, phase = max(2, width // 2), phase + 1
     return tuple(sequence[:simulations])
 
 
-def _logits(prior: Floats) -> Floats:
+def _log_prior(prior: Floats) -> Floats:
     return np.log(np.maximum(prior, np.finfo(np.float64).tiny))

@@ -1,4 +1,4 @@
-"""A search as settings: which one, how wide and deep, what it may spend, and how its samples become one answer."""
+"""Settings of a search: its method, width and depth, its budget, and the rule that makes one answer of its samples."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from evolvent.config import Choice, Config
-from evolvent.errors import ConfigError, Problem, unknown
+from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.plugins import installed_plugins, load_plugin, plugin_type_error
 from evolvent.search.aggregate import Answer, Same
 from evolvent.search.beam import beam
 from evolvent.search.depth_first import depth_first
 from evolvent.search.forest import Between
-from evolvent.search.gumbel import Gumbel, gumbel_mcts
+from evolvent.search.gumbel import GumbelConfig, gumbel_mcts
 from evolvent.search.mcts import Commit, Descend, Explore, Restart, mcts
 from evolvent.search.records import Budget, Search, State
-from evolvent.search.rstar import Decay, Reasoning, mutual_consistency, rstar
-from evolvent.search.samples import best_of_n, greedy, sampled_tree, voted_tree
+from evolvent.search.rstar import Decay, RStarTreeConfig, mutual_consistency, rstar
+from evolvent.search.samples import best_of_n, sampled_tree, search_greedy, voted_tree
 from evolvent.search.select import puct
 from evolvent.search.stopping import Stop
 
@@ -87,7 +87,7 @@ def _build_sampled_tree(config: SearchConfig, stop: Stop | None) -> Begin:
 
 
 def _build_gumbel(config: SearchConfig, stop: Stop | None) -> Begin:
-    settings = Gumbel(scale=1.0 if config.sampled else config.noise)
+    settings = GumbelConfig(scale=1.0 if config.sampled else config.noise)
     return partial(
         gumbel_mcts,
         **_tree(config),
@@ -99,7 +99,7 @@ def _build_gumbel(config: SearchConfig, stop: Stop | None) -> Begin:
 
 SEARCHES: dict[str, SearchMethod] = {
     "greedy": SearchMethod(
-        "the likeliest continuation", lambda config, stop: greedy, uses_values=False, grows_tree=False
+        "the likeliest continuation", lambda config, stop: search_greedy, uses_values=False, grows_tree=False
     ),
     "samples": SearchMethod(
         "independent samples and the answer of most of them (self-consistency)",
@@ -165,7 +165,7 @@ def find_search(name: str) -> SearchMethod:
         return SEARCHES[name]
     plugins = installed_plugins("searches", SEARCHES)
     if name not in plugins:
-        raise ConfigError([unknown("search", name, search_names())])
+        raise ConfigError([unknown_name_problem("search", name, search_names())])
     loaded = load_plugin("search", plugins[name])
     if not isinstance(loaded, SearchMethod):
         raise plugin_type_error("search", plugins[name], loaded, "an object of evolvent.search.settings.SearchMethod")
@@ -178,7 +178,7 @@ def stoppable_searches() -> tuple[str, ...]:
 
 
 class SearchConfig(Config):
-    """What can be chosen about a search."""
+    """The settings of a search."""
 
     method: Annotated[str, Choice(search_names)] = Field(default="mcts", description="which search")
     level: Literal["auto", "span", "token", "turn"] = Field(
@@ -236,16 +236,16 @@ class SearchConfig(Config):
 
     @property
     def budget(self) -> Budget:
-        """What a search may spend."""
+        """Returns the search's budget."""
         return Budget(self.generated, self.computed, self.expansions, self.seconds)
 
     @property
-    def judged(self) -> bool:
-        """Whether a judge is asked at all."""
+    def uses_judge(self) -> bool:
+        """Returns whether a judge is used at all."""
         return self.value == "judge" and find_search(self.method).uses_values
 
-    def unstoppable(self) -> list[Problem]:
-        """Why a detector could not end this search early; empty where it can."""
+    def stopping_problems(self) -> list[Problem]:
+        """Returns why a detector could not end this search early; empty where it can."""
         if self.method not in search_names() or not find_search(self.method).can_stop:  # rStar has no detector
             names = ", ".join(stoppable_searches())
             return [Problem("stop", f"{self.method} has no votes to end early", f"one of {names}")]
@@ -256,20 +256,20 @@ class SearchConfig(Config):
         return []
 
     def begin(self, *, stop: Stop | None = None) -> Begin:
-        """The search, to be begun at a root, with a budget and random numbers.
+        """Returns the search as a function of a root, a budget and random numbers.
 
         Args:
             stop: when fewer votes, or simulations before a move, are enough.
         Raises:
-            ConfigError: a search that cannot end early so.
+            ConfigError: a search that cannot end early.
         """
-        if stop is not None and (problems := self.unstoppable()):
+        if stop is not None and (problems := self.stopping_problems()):
             raise ConfigError(problems)
         return find_search(self.method).build(self, stop)
 
 
 class RStarConfig(Config):
-    """What can be chosen about rStar (`search/rstar.py`); the defaults are those of the paper and its code."""
+    """The settings of rStar (`search/rstar.py`); the defaults are those of the paper and its code."""
 
     rollouts: int = Field(default=32, ge=1, description="ways from the root to an end, one after another")
     actions: tuple[int, ...] = Field(
@@ -291,18 +291,18 @@ class RStarConfig(Config):
         return self
 
     @property
-    def reasoning(self) -> Reasoning:
-        """How the tree is grown."""
+    def reasoning(self) -> RStarTreeConfig:
+        """Returns the settings of the tree."""
         widths = {f"A{number}": width for number, width in enumerate(self.actions, 1) if width}
-        return Reasoning(widths, self.depth, self.last_votes, self.c, self.decay)
+        return RStarTreeConfig(widths, self.depth, self.last_votes, self.c, self.decay)
 
     @property
     def votes(self) -> int:
-        """Completions that the first wish of a search asks for."""
+        """Returns the number of completions in the first request of a search."""
         return self.last_votes if self.depth == 1 else self.actions[1]
 
     def begin(self, answer: Answer, same: Same | None = None) -> Begin:
-        """The search, to be begun at a state of `begin_solution`; the arguments are those of `rstar`."""
+        """Returns the search as a function of a state of `begin_solution`; the arguments are those of `rstar`."""
         agree = mutual_consistency(answer, completions=self.completions, same=same)
         return partial(
             rstar,
@@ -315,7 +315,7 @@ class RStarConfig(Config):
 
 
 class ForestConfig(SearchConfig):
-    """What can be chosen about the searches of a command: also rStar, and several trees for one problem."""
+    """The settings of a command's searches, including rStar and several trees for one problem."""
 
     method: Annotated[str, Choice(forest_names)] = Field(default="mcts", description="which search")
     forest: int = Field(default=1, ge=1, description="independent trees of a problem, which share its budget")
@@ -325,52 +325,56 @@ class ForestConfig(SearchConfig):
     rstar: RStarConfig = Field(default_factory=RStarConfig, description="rStar")
 
     @property
-    def solves(self) -> bool:
-        """Whether it writes solutions by rStar's kinds of actions, and not continuations or turns."""
+    def uses_rstar(self) -> bool:
+        """Returns whether it writes solutions by rStar's kinds of actions, and not continuations or turns."""
         return str(self.method) == "rstar"
 
     @property
     def trees(self) -> int:
-        """How many trees are grown: one where a method grows none."""
-        return self.forest if self.solves or find_search(self.method).grows_tree else 1
+        """Returns the number of trees: one for methods without a tree."""
+        return self.forest if self.uses_rstar or find_search(self.method).grows_tree else 1
 
     @property
-    def judged(self) -> bool:
-        """Whether a judge is asked for values."""
-        return not self.solves and super().judged
+    def uses_judge(self) -> bool:
+        """Returns whether a judge is used for values."""
+        return not self.uses_rstar and super().uses_judge
 
     def begin(self, *, stop: Stop | None = None) -> Begin:
-        """See `SearchConfig.begin`; rStar needs to know how answers are read, and is begun by `rstar.begin`."""
-        if self.solves:
+        """Returns the search, see `SearchConfig.begin`; rStar needs a reader of answers, so `rstar.begin` begins it."""
+        if self.uses_rstar:
             raise ConfigError([Problem("method", "'rstar' is begun with a reader of answers", "rstar.begin(answer)")])
         return super().begin(stop=stop)
 
-    def lonely(self, level: str) -> list[Problem]:
-        """Why several trees would be no better than one, or could not be put together; empty where they can.
+    def forest_problems(self, level: str) -> list[Problem]:
+        """Returns why several trees would not be better than one, or could not be combined; empty where they can.
 
         Args:
-            level: what an action is, "span", "token" or "turn".
+            level: the unit of an action, "span", "token" or "turn".
         """
         if self.trees == 1:
             return []
-        found = []
-        if level == "token" and not self._draws:
-            found.append(
+        problems = []
+        if level == "token" and not self._is_random:
+            problems.append(
                 Problem(
                     "forest",
                     f"{self.method} draws nothing among tokens, so all trees would be the same",
                     "level = 'span', or sampled = true",
                 )
             )
-        if self.between in ("vote", "max") and not self.solves:
+        if self.between in ("vote", "max") and not self.uses_rstar:
             if self.value == "none" or self.method == "sampled_tree":
-                found.append(Problem("between", f"{self.between!r}, and ends have no values", "'ends' or 'majority'"))
+                problems.append(
+                    Problem("between", f"{self.between!r}, and ends have no values", "'ends' or 'majority'")
+                )
             elif self.between == "vote" and self.score == "value":
-                found.append(Problem("between", "'vote' by values that may lie outside of 0..1", "score = 'outcome'"))
-        return found
+                problems.append(
+                    Problem("between", "'vote' by values that may lie outside of 0..1", "score = 'outcome'")
+                )
+        return problems
 
     @property
-    def _draws(self) -> bool:
-        """Whether random numbers decide where a search over likeliest tokens goes."""
+    def _is_random(self) -> bool:
+        """Returns whether random numbers influence a search over likeliest tokens."""
         noisy = self.method == "gumbel" and (self.sampled or self.noise > 0)
         return self.method == "sampled_tree" or noisy or (self.sampled and self.method.startswith("mcts"))

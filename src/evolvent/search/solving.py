@@ -1,7 +1,7 @@
-"""rStar's solutions as responses of a world: in which form it reads an answer, who is asked, and the record of it.
+"""rStar's solutions as responses of a world: the form of its answers, the models that reply, and the trajectory.
 
-A solution is written in rStar's own prompts and ends with "The answer is ..."; what a world reads is its steps, one
-a line, with the answer once more in the form that this world looks for.
+A solution is written in rStar's own prompts and ends with "The answer is ..."; the world's response is its
+steps, one per line, with the answer repeated in the form that this world expects.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from evolvent.engine.asks import Sampling
 from evolvent.errors import ConfigError, Problem, VocabularyMismatch
-from evolvent.grade.latex import plain
-from evolvent.search.rstar_prompts import Solution, Step, answer_of, ended, prompt
+from evolvent.grade.latex import normalize
+from evolvent.search.rstar_prompts import Solution, Step, build_prompt, is_ended, read_answer
 from evolvent.search.settings import ForestConfig
 from evolvent.search.solutions import Completer, SolutionState
 from evolvent.search.writing import Writing
@@ -30,16 +30,25 @@ from evolvent.worlds.reasoning.world import Questions
 if TYPE_CHECKING:
     from evolvent.models.policy import Policy
 
-__all__ = ["check_solver", "completer", "form_of", "key_of", "response", "solution_trajectory", "unsolvable"]
+__all__ = [
+    "answer_form",
+    "answer_key",
+    "check_solver",
+    "format_response",
+    "make_completer",
+    "solution_trajectory",
+    "solver_problems",
+]
 
 Form = Callable[[str], str]
 
 
-def form_of(world: World) -> Form | None:
-    """How a world wants an answer to be written; None: it asks for no answer that a solution could end in.
+def answer_form(world: World) -> Form | None:
+    """Returns how a world wants an answer to be written; None: its tasks have no answer that a solution could end
+    in.
 
-    Known are the worlds of questions (`### 18`), of competition mathematics (a box) and of Reasoning Gym; those whose
-    grader is yours are given the solution as it is. Programs are no solutions in words.
+    Known are the worlds of questions (`### 18`), of competition mathematics (a box) and of Reasoning Gym; worlds
+    with custom graders get the solution as it is. Programs are not solutions in words.
     """
     if isinstance(world, Graded):
         return lambda answer: ""
@@ -52,11 +61,11 @@ def form_of(world: World) -> Form | None:
     return None
 
 
-def unsolvable(name: str, world: World, level: str) -> list[Problem]:
-    """Why rStar makes no sense in a world; empty where it does.
+def solver_problems(name: str, world: World, level: str) -> list[Problem]:
+    """Returns why rStar does not apply to a world; empty where it does.
 
     Args:
-        level: what an action was asked to be ("auto": nothing was asked).
+        level: the requested unit of an action ("auto": none was requested).
     """
     if world.horizon > 1:
         return [
@@ -66,7 +75,7 @@ def unsolvable(name: str, world: World, level: str) -> list[Problem]:
                 "mcts, gumbel, beam, ...",
             )
         ]
-    if form_of(world) is None:
+    if answer_form(world) is None:
         return [
             Problem(
                 "method",
@@ -79,21 +88,21 @@ def unsolvable(name: str, world: World, level: str) -> list[Problem]:
     return []
 
 
-def check_solver(policy: Policy, *, what: str = "policy") -> None:
-    """Refuse a model that cannot read what rStar asks, before anything is asked.
+def check_solver(policy: Policy, *, setting: str = "policy") -> None:
+    """Refuses a model that cannot read rStar's prompts, before anything is submitted.
 
     Raises:
         ConfigError: a policy of whole words that does not know those of the prompts.
     """
-    asked = Solution("", (Step("A3", "", "?"),))
+    probe = Solution("", (Step("A3", "", "?"),))
     try:
         for kind in ("A1", "A2", "A3", "A4", "A5"):
-            policy.dialect.open("", prompt(asked, kind))
+            policy.dialect.open("", build_prompt(probe, kind))
     except VocabularyMismatch as error:
         raise ConfigError(
             [
                 Problem(
-                    what,
+                    setting,
                     "rstar asks in plain English, and this model knows the words of its worlds alone",
                     "a model with an open vocabulary",
                 )
@@ -101,54 +110,58 @@ def check_solver(policy: Policy, *, what: str = "policy") -> None:
         ) from error
 
 
-def completer(policy: Policy, how: ForestConfig, *, model: str | None = None) -> Completer:
-    """Who writes replies with a policy: its dialect around each prompt, as one turn of a conversation.
+def make_completer(policy: Policy, config: ForestConfig, *, model: str | None = None) -> Completer:
+    """Returns a completer that writes replies with a policy: its dialect around each prompt, as one conversation
+    turn.
 
     Args:
         model: its name among several engines; None: the engine that writes.
     """
-    writing = Writing.of(
+    writing = Writing.for_policy(
         policy,
-        max_tokens=how.max_tokens,
-        span_tokens=how.span_tokens,
-        sampling=Sampling(how.temperature, how.top_k, how.top_p),
+        max_tokens=config.max_tokens,
+        span_tokens=config.span_tokens,
+        sampling=Sampling(config.temperature, config.top_k, config.top_p),
     )
     return Completer(partial(policy.dialect.open, ""), writing, model)
 
 
-def response(world: World, solution: Solution) -> str:
-    """What a solution says to a world: its steps, one a line, and its answer in the world's form.
+def format_response(world: World, solution: Solution) -> str:
+    """Formats a solution as a response for a world: its steps, one per line, and its answer in the world's form.
 
     Raises:
         ConfigError: a world in which rStar makes no sense.
     """
-    form = form_of(world)
+    form = answer_form(world)
     if form is None:
         raise ConfigError([Problem("world", f"{world.name!r} asks for no answer")])
-    answer = answer_of(solution)
+    answer = read_answer(solution)
     lines = [f"{step.question} {step.text}".strip() for step in solution.steps]
     return "\n".join([*lines, *([form(answer)] if answer is not None else [])]).strip()
 
 
-def key_of(world: World, answer: str) -> str:
-    """An answer as it is compared where the world's own grader is too slow to be asked while a tree grows."""
-    return plain(answer) if isinstance(world, Maths) else " ".join(answer.split())
+def answer_key(world: World, answer: str) -> str:
+    """Returns the form in which answers are compared where the world's own grader is too slow to call during a
+    search.
+    """
+    return normalize(answer) if isinstance(world, Maths) else " ".join(answer.split())
 
 
 def solution_trajectory(
-    state: SolutionState, task: Task, *, said: str, name: str, observation: Value, score: Score, sample: int = 0
+    state: SolutionState, task: Task, *, response: str, name: str, observation: Value, score: Score, sample: int = 0
 ) -> Trajectory:
-    """A solution as an episode of one step, with what the model read and wrote for each of its steps.
+    """Converts a solution to an episode of one step, with the tokens that the model read and wrote for each of its
+    steps.
 
-    The action is put together of the replies. All of them acted but a rephrased problem, which is not in the action.
+    The action is composed of the replies. All of them acted but a rephrased problem, which is not in the action.
     """
     generations: list[Generation] = []
-    at: SolutionState | None = state
-    while at is not None:
-        if at.generation is not None:
-            generations.append(replace(at.generation, acted=bool(at.solution.steps)))
-        at = at.above
-    step = Turn(observation, said, score.raw, None, tuple(generations[::-1]))
+    ancestor: SolutionState | None = state
+    while ancestor is not None:
+        if ancestor.generation is not None:
+            generations.append(replace(ancestor.generation, acted=bool(ancestor.solution.steps)))
+        ancestor = ancestor.above
+    step = Turn(observation, response, score.raw, None, tuple(generations[::-1]))
     return Trajectory(
-        name, task, (step,), "", "world" if ended(state.solution) else "horizon", score, sample, None, None, task.id
+        name, task, (step,), "", "world" if is_ended(state.solution) else "horizon", score, sample, None, None, task.id
     )

@@ -1,4 +1,4 @@
-"""One environment of a search: brought back to a moment, stepped, and kept, at once or off the driver's thread."""
+"""One environment of a search: restored to a snapshot, stepped, and stored, at once or off the driver's thread."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from functools import partial
 
 import numpy as np
 
-from evolvent.engine.asks import Answer, Ask, To, Wait
+from evolvent.engine.asks import Answer, Ask, BlockingCall, RoutedAsk
 from evolvent.errors import ConfigError, EnvLost, StepTimeout, boundary
 from evolvent.trajectory import Task, Value
 from evolvent.worlds.base import Env, Forkable, Info, World
-from evolvent.worlds.deferred_close import Held, Limits
+from evolvent.worlds.deferred_close import DeferredClose, Limits
 
-__all__ = ["Moved", "Stage"]
+__all__ = ["EnvMoment", "EnvSession"]
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
-    """A moment of an environment: what it says there, and how to come back; a snapshot of None: the episode is over."""
+class EnvMoment:
+    """A moment of an environment: its output, and a snapshot to restore it; a snapshot of None: the episode is over."""
 
     observation: Value
     info: Info
@@ -30,11 +30,11 @@ class Moved:
     truncated: bool = False
 
 
-Moving = Generator[Sequence["Ask | To | Wait"], Sequence[Answer], Moved]
+Stepping = Generator[Sequence["Ask | RoutedAsk | BlockingCall"], Sequence[Answer], EnvMoment]
 
 
-class Stage:
-    """One Env at a time for all moments of a search; one that hung is left behind, and another takes its place.
+class EnvSession:
+    """One Env at a time for all moments of a search; an Env that hung is abandoned and replaced.
 
     Attributes:
         steps: environment steps so far.
@@ -42,59 +42,59 @@ class Stage:
 
     def __init__(self, world: World, task: Task, limits: Limits) -> None:
         self._world, self._task, self._limits = world, task, limits
-        self._held: Held | None = None
+        self._held: DeferredClose | None = None
         self._turn = 0  # which Env: one that comes late, when it was given up, is closed
         self.steps = 0
 
-    def begin(self, seed: int) -> Moving:
-        """Make the environment and begin the episode.
+    def begin(self, seed: int) -> Stepping:
+        """Creates the environment and begins the episode.
 
         Raises:
             ConfigError: an Env that cannot be forked. EnvLost, StepTimeout: it failed.
         """
-        return (yield from self._called(partial(_begun, seed=seed), "reset", self._limits.reset_s))
+        return (yield from self._call_env(partial(_reset, seed=seed), "reset", self._limits.reset_s))
 
-    def step(self, snapshot: object, action: Value) -> Moving:
-        """Back to a moment, and one step on. Raises EnvLost or StepTimeout where that fails."""
+    def step(self, snapshot: object, action: Value) -> Stepping:
+        """Restores a moment and steps once. Raises EnvLost or StepTimeout where that fails."""
         self.steps += 1
-        call = partial(_stepped, snapshot=snapshot, action=action)
-        return (yield from self._called(call, "step", self._limits.step_s))
+        call = partial(_restore_and_step, snapshot=snapshot, action=action)
+        return (yield from self._call_env(call, "step", self._limits.step_s))
 
     def end(self) -> None:
-        """Close the environment, or leave that to the call that still runs."""
-        held, self._held = self._held, None
+        """Closes the environment, or leaves that to the call that still runs."""
+        env_holder, self._held = self._held, None
         self._turn += 1
-        if held is not None:
-            held.end()
+        if env_holder is not None:
+            env_holder.end()
 
-    def _called(self, call: Callable[[Env], Moved], what: str, timeout_s: float) -> Moving:
-        with boundary(EnvLost, f"world {self._world.name!r} failed in {what}"):
-            if not self._world.blocking:
+    def _call_env(self, call: Callable[[Env], EnvMoment], operation: str, timeout_s: float) -> Stepping:
+        with boundary(EnvLost, f"world {self._world.name!r} failed in {operation}"):
+            if not self._world.run_in_thread:
                 return self._run(call, self._turn)
             try:
-                (moved,) = yield (Wait(partial(self._run, call, self._turn), timeout_s),)
+                (answer,) = yield (BlockingCall(partial(self._run, call, self._turn), timeout_s),)
             except StepTimeout:
                 self.end()
                 raise
-            found: Moved = moved
-            return found
+            moment: EnvMoment = answer
+            return moment
 
-    def _run(self, call: Callable[[Env], Moved], turn: int) -> Moved:
-        """A call on the Env, which is made where there is none."""
-        held = self._held
-        if held is None or turn != self._turn:
-            held = Held(self._world.name, self._world.make(self._task))
+    def _run(self, call: Callable[[Env], EnvMoment], turn: int) -> EnvMoment:
+        """Runs a call on the Env, which is created where there is none."""
+        env_holder = self._held
+        if env_holder is None or turn != self._turn:
+            env_holder = DeferredClose(self._world.name, self._world.make(self._task))
             if turn != self._turn:
-                held.end()
+                env_holder.end()
                 raise EnvLost("an environment was made too late", value=self._world.name)
-            self._held = held
-        env = held.env
+            self._held = env_holder
+        env = env_holder.env
         if env is None:
             raise EnvLost("an environment is gone", value=self._world.name)
-        return held.run(partial(call, env))
+        return env_holder.run(partial(call, env))
 
 
-def _begun(env: Env, *, seed: int) -> Moved:
+def _reset(env: Env, *, seed: int) -> EnvMoment:
     if not isinstance(env, Forkable):
         raise ConfigError(
             "a search needs environments that can be forked",
@@ -102,23 +102,23 @@ def _begun(env: Env, *, seed: int) -> Moved:
             expected="an Env with snapshot() and restore()",
         )
     observation, info = env.reset(seed=seed)
-    _check(observation, info)
-    return Moved(observation, info, env.snapshot())
+    _check_output(observation, info)
+    return EnvMoment(observation, info, env.snapshot())
 
 
-def _stepped(env: Env, *, snapshot: object, action: Value) -> Moved:
+def _restore_and_step(env: Env, *, snapshot: object, action: Value) -> EnvMoment:
     if not isinstance(env, Forkable):
         raise EnvLost("an environment that can no longer be forked", value=type(env).__name__)
     env.restore(snapshot)
     observation, reward, terminated, truncated, info = env.step(action)
-    _check(observation, info)
+    _check_output(observation, info)
     if reward is not None and not math.isfinite(reward):
         raise EnvLost("a reward that is not finite", value=reward, expected="a number, or None for 'not scored'")
     over = bool(terminated or truncated)
-    return Moved(observation, info, None if over else env.snapshot(), reward, bool(terminated), bool(truncated))
+    return EnvMoment(observation, info, None if over else env.snapshot(), reward, bool(terminated), bool(truncated))
 
 
-def _check(observation: object, info: object) -> None:
+def _check_output(observation: object, info: object) -> None:
     if not isinstance(observation, (str, np.ndarray)) or not isinstance(info, Mapping):
         raise EnvLost(
             "an observation that is no text or array, or an info that is no mapping",

@@ -1,8 +1,8 @@
-"""Searches over texts: wishes become asks of an engine, and what is sampled becomes states.
+"""Searches over texts: requests become asks of an engine, and samples become states.
 
-All that a search wants at once is asked at once, and all new children are scored at once. States hold the engine's
-nodes, so every token of the tree is computed once for each model; the last tokens of children that are neither scored
-nor expanded never are. Seeds derive from the tokens before, so a sample depends on nothing else.
+All parts of a request are asked at once, and all new children are scored at once. States hold the engine's
+nodes, so every token of the tree is computed once for each model; the last tokens of children that are neither
+scored nor expanded never are. Seeds derive from the tokens before, so a sample depends on nothing else.
 """
 
 from __future__ import annotations
@@ -13,28 +13,29 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from evolvent.engine.asks import Ask, Continuation, LogitsAsk, Output, SampleAsk, Work
+from evolvent.engine.asks import Ask, Continuation, Job, LogitsAsk, Output, SampleAsk
 from evolvent.errors import ContextOverflow, EngineError, EvolventError
-from evolvent.search.drive import answered, fitting
-from evolvent.search.isolation import Careful
-from evolvent.search.meter import Meter, limited
-from evolvent.search.records import Child, Expand, Found, Spent, Wanted
+from evolvent.search.drive import fit_to_budget, run_search
+from evolvent.search.isolation import IsolatedAsker
+from evolvent.search.meter import Meter, limits_tokens
+from evolvent.search.records import Child, ExpandRequest, Request, Response, Spent
 from evolvent.search.scorers import Scorer
-from evolvent.search.scoring import Scoring
+from evolvent.search.scoring import StateScores
 from evolvent.search.writing import TextState, Writing
 from evolvent.trajectory import sample_seed
 
-__all__ = ["over_text"]
+__all__ = ["search_text"]
 
 T = TypeVar("T")
 
 
-def over_text(search: Generator[Wanted, Found, T], *, writing: Writing, scorer: Scorer | None = None) -> Work[T]:
-    """A search over continuations of a text, as a work for the driver.
+def search_text(search: Generator[Request, Response, T], *, writing: Writing, scorer: Scorer | None = None) -> Job[T]:
+    """Runs a search over continuations of a text, as a job for the driver.
 
-    Expanding a state samples `width` spans (or whole texts, or the likeliest one); at token level it takes the `width`
-    likeliest tokens, and nothing is sampled. Equal samples are one child, which counts them. A sample that failed, and
-    one that its scorer failed at, is a child with a problem, which the tree lists. A state that is over has no child.
+    Expanding a state samples `width` spans (or whole texts, or the likeliest one); at token level it takes the
+    `width` likeliest tokens, and nothing is sampled. Equal samples are one child, which counts them. A failed
+    sample, or a sample that its scorer failed at, is a child with a problem, which the tree lists. A state that is
+    over has no child.
 
     Args:
         search: a `Search`, or a forest, begun at a state of `begin_text`; its values are those of the scorer.
@@ -42,14 +43,14 @@ def over_text(search: Generator[Wanted, Found, T], *, writing: Writing, scorer: 
     Raises:
         StaleNode, WeightsChanged: the engine took other weights meanwhile. ContextOverflow: the prompt is too long.
         TokensMissing: an endpoint that gives no tokens. ConfigError: an ask that the engine does not answer.
-        ScoringError: a scorer gave not one score for each end. What the search raises.
+        ScoringError: a scorer gave not one score for each end. The errors of the search.
     """
-    return answered(search, _Texts(writing, scorer).answer)
+    return run_search(search, _TextAnswerer(writing, scorer).answer)
 
 
 @dataclass(frozen=True, slots=True)
-class _Grown:
-    """What an action adds to a state, before equal ones are merged."""
+class _NewState:
+    """The extension of a state by an action, before equal ones are merged."""
 
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]
@@ -59,65 +60,73 @@ class _Grown:
     sampled: int  # tokens
 
 
-class _Texts:
-    """One search over texts: what was scored in it, and what it costs."""
+class _TextAnswerer:
+    """Answers the requests of one search over texts, with its scores and costs."""
 
     def __init__(self, writing: Writing, scorer: Scorer | None) -> None:
         self._writing = writing
         self._meter = Meter()
-        self._careful = Careful(self._meter)
-        self._scoring = Scoring(writing, scorer, self._meter)
+        self._careful = IsolatedAsker(self._meter)
+        self._scoring = StateScores(writing, scorer, self._meter)
 
-    def answer(self, wanted: Wanted) -> Work[Found]:
-        """Write, score, and tell."""
+    def answer(self, request: Request) -> Job[Response]:
+        """Samples, scores, and returns the response."""
         self._meter.spent = Spent()
-        scoring, wishes = self._scoring, wanted.expand
-        if limited(wanted.left):
-            worst = [scoring.worst([state]) for state in wanted.evaluate], [self._worst(wish) for wish in wishes]
+        scoring, expansions = self._scoring, request.expand
+        if limits_tokens(request.left):
+            worst = (
+                [scoring.max_cost([state]) for state in request.evaluate],
+                [self._max_cost(expansion) for expansion in expansions],
+            )
         else:
-            worst = [Spent()] * len(wanted.evaluate), [Spent()] * len(wishes)
-        (states, begun), short = fitting(wanted, *worst)
-        asks = [self._asks(wish) for wish in wishes[:begun]]
-        answers = iter((yield from self._careful.asked([ask for own in asks for ask in own], wanted.left)))
-        made = [self._children(wish, [next(answers) for _ in own]) for wish, own in zip(wishes, asks, strict=False)]
-        new = [
+            worst = [Spent()] * len(request.evaluate), [Spent()] * len(expansions)
+        (num_states, num_expansions), short = fit_to_budget(request, *worst)
+        asks = [self._build_asks(expansion) for expansion in expansions[:num_expansions]]
+        answers = iter((yield from self._careful.ask([ask for siblings in asks for ask in siblings], request.left)))
+        proposed = [
+            self._children(expansion, [next(answers) for _ in siblings])
+            for expansion, siblings in zip(expansions, asks, strict=False)
+        ]
+        new_states = [
             child.state
-            for wish, own in zip(wishes, made, strict=False)
-            if wish.valued
-            for child in own
+            for expansion, siblings in zip(expansions, proposed, strict=False)
+            if expansion.valued
+            for child in siblings
             if not child.problem
         ]
-        told = yield from scoring.scored([*wanted.evaluate[:states], *new], wanted.left)
+        scoring_limit = yield from scoring.score_states([*request.evaluate[:num_states], *new_states], request.left)
         children = [
-            [self._valued(child) for child in own] if wish.valued else own
-            for wish, own in zip(wishes, made, strict=False)
+            [self._with_value(child) for child in siblings] if expansion.valued else siblings
+            for expansion, siblings in zip(expansions, proposed, strict=False)
         ]
-        values = [scoring.value(state) for state in wanted.evaluate[:states]]
-        return Found(
-            [*children, *[None] * (len(wishes) - begun)],
-            [*values, *[None] * (len(wanted.evaluate) - states)],
+        values = [scoring.value(state) for state in request.evaluate[:num_states]]
+        return Response(
+            [*children, *[None] * (len(expansions) - num_expansions)],
+            [*values, *[None] * (len(request.evaluate) - num_states)],
             self._meter.spent,
-            short or told,
+            short or scoring_limit,
         )
 
-    def _worst(self, wish: Expand) -> Spent:
-        """The most that a wish can cost."""
-        asks = self._asks(wish)
+    def _max_cost(self, expansion: ExpandRequest) -> Spent:
+        """Returns the maximum cost of an expansion."""
+        asks = self._build_asks(expansion)
         if not asks:
             return Spent()
-        spent = self._meter.worst(asks)
-        if not wish.valued:
+        spent = self._meter.max_cost(asks)
+        if not expansion.valued:
             return spent
         tokens = max((ask.max_tokens for ask in asks if isinstance(ask, SampleAsk)), default=1)
-        children = 1 if wish.greedy else wish.width
-        many = wish.whole and self._writing.level == "span" and self._writing.reduce != "last"
-        ends = tokens if many else 1
-        below = self._scoring.worst_below(wish.state, children=children, tokens=tokens, ends=ends, whole=wish.whole)
-        return spent + below
+        children = 1 if expansion.greedy else expansion.width
+        has_many_spans = expansion.to_end and self._writing.level == "span" and self._writing.reduce != "last"
+        ends = tokens if has_many_spans else 1
+        scoring_cost = self._scoring.max_cost_below(
+            expansion.state, children=children, tokens=tokens, ends=ends, to_end=expansion.to_end
+        )
+        return spent + scoring_cost
 
-    def _asks(self, wish: Expand) -> list[Ask]:
-        """What an engine is asked for a wish; at token level also for the node, without which it would forget."""
-        state: TextState = wish.state
+    def _build_asks(self, expansion: ExpandRequest) -> list[Ask]:
+        """Returns the asks of an expansion; at token level they keep the node, which would otherwise be forgotten."""
+        state: TextState = expansion.state
         if state.above is None and state.length >= self._writing.context:
             raise ContextOverflow(
                 "a prompt that leaves no room to write",
@@ -126,100 +135,108 @@ class _Texts:
             )
         if state.stop:
             return []
-        if self._writing.level == "token" and not wish.whole:
+        if self._writing.level == "token" and not expansion.to_end:
             return [LogitsAsk(state.node, state.pending, keep=True)]
-        if wish.greedy:
+        if expansion.greedy:
             seeds: tuple[int, ...] = (0,)
         else:
-            level = "whole" if wish.whole else "span"
-            numbers = range(wish.first, wish.first + wish.width)
-            seeds = tuple(sample_seed(state.seed, level, wish.kind, number) for number in numbers)
-        write = self._writing.rest if wish.whole else self._writing.span
-        return [write(state, seeds, greedy=wish.greedy)]
+            level = "whole" if expansion.to_end else "span"
+            numbers = range(expansion.first, expansion.first + expansion.width)
+            seeds = tuple(sample_seed(state.seed, level, expansion.kind, number) for number in numbers)
+        build_ask = self._writing.rest if expansion.to_end else self._writing.span
+        return [build_ask(state, seeds, greedy=expansion.greedy)]
 
-    def _children(self, wish: Expand, answers: Sequence[Any]) -> list[Child]:
-        """The children of a wish; equal ones are one."""
+    def _children(self, expansion: ExpandRequest, answers: Sequence[Any]) -> list[Child]:
+        """Returns the children of an expansion; equal ones are one."""
         if not answers:
             return []
         if isinstance(answers[0], tuple):
-            grown = [self._sampled(wish, sample) for sample in answers[0]]
+            new_states = [self._state_from_sample(expansion, sample) for sample in answers[0]]
         else:
-            grown = self._likeliest(wish, answers[0])
-        found: dict[tuple[int, ...], Child] = {}
+            new_states = self._likeliest_tokens(expansion, answers[0])
+        children: dict[tuple[int, ...], Child] = {}
         problems = []
-        for one in grown:
-            if isinstance(one, EvolventError):
-                problems.append(Child(wish.state, kind=wish.kind, problem=str(one)))
-            elif one.ids in found:
-                same = found[one.ids]
-                found[one.ids] = replace(same, count=same.count + 1, generated=same.generated + one.sampled)
-            else:
-                found[one.ids] = Child(
-                    one.state,
-                    self._writing.text(one.ids),
-                    float(np.mean(one.logprobs)),
-                    terminal=bool(one.stop),
-                    generated=one.sampled,
-                    kind=wish.kind,
+        for new_state in new_states:
+            if isinstance(new_state, EvolventError):
+                problems.append(Child(expansion.state, kind=expansion.kind, problem=str(new_state)))
+            elif new_state.ids in children:
+                equal_child = children[new_state.ids]
+                children[new_state.ids] = replace(
+                    equal_child, count=equal_child.count + 1, generated=equal_child.generated + new_state.sampled
                 )
-        return [*found.values(), *problems]
+            else:
+                children[new_state.ids] = Child(
+                    new_state.state,
+                    self._writing.text(new_state.ids),
+                    float(np.mean(new_state.logprobs)),
+                    terminal=bool(new_state.stop),
+                    generated=new_state.sampled,
+                    kind=expansion.kind,
+                )
+        return [*children.values(), *problems]
 
-    def _sampled(self, wish: Expand, sample: Continuation | EvolventError) -> _Grown | EvolventError:
-        """One sample. A whole text is cut where it was over, though more was written."""
+    def _state_from_sample(
+        self, expansion: ExpandRequest, sample: Continuation | EvolventError
+    ) -> _NewState | EvolventError:
+        """Converts one sample to a state. A whole text is cut where it was over, though more was written."""
         if isinstance(sample, EvolventError):
             return sample
         if not len(sample.ids):
             return EngineError("an empty completion", value=sample.stop, expected="at least one token")
-        above: TextState = wish.state
+        above: TextState = expansion.state
         ids, stop = tuple(sample.ids.tolist()), ""
-        ends = self._writing.spans(ids) if wish.whole else (len(ids),)
-        for at, end in enumerate(ends):
+        ends = self._writing.spans(ids) if expansion.to_end else (len(ids),)
+        for index, end in enumerate(ends):
             stop = self._writing.over((*above.written, *ids[:end]), above.length + end)
             if stop:
-                ends = ends[: at + 1]
+                ends = ends[: index + 1]
                 break
-        kept = ids[: ends[-1]]
-        whole = len(kept) == len(ids)
-        logprobs = tuple(sample.logprobs[: len(kept)].tolist())
+        kept_ids = ids[: ends[-1]]
+        is_uncut = len(kept_ids) == len(ids)
+        logprobs = tuple(sample.logprobs[: len(kept_ids)].tolist())
         state = replace(
-            self._after(above, kept, logprobs),
+            self._extend_state(above, kept_ids, logprobs),
             stop=stop,
-            ends=_longer(above, ends),
-            node=sample.node if whole else above.node,
-            pending=() if whole else (*above.pending, *kept),
+            ends=_extend_ends(above, ends),
+            node=sample.node if is_uncut else above.node,
+            pending=() if is_uncut else (*above.pending, *kept_ids),
         )
-        return _Grown(kept, logprobs, ends, stop, state, len(ids))
+        return _NewState(kept_ids, logprobs, ends, stop, state, len(ids))
 
-    def _likeliest(self, wish: Expand, output: Output | EvolventError) -> list[_Grown | EvolventError]:
-        """The likeliest tokens after a state, the lower id first among equals."""
+    def _likeliest_tokens(
+        self, expansion: ExpandRequest, output: Output | EvolventError
+    ) -> list[_NewState | EvolventError]:
+        """Returns the likeliest tokens after a state, the lower id first among equals."""
         if isinstance(output, EvolventError):
             return [output]
-        above: TextState = wish.state
+        above: TextState = expansion.state
         temperature = self._writing.sampling.temperature or 1.0
         scaled = output.values.astype(np.float64) / temperature
         logprobs = scaled - scaled.max()
         logprobs -= np.log(np.exp(logprobs).sum())
-        chosen = np.argsort(-logprobs, kind="stable")[wish.after :][: 1 if wish.greedy else wish.width]
+        token_ids = np.argsort(-logprobs, kind="stable")[expansion.after :][
+            : 1 if expansion.greedy else expansion.width
+        ]
         above = replace(above, node=output.node, pending=())
         return [
-            self._token(wish.state, above, int(token), float(logprobs[token]))
-            for token in chosen
+            self._state_from_token(expansion.state, above, int(token), float(logprobs[token]))
+            for token in token_ids
             if logprobs[token] > -np.inf
         ]
 
-    def _token(self, above: TextState, known: TextState, token: int, logprob: float) -> _Grown:
-        """One more token, which nobody has to feed yet."""
+    def _state_from_token(self, above: TextState, node_state: TextState, token: int, logprob: float) -> _NewState:
+        """Returns a state with one more token, which was not fed yet."""
         stop = self._writing.over((*above.written, token), above.length + 1)
         state = replace(
-            self._after(above, (token,), (logprob,)),
+            self._extend_state(above, (token,), (logprob,)),
             stop=stop,
-            ends=_longer(above, (1,)),
-            node=known.node,
-            pending=(*known.pending, token),
+            ends=_extend_ends(above, (1,)),
+            node=node_state.node,
+            pending=(*node_state.pending, token),
         )
-        return _Grown((token,), (logprob,), (1,), stop, state, 0)
+        return _NewState((token,), (logprob,), (1,), stop, state, 0)
 
-    def _after(self, above: TextState, ids: tuple[int, ...], logprobs: tuple[float, ...]) -> TextState:
+    def _extend_state(self, above: TextState, ids: tuple[int, ...], logprobs: tuple[float, ...]) -> TextState:
         written = (*above.written, *ids)
         return TextState(
             above.prompt,
@@ -234,7 +251,7 @@ class _Texts:
             version=self._writing.version,
         )
 
-    def _valued(self, child: Child) -> Child:
+    def _with_value(self, child: Child) -> Child:
         if child.problem:
             return child
         problem = self._scoring.problem(child.state)
@@ -247,5 +264,5 @@ class _Texts:
         )
 
 
-def _longer(above: TextState, ends: Sequence[int]) -> tuple[int, ...]:
+def _extend_ends(above: TextState, ends: Sequence[int]) -> tuple[int, ...]:
     return (*above.ends, *(len(above.written) + end for end in ends))

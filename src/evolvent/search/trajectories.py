@@ -1,7 +1,8 @@
-"""What a search has written or played as trajectories: the path to a state, or its whole tree as branches.
+"""Trajectories of a search: the path to a state, or its whole tree as branches.
 
-Token ids and log-probabilities are those of the sampler, so a learner can take them as they are. In a tree every token
-is learned once: a path that leaves another one reads what they share, and has sampled only its own part.
+Token ids and log-probabilities are those of the sampler, so a learner can take them as they are. In a tree
+every token is learned once: a path that leaves another one reads the shared tokens, and has sampled only its
+own part.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from evolvent.search.records import SearchResult
 from evolvent.search.writing import TextState
 from evolvent.trajectory import (
     Annotation,
+    AnnotationTarget,
     Branch,
     EndedBy,
     Generation,
-    Place,
     Score,
     Step,
     Task,
@@ -37,10 +38,10 @@ __all__ = ["TreeRecord", "env_trajectory", "env_tree", "text_trajectory", "text_
 
 @dataclass(frozen=True, slots=True)
 class TreeRecord:
-    """A tree as trajectories, one for each leaf, and what the search has to say of its nodes.
+    """A tree as trajectories, one for each leaf, and annotations of its nodes.
 
-    `annotations` have the scorer `NAME/value` (where there is one) and `NAME/visits`, each at the place where the
-    node's own part ends: its last span, or its last step.
+    `annotations` have the scorer `NAME/value` (where there is one) and `NAME/visits`, each at the position where
+    the node's own part ends: its last span, or its last step.
     """
 
     trajectories: list[Trajectory]
@@ -57,33 +58,36 @@ def text_trajectory(
     sample: int = 0,
     branch: Branch | None = None,
 ) -> Trajectory:
-    """The text up to a state as an episode of one step.
+    """Converts the text up to a state to an episode of one step.
 
     Tokens that token-level search chose count as sampled, with the policy's log-probabilities.
 
     Args:
-        observation: what the prompt says, as a record shows it. score: of the episode; its `raw` is the step's reward.
+        observation: the prompt's content, as a record shows it. score: of the episode; its `raw` is the step's
+            reward.
         branch: the first `branch.token` tokens of the text are read: another trajectory has them.
     Raises:
-        ConfigError: a text without tokens of its own.
+        ConfigError: a text without its own tokens.
     """
-    read = len(state.prompt) + (0 if branch is None else branch.token)
-    if read >= state.length:
+    num_read = len(state.prompt) + (0 if branch is None else branch.token)
+    if num_read >= state.length:
         raise ConfigError("a state where nothing was written is no trajectory", value=name, expected="a state below")
-    sampled = np.arange(state.length) >= read
+    sampled = np.arange(state.length) >= num_read
     logprobs = np.concatenate([np.zeros(len(state.prompt), np.float32), np.asarray(state.logprobs, np.float32)])
-    ended = state.stop in ("stop", "finished")
+    has_ended = state.stop in ("stop", "finished")
     generation = Generation(
         np.asarray([*state.prompt, *state.written], np.int32),
         sampled,
         np.where(sampled, logprobs, np.float32(0)),
-        spans=tuple(end for each in state.ends if (end := len(state.prompt) + each) > read),
+        spans=tuple(end for end_in_text in state.ends if (end := len(state.prompt) + end_in_text) > num_read),
         policy_version=state.version,
-        stop="stop" if ended else "length",
+        stop="stop" if has_ended else "length",
     )
     score = unscored() if score is None else score
     step = Step(observation, state.text, score.raw, None, (generation,))
-    return Trajectory(name, task, (step,), "", "world" if ended else "horizon", score, sample, branch, None, task.id)
+    return Trajectory(
+        name, task, (step,), "", "world" if has_ended else "horizon", score, sample, branch, None, task.id
+    )
 
 
 def text_tree(
@@ -94,9 +98,11 @@ def text_tree(
     observation: Value,
     score: Callable[[TextState], Score] | None = None,
 ) -> TreeRecord:
-    """A search over texts as trajectories `NAME/0`, `NAME/1`, ..., one for each leaf, in the order of the nodes."""
+    """Converts a search over texts to trajectories `NAME/0`, `NAME/1`, ..., one for each leaf, in the order of the
+    nodes.
+    """
     trajectories, annotations = [], []
-    for path in _paths(result):
+    for path in _iterate_paths(result):
         state: TextState = result.tree.states[path.nodes[-1]]
         branch = None
         if path.parent is not None:
@@ -113,10 +119,10 @@ def text_tree(
         )
         trajectories.append(trajectory)
         ends = trajectory.steps[0].generations[0].spans
-        for node in path.own:
+        for node in path.own_nodes:
             length = result.tree.states[node].length
-            place = Place(step=0, generation=0, span=ends.index(length))
-            annotations += _annotations(result, node, f"{name}/{path.number}", place, name)
+            location = AnnotationTarget(step=0, generation=0, span=ends.index(length))
+            annotations += _node_annotations(result, node, f"{name}/{path.number}", location, name)
     return TreeRecord(trajectories, annotations)
 
 
@@ -130,94 +136,100 @@ def env_trajectory(
     branch: Branch | None = None,
     meta: Mapping[str, Any] | None = None,
 ) -> Trajectory:
-    """The episode up to a state, as `collect` would have recorded it; an unfinished one counts as cut by the horizon.
+    """Converts the episode up to a state to a trajectory, as `collect` would have recorded it.
+
+    An unfinished episode counts as cut by the horizon.
 
     Args:
         branch: the first `branch.step` steps are another trajectory's: they are read, not played.
     Raises:
         ConfigError: no step of its own.
     """
-    states = _line(state)
+    states = _episode_states(state)
     first = 0 if branch is None else branch.step
     if first >= len(states) - 1:
         raise ConfigError("a state where nothing was done is no trajectory", value=name, expected="a state below")
     steps, past = list[Step](), list[int]()
-    for at, (before, after) in enumerate(pairwise(states)):
-        proposal = after.taken
+    for index, (before, after) in enumerate(pairwise(states)):
+        proposal = after.proposal
         generations: tuple[Generation, ...] = ()
         if proposal is None:
             continue
         generation = proposal.generation
-        if generation is not None and at >= first:
-            generations = (_own(generation, past, at - first) if first else generation,)
+        if generation is not None and index >= first:
+            generations = (_branch_generation(generation, past, index - first) if first else generation,)
         past += [] if generation is None else generation.ids.tolist()
-        if at < first:
+        if index < first:
             continue
-        marks = {**proposal.info, **_marks(after.info)}
+        marks = {**proposal.info, **_recorded_info(after.info)}
         steps.append(
             Step(before.observation, proposal.action, after.rewards[-1], proposal.thought, generations, None, marks)
         )
-    ended: EndedBy = "world" if state.over == "world" else "horizon"
+    ended_by: EndedBy = "world" if state.over == "world" else "horizon"
     score = world.score(list(state.rewards), state.info)
     return Trajectory(
-        name, task, tuple(steps), state.observation, ended, score, sample, branch, None, task.id, dict(meta or {})
+        name, task, tuple(steps), state.observation, ended_by, score, sample, branch, None, task.id, dict(meta or {})
     )
 
 
 def env_tree(result: SearchResult, world: World, task: Task, *, name: str) -> TreeRecord:
-    """A search in an environment as trajectories `NAME/0`, `NAME/1`, ..., one for each leaf, in the nodes' order."""
+    """Converts a search in an environment to trajectories `NAME/0`, `NAME/1`, ..., one for each leaf, in node order."""
     trajectories, annotations = [], []
-    for path in _paths(result):
+    for path in _iterate_paths(result):
         state: EnvState = result.tree.states[path.nodes[-1]]
         steps = len(result.tree.states[path.shared].rewards)
         branch = None if path.parent is None else Branch(f"{name}/{path.parent}", steps)
-        own = f"{name}/{path.number}"
-        trajectories.append(env_trajectory(state, world, task, name=own, sample=path.number, branch=branch))
-        for node in path.own:
-            place = Place(step=len(result.tree.states[node].rewards) - 1 - (steps if branch else 0))
-            annotations += _annotations(result, node, own, place, name)
+        trajectory_id = f"{name}/{path.number}"
+        trajectories.append(env_trajectory(state, world, task, name=trajectory_id, sample=path.number, branch=branch))
+        for node in path.own_nodes:
+            location = AnnotationTarget(step=len(result.tree.states[node].rewards) - 1 - (steps if branch else 0))
+            annotations += _node_annotations(result, node, trajectory_id, location, name)
     return TreeRecord(trajectories, annotations)
 
 
 @dataclass(frozen=True, slots=True)
 class _Path:
-    """A leaf's path. `own` nodes are told of here; the others, up to `shared`, by the path with the number `parent`."""
+    """A leaf's path. `own_nodes` belong to it; earlier nodes, up to `shared`, belong to the path with number
+    `parent`.
+    """
 
     number: int
     nodes: Sequence[int]
-    own: Sequence[int]
+    own_nodes: Sequence[int]
     shared: int
     parent: int | None
 
 
-def _paths(result: SearchResult) -> Iterator[_Path]:
+def _iterate_paths(result: SearchResult) -> Iterator[_Path]:
     tree, owner = result.tree, dict[int, int]()
     leaves = [node for node in tree.leaves() if node]
     for number, leaf in enumerate(leaves):
         nodes = tree.path(leaf)
-        own = [node for node in nodes[1:] if node not in owner]
-        owner |= dict.fromkeys(own, number)
-        shared = int(tree.parent[own[0]])
-        yield _Path(number, nodes, own, shared, owner.get(shared))
+        own_nodes = [node for node in nodes[1:] if node not in owner]
+        owner |= dict.fromkeys(own_nodes, number)
+        shared = int(tree.parent[own_nodes[0]])
+        yield _Path(number, nodes, own_nodes, shared, owner.get(shared))
 
 
-def _annotations(result: SearchResult, node: int, trajectory: str, place: Place, name: str) -> list[Annotation]:
+def _node_annotations(
+    result: SearchResult, node: int, trajectory: str, location: AnnotationTarget, name: str
+) -> list[Annotation]:
     value, visits = float(result.tree.value[node]), int(result.tree.visits[node])
-    found = [Annotation(trajectory, f"{name}/visits", place, float(visits))]
-    return found if np.isnan(value) else [Annotation(trajectory, f"{name}/value", place, value), *found]
+    annotations = [Annotation(trajectory, f"{name}/visits", location, float(visits))]
+    return annotations if np.isnan(value) else [Annotation(trajectory, f"{name}/value", location, value), *annotations]
 
 
-def _line(state: EnvState) -> list[EnvState]:
-    """The states from the beginning of the episode to this one."""
-    found, at = [state], state.above
-    while at is not None:
-        found.append(at)
-        at = at.above
-    return found[::-1]
+def _episode_states(state: EnvState) -> list[EnvState]:
+    """Returns the states from the beginning of the episode to this one."""
+    states, ancestor = [state], state.above
+    while ancestor is not None:
+        states.append(ancestor)
+        ancestor = ancestor.above
+    return states[::-1]
 
 
-def _own(generation: Generation, past: Sequence[int], turn: int) -> Generation:
-    """A generation of a branch: its first reads all that was said before it, as a new root."""
+def _branch_generation(generation: Generation, past: Sequence[int], turn: int) -> Generation:
+    """Returns a generation of a branch: its first reads all earlier tokens, as a new root."""
     if turn:
         return replace(generation, extends=turn - 1)
     count = len(past)
@@ -230,7 +242,7 @@ def _own(generation: Generation, past: Sequence[int], turn: int) -> Generation:
     )
 
 
-def _marks(info: Mapping[str, Any]) -> dict[str, Any]:
-    """What an environment's info says about a step that its record keeps."""
+def _recorded_info(info: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the entries of an environment's info that a step's record keeps."""
     marks: dict[str, Any] = {"invalid": True} if info.get("invalid") else {}
     return marks | ({"answered": bool(info["answered"])} if "answered" in info else {})

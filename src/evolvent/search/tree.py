@@ -1,6 +1,6 @@
-"""A search tree: numbers in arrays, one entry a node, so that selection looks at all children of a node at once.
+"""A search tree: numbers in arrays, one entry per node, so that selection reads all children of a node at once.
 
-The children of a node that are made together lie next to each other.
+Children that are made together are adjacent.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from evolvent.search.children import Child, Dropped, State
 __all__ = ["Tree"]
 
 _NUMBERS = ("parent", "depth", "first", "width", "visits", "total", "prior", "logprob", "value", "terminal", "dead")
-_WHOLE = ("parent", "depth", "first", "width", "visits")
+_INTEGERS = ("parent", "depth", "first", "width", "visits")
 
 
 class Tree:
@@ -49,7 +49,7 @@ class Tree:
 
     def __init__(self, root: State) -> None:
         for name in _NUMBERS:
-            kind = np.int64 if name in _WHOLE else np.bool_ if name in ("terminal", "dead") else np.float64
+            kind = np.int64 if name in _INTEGERS else np.bool_ if name in ("terminal", "dead") else np.float64
             setattr(self, name, np.zeros(64, kind))
         self.states: list[State] = [root]
         self.actions: list[str] = [""]
@@ -65,85 +65,85 @@ class Tree:
     def __len__(self) -> int:
         return len(self.states)
 
-    def expanded(self, node: int) -> bool:
-        """Whether children were asked for; there may be none."""
+    def is_expanded(self, node: int) -> bool:
+        """Returns whether children were requested; there may be none."""
         return bool(self.first[node] >= 0)
 
     def children(self, node: int) -> slice:
-        """Where the children of a node lie in all arrays; empty where there are none.
+        """Returns the slice of a node's children in all arrays; empty where there are none.
 
         Raises:
-            EngineError: children were added to it, and do not lie next to the others: see `below`.
+            EngineError: children were added to it, and are not adjacent to the others: see `child_ids`.
         """
         if node in self._added:
             raise EngineError("children of a widened node do not lie together", value=node, hint="take below(node)")
         first = int(self.first[node])
         return slice(first, first + int(self.width[node])) if first >= 0 else slice(0, 0)
 
-    def below(self, node: int) -> NDArray[np.int64]:
-        """The children of a node `[A]`, in the order in which they were made."""
+    def child_ids(self, node: int) -> NDArray[np.int64]:
+        """Returns the children of a node `[A]`, in the order in which they were made."""
         added = self._added.get(node, [])
-        first, own = int(self.first[node]), int(self.width[node]) - len(added)
-        made = np.arange(first, first + own) if first >= 0 else np.zeros(0, np.int64)
-        return np.concatenate([made, np.asarray(added, np.int64)]) if added else made
+        first, num_first = int(self.first[node]), int(self.width[node]) - len(added)
+        first_children = np.arange(first, first + num_first) if first >= 0 else np.zeros(0, np.int64)
+        return np.concatenate([first_children, np.asarray(added, np.int64)]) if added else first_children
 
-    def grow(self, node: int, children: Sequence[Child]) -> range:
-        """Add the children of a node that was not expanded; returns their numbers.
+    def add_children(self, node: int, children: Sequence[Child]) -> range:
+        """Adds the children of a node that was not expanded; returns their numbers.
 
         Those with a problem, a log-probability that is NaN or infinite upwards, or a value that is not finite are
         dropped, each with its reason, and never valued 0. Priors are of those that stay.
         """
-        kept = [child for child in children if not self._drops(node, child)]
-        self.first[node], self.width[node] = len(self), len(kept)
-        return self._append(node, kept)
+        usable = [child for child in children if not self._drop_if_unusable(node, child)]
+        self.first[node], self.width[node] = len(self), len(usable)
+        return self._append(node, usable)
 
     def widen(self, node: int, children: Sequence[Child]) -> range:
-        """Add more children to a node that was expanded; returns the numbers of those that are new.
+        """Adds more children to a node that was expanded; returns the numbers of the new ones.
 
         One whose action a child of it has already is that child again, which counts it. Priors are those of all its
         children then. What is dropped is as in `grow`.
         """
-        known = {self.actions[at]: int(at) for at in self.below(node)}
+        child_by_action = {self.actions[index]: int(index) for index in self.child_ids(node)}
         new = []
         for child in children:
-            at = known.get(child.action)
-            if at is not None and not child.problem:
-                self.counts[at] += child.count
-                self.generated[at] += child.generated
-            elif not self._drops(node, child):
+            index = child_by_action.get(child.action)
+            if index is not None and not child.problem:
+                self.counts[index] += child.count
+                self.generated[index] += child.generated
+            elif not self._drop_if_unusable(node, child):
                 new.append(child)
-        made = self._append(node, new)
-        if made:
-            self._added.setdefault(node, []).extend(made)
-            self.width[node] += len(made)
-            every = self.below(node)
-            self.prior[every] = _shares(self.logprob[every])
-        return made
+        added = self._append(node, new)
+        if added:
+            self._added.setdefault(node, []).extend(added)
+            self.width[node] += len(added)
+            all_children = self.child_ids(node)
+            self.prior[all_children] = _softmax(self.logprob[all_children])
+        return added
 
-    def _append(self, node: int, kept: Sequence[Child]) -> range:
-        """Put children at the end of all arrays; their priors are among themselves."""
+    def _append(self, node: int, new_children: Sequence[Child]) -> range:
+        """Appends children to all arrays; their priors are among themselves."""
         first = len(self)
-        end = first + len(kept)
+        end = first + len(new_children)
         self._reserve(end)
-        if not kept:
+        if not new_children:
             return range(first, first)
-        where = slice(first, end)
-        self.parent[where], self.depth[where], self.first[where] = node, self.depth[node] + 1, -1
-        self.width[where] = self.visits[where] = 0
-        self.total[where] = 0.0
-        self.logprob[where] = [child.logprob for child in kept]
-        self.value[where] = [math.nan if child.value is None else child.value for child in kept]
-        self.terminal[where] = [child.terminal for child in kept]
-        self.prior[where] = _shares(self.logprob[where])
-        self.states += [child.state for child in kept]
-        self.actions += [child.action for child in kept]
-        self.scores += [child.scores for child in kept]
-        self.counts += [child.count for child in kept]
-        self.kinds += [child.kind for child in kept]
-        self.generated += [child.generated for child in kept]
+        new_slice = slice(first, end)
+        self.parent[new_slice], self.depth[new_slice], self.first[new_slice] = node, self.depth[node] + 1, -1
+        self.width[new_slice] = self.visits[new_slice] = 0
+        self.total[new_slice] = 0.0
+        self.logprob[new_slice] = [child.logprob for child in new_children]
+        self.value[new_slice] = [math.nan if child.value is None else child.value for child in new_children]
+        self.terminal[new_slice] = [child.terminal for child in new_children]
+        self.prior[new_slice] = _softmax(self.logprob[new_slice])
+        self.states += [child.state for child in new_children]
+        self.actions += [child.action for child in new_children]
+        self.scores += [child.scores for child in new_children]
+        self.counts += [child.count for child in new_children]
+        self.kinds += [child.kind for child in new_children]
+        self.generated += [child.generated for child in new_children]
         return range(first, end)
 
-    def _drops(self, node: int, child: Child) -> bool:
+    def _drop_if_unusable(self, node: int, child: Child) -> bool:
         reason = child.problem
         if not reason and child.value is not None and not math.isfinite(child.value):
             reason = f"its value is {child.value}"
@@ -156,26 +156,26 @@ class Tree:
         return bool(reason)
 
     def drop(self, node: int, reason: str) -> None:
-        """List a child that is in the tree among the dropped; it, and parents that have no other left, are dead."""
+        """Lists a child that is in the tree among the dropped; it, and parents without other children, are dead."""
         self.dropped.append(Dropped(int(self.parent[node]), self.actions[node], reason))
         self.dead[node] = True
-        while (node := int(self.parent[node])) >= 0 and self.dead[self.below(node)].all():
+        while (node := int(self.parent[node])) >= 0 and self.dead[self.child_ids(node)].all():
             self.dead[node] = True
 
     def _reserve(self, count: int) -> None:
-        have = len(self.parent)
-        if count <= have:
+        old_capacity = len(self.parent)
+        if count <= old_capacity:
             return
         for name in _NUMBERS:
-            old = getattr(self, name)
-            new = np.zeros(max(count, 2 * have), old.dtype)
-            new[:have] = old
-            setattr(self, name, new)
+            old_array = getattr(self, name)
+            new_array = np.zeros(max(count, 2 * old_capacity), old_array.dtype)
+            new_array[:old_capacity] = old_array
+            setattr(self, name, new_array)
 
     def check_root(self, node: int = 0) -> None:
-        """Raise NoLegalAction where a node that must be acted in was expanded and has no child to go to."""
-        if self.expanded(node) and self.dead[self.below(node)].all():
-            reasons = sorted({each.reason for each in self.dropped if each.node == node})
+        """Raises NoLegalAction where a node that must be acted in was expanded and has no living child."""
+        if self.is_expanded(node) and self.dead[self.child_ids(node)].all():
+            reasons = sorted({dropped_child.reason for dropped_child in self.dropped if dropped_child.node == node})
             raise NoLegalAction(
                 "there is no action to take at the root of a search",
                 value=reasons or "none offered",
@@ -183,52 +183,52 @@ class Tree:
             )
 
     def path(self, node: int) -> list[int]:
-        """The nodes from the root to this one, both included."""
-        found = [node]
+        """Returns the nodes from the root to this one, both included."""
+        nodes = [node]
         while (node := int(self.parent[node])) >= 0:
-            found.append(node)
-        return found[::-1]
+            nodes.append(node)
+        return nodes[::-1]
 
     def line(self, node: int) -> tuple[str, ...]:
-        """The actions from the root to a node."""
-        return tuple(self.actions[at] for at in self.path(node)[1:])
+        """Returns the actions from the root to a node."""
+        return tuple(self.actions[path_node] for path_node in self.path(node)[1:])
 
     def spans(self, node: int) -> tuple[float, ...]:
-        """The scores of all spans from the root to a node, in order."""
-        return tuple(score for at in self.path(node) for score in self.scores[at])
+        """Returns the scores of all spans from the root to a node, in order."""
+        return tuple(score for path_node in self.path(node) for score in self.scores[path_node])
 
     def means(self, nodes: slice | Sequence[int] | NDArray[np.int64]) -> NDArray[np.float64]:
-        """Q: the mean of the values backed up through each node, and its own value where none was."""
+        """Returns Q: the mean of the values backed up through each node, and its own value where none was."""
         visits = self.visits[nodes]
         return np.where(visits > 0, self.total[nodes] / np.maximum(visits, 1), self.value[nodes])
 
     def backup(self, node: int, value: float) -> None:
-        """N += 1 and S += value on the path from the root to the node: a plain mean, no discount."""
+        """Updates N += 1 and S += value on the path from the root to the node: a plain mean, no discount."""
         path = self.path(node)
         self.visits[path] += 1
         self.total[path] += value
 
-    def forget(self) -> None:
-        """Clear N and S of all nodes; the tree stays."""
+    def clear_statistics(self) -> None:
+        """Clears N and S of all nodes; the tree stays."""
         self.visits[: len(self)] = 0
         self.total[: len(self)] = 0.0
 
-    def renew(self) -> None:
-        """Let the root be as if it had never been expanded; what was under it stays on record, with its N and S."""
+    def reset_root(self) -> None:
+        """Resets the root as if it had never been expanded; its old subtree stays on record, with its N and S."""
         self.first[0], self.width[0] = -1, 0
         self._added.pop(0, None)
         self.visits[0], self.total[0], self.dead[0] = 0, 0.0, False
 
     def leaves(self) -> Iterable[int]:
-        """Nodes without children, in order."""
+        """Returns the nodes without children, in order."""
         return (int(node) for node in np.flatnonzero(self.width[: len(self)] == 0))
 
 
-def _shares(logprobs: NDArray[np.float64]) -> NDArray[np.float64]:
-    """exp(logprob), normalised; equal shares where all are -inf."""
-    most = logprobs.max()
-    if most == -np.inf:
+def _softmax(logprobs: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Computes exp(logprob), normalized; equal shares where all are -inf."""
+    largest = logprobs.max()
+    if largest == -np.inf:
         return np.full(len(logprobs), 1.0 / len(logprobs))
-    weights = np.exp(logprobs - most)
+    weights = np.exp(logprobs - largest)
     shares: NDArray[np.float64] = weights / weights.sum()
     return shares

@@ -1,4 +1,4 @@
-"""What a world says of a response, and calls of worlds that may block; for searches in one response."""
+"""A world's grading of a response, and calls of worlds that may block; for searches in one response."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from evolvent.engine.asks import Wait
+from evolvent.engine.asks import BlockingCall
 from evolvent.errors import EnvLost, EvolventError, ScoringError, boundary
 from evolvent.trajectory import Score, Task, unscored
 from evolvent.worlds.base import World
 from evolvent.worlds.deferred_close import Limits
 
-__all__ = ["Verdict", "called", "graded", "question_of"]
+__all__ = ["ResponseGrade", "call_world", "graded", "read_question"]
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What a world says of an end: its score, and how it read the answer."""
+class ResponseGrade:
+    """A world's grade of an end: its score, and the answer that it read."""
 
     score: Score
     answer: str | None
 
 
-def question_of(world: World, task: Task) -> str:
-    """What a fresh episode of a task says first."""
+def read_question(world: World, task: Task) -> str:
+    """Returns the first observation of a fresh episode of a task."""
     env = world.make(task)
     try:
         observation, _ = env.reset()
@@ -33,29 +33,29 @@ def question_of(world: World, task: Task) -> str:
         env.close()
 
 
-def graded(world: World, task: Task, said: str) -> Verdict:
-    """What a fresh episode of a task says of a response of one turn; not scored where it cannot be graded."""
+def graded(world: World, task: Task, response_text: str) -> ResponseGrade:
+    """Returns the grade of a one-turn response by a fresh episode of its task; not scored where it cannot be graded."""
     env = world.make(task)
     try:
         env.reset()
         try:
-            action = world.grammar.parse(said).action
+            action = world.grammar.parse(response_text).action
         except EvolventError:
-            action = said
+            action = response_text
         try:
             _, reward, _, _, info = env.step(action)
         except ScoringError:
-            return Verdict(unscored(), None)
-        answer = info.get("answer", said)
-        return Verdict(world.score([reward], info), None if answer is None else str(answer))
+            return ResponseGrade(unscored(), None)
+        answer = info.get("answer", response_text)
+        return ResponseGrade(world.score([reward], info), None if answer is None else str(answer))
     finally:
         env.close()
 
 
-def called(world: World, call: Callable[[], Any]) -> Generator[Sequence[Any], Sequence[Any], Any]:
-    """A call of a world, off the driver's thread where it may block."""
+def call_world(world: World, call: Callable[[], Any]) -> Generator[Sequence[Any], Sequence[Any], Any]:
+    """Runs a call of a world, off the driver's thread where it may block."""
     with boundary(EnvLost, f"world {world.name!r} failed"):
-        if not world.blocking:
+        if not world.run_in_thread:
             return call()
-        (answer,) = yield (Wait(call, Limits().step_s),)
+        (answer,) = yield (BlockingCall(call, Limits().step_s),)
         return answer

@@ -1,7 +1,7 @@
-"""How a search writes text: where spans and texts end, how tokens read, and the states in between.
+"""Text generation of a search: the ends of spans and texts, the decoding of tokens, and the states in between.
 
-Tokens are kept as they were sampled and are never made again from text. A span is what was written up to a separator,
-the separator included; a text is over at a stop token, at a mark that says so, or when its tokens are used up.
+Tokens are kept as they were sampled and are never made again from text. A span is the text up to a separator,
+the separator included; a text is over at a stop token, at a mark that says so, or at its token limit.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class TextState:
 
     Args:
         prompt, written: token ids, `[P]` and `[T]`. logprobs: `[T]`, of the distribution that each was taken from.
-        ends: places in `written`, exclusive, at which a span ends.
-        node: a prefix that the engine knows; None: nothing. pending: tokens after it that nobody had to feed yet.
-        text: what is written, without stop tokens.
+        ends: positions in `written`, exclusive, at which a span ends.
+        node: a prefix that the engine knows; None: nothing. pending: tokens after it that were not fed yet.
+        text: the written text, without stop tokens.
         stop: why the text is over ("stop", "finished", "length"); empty: it goes on.
-        seed: what the seeds of its samples derive from: the search's own seed and the tokens so far.
-        above: the state that it goes on from. version: of the policy that wrote.
+        seed: the base of its samples' seeds: the search's own seed and the tokens so far.
+        above: the state before it. version: of the policy that wrote.
     """
 
     prompt: tuple[int, ...]
@@ -53,12 +53,12 @@ class TextState:
 
     @property
     def length(self) -> int:
-        """Tokens of prompt and text."""
+        """Returns the number of tokens of prompt and text."""
         return len(self.prompt) + len(self.written)
 
 
 def begin_text(prompt: Sequence[int], *, seed: int = 0) -> TextState:
-    """The root of a search over texts.
+    """Returns the root of a search over texts.
 
     Args:
         prompt: its tokens. seed: every sample derives from it and from the tokens before.
@@ -73,15 +73,15 @@ def begin_text(prompt: Sequence[int], *, seed: int = 0) -> TextState:
 
 @dataclass(frozen=True)
 class Writing:
-    """How texts are written.
+    """The settings and limits of text generation.
 
     Args:
         decode: token ids to text, as the engine's tokenizer does it. stop_ids: tokens that end a text.
-        context: most tokens of prompt and text. max_tokens: most tokens of a text.
+        context: maximum tokens of prompt and text. max_tokens: maximum tokens of a text.
         level: whether an action is a span, sampled, or one token: the likeliest ones.
-        separators: texts that end a span. span_tokens: most tokens of a span.
+        separators: texts that end a span. span_tokens: maximum tokens of a span.
         sampling: the distribution; token-level search takes its temperature alone (0: as 1).
-        finished: whether a text is over, asked at the end of each action; None: only a stop token ends it.
+        finished: whether a text is over, called at the end of each action; None: only a stop token ends it.
         reduce: how the scores of a path's spans become its value.
         version: of the policy that writes, for the record.
     Raises:
@@ -102,15 +102,15 @@ class Writing:
 
     def __post_init__(self) -> None:
         sizes = {name: getattr(self, name) for name in ("context", "max_tokens", "span_tokens")}
-        wrong = [Problem(name, f"must be 1 or more, got {size}") for name, size in sizes.items() if size < 1]
+        problems = [Problem(name, f"must be 1 or more, got {size}") for name, size in sizes.items() if size < 1]
         if not all(self.separators):
-            wrong.append(Problem("separators", "one is empty", "texts that end a span"))
-        if wrong:
-            raise ConfigError(wrong)
+            problems.append(Problem("separators", "one is empty", "texts that end a span"))
+        if problems:
+            raise ConfigError(problems)
 
     @classmethod
-    def of(cls, policy: Any, *, max_tokens: int, **settings: Any) -> Writing:
-        """How a policy writes: its tokenizer, stop tokens, context and version. `settings`: the other fields."""
+    def for_policy(cls, policy: Any, *, max_tokens: int, **settings: Any) -> Writing:
+        """Builds a policy's settings: its tokenizer, stop tokens, context and version. `settings`: the other fields."""
         return cls(
             policy.tokenizer.decode,
             policy.dialect.stop_ids,
@@ -121,14 +121,14 @@ class Writing:
         )
 
     def text(self, ids: Sequence[int]) -> str:
-        """The text of written tokens, without stop tokens."""
+        """Decodes written tokens, without stop tokens."""
         return str(self.decode([token for token in ids if token not in self.stop_ids]))
 
     def over(self, written: Sequence[int], length: int) -> str:
-        """Why a text is over; empty: it goes on.
+        """Returns why a text is over; empty: it goes on.
 
         Args:
-            written: its tokens. length: how many those of the prompt and these are.
+            written: its tokens. length: the number of its tokens and those of the prompt.
         """
         if len(written) and written[-1] in self.stop_ids:
             return "stop"
@@ -137,57 +137,61 @@ class Writing:
         return "length" if len(written) >= self.max_tokens or length >= self.context else ""
 
     def span(self, state: TextState, seeds: tuple[int, ...], *, greedy: bool = False) -> SampleAsk:
-        """The ask for one span after a state, one sample a seed."""
-        return self._ask(
+        """Builds the ask for one span after a state, one sample per seed."""
+        return self._build_ask(
             state.node,
             state.pending,
             seeds,
-            most=min(self.span_tokens, self._room(state)),
+            max_new_tokens=min(self.span_tokens, self._max_new_tokens(state)),
             separators=self.separators,
             greedy=greedy,
         )
 
     def rest(self, state: TextState, seeds: tuple[int, ...], *, greedy: bool = False) -> SampleAsk:
-        """The ask for all that is left to write after a state."""
-        return self._ask(state.node, state.pending, seeds, most=self._room(state), greedy=greedy)
+        """Builds the ask for the rest of the text after a state."""
+        return self._build_ask(
+            state.node, state.pending, seeds, max_new_tokens=self._max_new_tokens(state), greedy=greedy
+        )
 
     def whole(self, node: Node | None, tokens: Sequence[int], seeds: tuple[int, ...], *, written: int) -> SampleAsk:
-        """The ask for all that is left to write after a node and tokens, of which `written` are text."""
+        """Builds the ask for the rest of the text after a node and tokens, of which `written` are text."""
         length = (0 if node is None else node.length) + len(tokens)
-        return self._ask(node, tokens, seeds, most=min(self.max_tokens - written, self.context - length))
+        return self._build_ask(
+            node, tokens, seeds, max_new_tokens=min(self.max_tokens - written, self.context - length)
+        )
 
-    def _ask(
+    def _build_ask(
         self,
         node: Node | None,
         tokens: Sequence[int],
         seeds: tuple[int, ...],
         *,
-        most: int,
+        max_new_tokens: int,
         separators: tuple[str, ...] = (),
         greedy: bool = False,
     ) -> SampleAsk:
         sampling = GREEDY if greedy else self.sampling
-        return SampleAsk(node, tokens, most, self.stop_ids, separators, sampling, seeds)
+        return SampleAsk(node, tokens, max_new_tokens, self.stop_ids, separators, sampling, seeds)
 
-    def _room(self, state: TextState) -> int:
+    def _max_new_tokens(self, state: TextState) -> int:
         return min(self.max_tokens - len(state.written), self.context - state.length)
 
     def spans(self, ids: Sequence[int]) -> tuple[int, ...]:
-        """Where the spans of a continuation end, exclusive; the last at its own end."""
-        count, first, found = len(ids), 0, []
+        """Finds where the spans of a continuation end, exclusive; the last at its own end."""
+        count, first, ends = len(ids), 0, []
         while first < count:
             start, texts = first, self.separators if self.level == "span" else ()
 
-            def ended(place: int, start: int = start, texts: tuple[str, ...] = texts) -> bool:
-                text = self.decode(list(ids[start:place])) if texts else ""
+            def has_separator(position: int, start: int = start, texts: tuple[str, ...] = texts) -> bool:
+                text = self.decode(list(ids[start:position])) if texts else ""
                 return any(separator in text for separator in texts)
 
-            first = start + 1 + bisect_left(range(start + 1, count), True, key=ended)
-            found.append(first)
-        return tuple(found)
+            first = start + 1 + bisect_left(range(start + 1, count), True, key=has_separator)
+            ends.append(first)
+        return tuple(ends)
 
     def value(self, scores: Sequence[float]) -> float:
-        """The value of a path of spans from their scores; NaN where there is none, or one is NaN."""
+        """Reduces the scores of a path's spans to its value; NaN where there is none, or one is NaN."""
         if not scores or any(map(math.isnan, scores)):
             return math.nan
         return float(_REDUCE[self.reduce](scores))

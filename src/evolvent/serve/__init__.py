@@ -1,1 +1,1 @@
-"""Worlds over HTTP, WebSocket and MCP, and the clients that make such servers worlds again."""
+"""Worlds over HTTP, WebSocket and MCP, and clients that use such servers as worlds."""

@@ -1,4 +1,4 @@
-"""The server as one ASGI app: a guard, an index of the routes of all faces, and typed errors for whatever fails."""
+"""The server as one ASGI app: a guard, an index of the routes of all dialects, and typed errors for every failure."""
 
 from __future__ import annotations
 
@@ -13,86 +13,98 @@ from starlette.routing import BaseRoute, Match, Router
 
 from evolvent import __version__
 from evolvent.errors import AtCapacity, EvolventError, Problem, boundary
-from evolvent.serve.catalogue import Catalogue
-from evolvent.serve.host import Host
-from evolvent.serve.metrics import EXPOSITION, Measured, MeasuredHost, exposition
-from evolvent.serve.wire import NotFound, encoded, error_row
+from evolvent.serve.catalogue import TaskIndex
+from evolvent.serve.host import SessionHost
+from evolvent.serve.metrics import EXPOSITION_CONTENT_TYPE, MeasuredApp, MeasuredHost, format_exposition
+from evolvent.serve.wire import NotFound, encode_error, encode_json
 from evolvent.trajectory import Json
-from evolvent.web import Access, App, Message, Receive, Scope, Send, answer, guarded, reject
+from evolvent.web import Access, App, Message, Receive, Scope, Send, guard_app, reject, send_response
 
-__all__ = ["Face", "Lasting", "Prefix", "Told", "build", "failed", "not_allowed"]
+__all__ = ["Dialect", "HasLifespan", "PrefixRoute", "StaticRoute", "build_app", "send_error", "send_not_allowed"]
 
 _log = logging.getLogger(__name__)
 
 
-class Face(Protocol):
-    """One dialect of the server."""
+class Dialect(Protocol):
+    """One protocol of the server."""
 
-    def routes(self, host: Host, catalogue: Catalogue) -> Sequence[BaseRoute]:
-        """Its routes; they call the host, and let its typed errors out or answer them in their own way."""
+    def routes(self, host: SessionHost, task_index: TaskIndex) -> Sequence[BaseRoute]:
+        """Returns the routes of the dialect; they call the host, and pass its typed errors on or answer them
+        themselves.
+        """
         ...
 
 
 @runtime_checkable
-class Lasting(Protocol):
-    """A face with something to begin before the first request and to end after the last."""
+class HasLifespan(Protocol):
+    """A dialect that starts before the first request and stops after the last."""
 
     def lifespan(self) -> AbstractAsyncContextManager[object]:
-        """Entered after the host, left before it, both in one task."""
+        """Starts on entry, after the host, and stops on exit, before the host, both in one task."""
         ...
 
 
-class Prefix(BaseRoute):
-    """Everything at a path and below it, given to an ASGI app that reads `scope["path"]` itself."""
+class PrefixRoute(BaseRoute):
+    """A route for a path and everything below it, to an ASGI app that reads `scope["path"]` itself."""
 
     def __init__(self, path: str, app: App) -> None:
         self.path, self._app, self._below = path, app, path + "/"
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """Whether the path is ours; nothing of the scope changes."""
+        """Returns whether the path matches; the scope does not change."""
         path = scope["path"]
         return (Match.FULL if path == self.path or path.startswith(self._below) else Match.NONE), {}
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Hand the request on."""
+        """Passes the request on."""
         await self._app(scope, receive, send)
 
 
-class Told(BaseRoute):
-    """One path that only tells something: `GET` answers what the function returns, JSON unless another kind is said."""
+class StaticRoute(BaseRoute):
+    """A read-only path: `GET` answers the result of a function, as JSON unless another content type is given."""
 
-    def __init__(self, path: str, tell: Callable[[], bytes], *, kind: str = "application/json") -> None:
-        self.path, self._tell, self._kind = path, tell, kind
+    def __init__(self, path: str, read_body: Callable[[], bytes], *, content_type: str = "application/json") -> None:
+        self.path, self._tell, self._kind = path, read_body, content_type
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """Whether it is this path, asked by HTTP."""
+        """Returns whether an HTTP request is for this path."""
         return (Match.FULL if scope["path"] == self.path and scope["type"] == "http" else Match.NONE), {}
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer; other methods than GET and HEAD are not allowed."""
+        """Serves GET and HEAD; refuses other methods."""
         if scope["method"] in ("GET", "HEAD"):
-            await answer(send, 200, self._tell(), kind=self._kind.encode())
+            await send_response(send, 200, self._tell(), kind=self._kind.encode())
         else:
-            await not_allowed(scope, send, ("GET", "HEAD"))
+            await send_not_allowed(scope, send, ("GET", "HEAD"))
 
 
-def build(host: Host, catalogue: Catalogue, *, access: Access, faces: Sequence[Face]) -> App:
-    """The whole server as an ASGI app.
+def build_app(host: SessionHost, task_index: TaskIndex, *, access: Access, dialects: Sequence[Dialect]) -> App:
+    """Builds the whole server as an ASGI app.
 
-    Its lifespan enters the host (where that is an asynchronous context manager) and then the faces that last. Beside
-    the routes of the faces there are `GET /`, `GET /health` and `GET /metrics`, behind the same guard.
+    Its lifespan enters the host (if it is an asynchronous context manager) and then the dialects with a lifespan.
+    Beside
+    the routes of the dialects there are `GET /`, `GET /health` and `GET /metrics`, behind the same guard.
     """
-    counted = MeasuredHost(host)
-    own = [Told("/", lambda: _root(host)), Told("/health", lambda: _health(host))]
-    own.append(Told("/metrics", lambda: exposition([*counted.families(), *measured.families()]), kind=EXPOSITION))
-    routes = [*own, *(route for face in faces for route in face.routes(counted, catalogue))]
-    heads = [part for route in routes for part in _fixed(getattr(route, "path", ""))[:1]]
-    measured = Measured(guarded(_Answering(_Index(routes)), access), heads)
-    return _Server(measured, host, faces)
+    measured_host = MeasuredHost(host)
+    common_routes = [
+        StaticRoute("/", lambda: _describe_server(host)),
+        StaticRoute("/health", lambda: _describe_health(host)),
+    ]
+    common_routes.append(
+        StaticRoute(
+            "/metrics",
+            lambda: format_exposition([*measured_host.families(), *measured_app.families()]),
+            content_type=EXPOSITION_CONTENT_TYPE,
+        )
+    )
+    routes = [*common_routes, *(route for dialect in dialects for route in dialect.routes(measured_host, task_index))]
+    first_parts = [part for route in routes for part in _fixed_parts(getattr(route, "path", ""))[:1]]
+    measured_app = MeasuredApp(guard_app(_ErrorHandler(_RouteIndex(routes)), access), first_parts)
+    return _Server(measured_app, host, dialects)
 
 
-def _root(host: Host) -> bytes:
-    return encoded(
+def _describe_server(host: SessionHost) -> bytes:
+    return encode_json(
         {
             "name": "evolvent",
             "evolvent": __version__,
@@ -103,16 +115,16 @@ def _root(host: Host) -> bytes:
     )
 
 
-def _health(host: Host) -> bytes:
-    told = host.status()
-    return encoded(
+def _describe_health(host: SessionHost) -> bytes:
+    status = host.status()
+    return encode_json(
         {
             "status": "ok",
-            "sessions": dict(told.sessions),
-            "capacity": told.capacity,
-            "created": told.created,
-            "steps": told.steps,
-            "restarts": told.restarts,
+            "sessions": dict(status.sessions),
+            "capacity": status.capacity,
+            "created": status.created,
+            "steps": status.steps,
+            "restarts": status.restarts,
         }
     )
 
@@ -120,8 +132,8 @@ def _health(host: Host) -> bytes:
 class _Server:
     """The lifespan around the app."""
 
-    def __init__(self, app: App, host: Host, faces: Sequence[Face]) -> None:
-        self._app, self._host, self._faces = app, host, faces
+    def __init__(self, app: App, host: SessionHost, dialects: Sequence[Dialect]) -> None:
+        self._app, self._host, self._faces = app, host, dialects
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "lifespan":
@@ -140,20 +152,20 @@ class _Server:
     async def _enter(self, stack: AsyncExitStack) -> None:
         if isinstance(self._host, AbstractAsyncContextManager):
             await stack.enter_async_context(self._host)
-        for face in self._faces:
-            if isinstance(face, Lasting):
-                await stack.enter_async_context(face.lifespan())
+        for dialect in self._faces:
+            if isinstance(dialect, HasLifespan):
+                await stack.enter_async_context(dialect.lifespan())
 
 
-class _Index:
-    """Routes by the first two parts of their paths, so that a request does not try those of every other face."""
+class _RouteIndex:
+    """Routes by the first two parts of their paths, so that a request does not try those of every other dialect."""
 
     def __init__(self, routes: Sequence[BaseRoute]) -> None:
-        keyed = [(_fixed(getattr(route, "path", "")), route) for route in routes]
+        keyed = [(_fixed_parts(getattr(route, "path", "")), route) for route in routes]
         self._routers: dict[tuple[str, ...], Router] = {}
         for key in {(), *(key for key, _ in keyed)}:
-            chosen = [route for own, route in keyed if own == key[: len(own)]]
-            self._routers[key] = Router(chosen, redirect_slashes=False, default=_nowhere)
+            matching = [route for route_key, route in keyed if route_key == key[: len(route_key)]]
+            self._routers[key] = Router(matching, redirect_slashes=False, default=_raise_not_found)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         parts = tuple(scope["path"].split("/", 3)[1:3])
@@ -162,18 +174,20 @@ class _Index:
         await router.app(scope, receive, send)
 
 
-def _fixed(path: str) -> tuple[str, ...]:
-    """The first two parts of a route's path, as far as they hold no parameter."""
+def _fixed_parts(path: str) -> tuple[str, ...]:
+    """Returns the first two parts of a route's path, up to the first parameter."""
     parts = tuple(part for part in path.split("/")[1:3] if part)
     return parts if "{" not in "".join(parts) else parts[:1] if "{" not in parts[0] else ()
 
 
-async def _nowhere(scope: Scope, receive: Receive, send: Send) -> NoReturn:
+async def _raise_not_found(scope: Scope, receive: Receive, send: Send) -> NoReturn:
     raise NotFound([Problem("path", f"nothing at {scope['path'][:200]!r}", "GET / says what is here")])
 
 
-class _Answering:
-    """Turns errors into answers. What is no typed error is a fault of the server: it is logged, and answered 500."""
+class _ErrorHandler:
+    """Converts errors to answers. An untyped error is a fault of the server: it is logged and answered with status
+    500.
+    """
 
     __slots__ = ("_app",)
 
@@ -181,55 +195,55 @@ class _Answering:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        begun = False
+        is_started = False
 
-        async def noted(message: Message) -> None:
-            nonlocal begun
-            begun = True
+        async def send_noted(message: Message) -> None:
+            nonlocal is_started
+            is_started = True
             await send(message)
 
         try:
             with boundary(EvolventError, "a fault of the server itself"):
-                await _plainly(self._app, scope, receive, noted)
+                await _run_app(self._app, scope, receive, send_noted)
         except EvolventError as error:
             if type(error) is EvolventError:
                 _log.error("%s %s: %s", scope["type"], scope["path"], error, exc_info=error)
-            if begun and scope["type"] == "http":
+            if is_started and scope["type"] == "http":
                 raise
-            await failed(scope, send, error, begun=begun)
+            await send_error(scope, send, error, is_started=is_started)
 
 
-async def _plainly(app: App, scope: Scope, receive: Receive, send: Send) -> None:
-    """Run the app; an HTTP error of Starlette is answered in our form, a WebSocket whose client left is over."""
+async def _run_app(app: App, scope: Scope, receive: Receive, send: Send) -> None:
+    """Runs the app; answers an HTTP error of Starlette as JSON, and ignores a WebSocket whose client has left."""
     try:
         await app(scope, receive, send)
-    except HTTPException as told:
-        row: dict[str, Json] = {"kind": "ConfigError" if told.status_code < 500 else "EvolventError"}
-        row |= {"message": told.detail, "expected": None, "status": told.status_code}
-        headers = [(key.lower().encode(), value.encode()) for key, value in (told.headers or {}).items()]
-        await _tell(scope, send, row, headers)
+    except HTTPException as error:
+        row: dict[str, Json] = {"kind": "ConfigError" if error.status_code < 500 else "EvolventError"}
+        row |= {"message": error.detail, "expected": None, "status": error.status_code}
+        headers = [(key.lower().encode(), value.encode()) for key, value in (error.headers or {}).items()]
+        await _send_row(scope, send, row, headers)
     except OSError:
         if scope["type"] != "websocket":
             raise
 
 
-async def failed(scope: Scope, send: Send, error: EvolventError, *, begun: bool = False) -> None:
-    """Answer a request by an error; a WebSocket that is open already (begun) is closed."""
+async def send_error(scope: Scope, send: Send, error: EvolventError, *, is_started: bool = False) -> None:
+    """Sends an error as the answer to a request; closes a WebSocket that is open already (`is_started`)."""
     headers = []
     if isinstance(error, AtCapacity):
         headers.append((b"retry-after", b"%d" % math.ceil(error.retry_after_s)))
-    if begun:
+    if is_started:
         await send({"type": "websocket.close", "code": 1011, "reason": type(error).__name__})
     else:
-        await _tell(scope, send, error_row(error), headers)
+        await _send_row(scope, send, encode_error(error), headers)
 
 
-async def not_allowed(scope: Scope, send: Send, methods: Sequence[str]) -> None:
-    """Answer 405 with the methods that there are."""
+async def send_not_allowed(scope: Scope, send: Send, methods: Sequence[str]) -> None:
+    """Sends status 405 with the allowed methods."""
     message = f"no {scope['method']} here"
     row: dict[str, Json] = {"kind": "ConfigError", "message": message, "expected": ", ".join(methods), "status": 405}
-    await _tell(scope, send, row, [(b"allow", ", ".join(methods).encode())])
+    await _send_row(scope, send, row, [(b"allow", ", ".join(methods).encode())])
 
 
-async def _tell(scope: Scope, send: Send, row: dict[str, Json], headers: Sequence[tuple[bytes, bytes]]) -> None:
-    await reject(scope, send, status=int(str(row["status"])), body=encoded(row), headers=headers)
+async def _send_row(scope: Scope, send: Send, row: dict[str, Json], headers: Sequence[tuple[bytes, bytes]]) -> None:
+    await reject(scope, send, status=int(str(row["status"])), body=encode_json(row), headers=headers)

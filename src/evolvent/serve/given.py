@@ -1,7 +1,8 @@
-"""Worlds behind foreign protocols that have no panels: the caller gives the tasks, and what no server tells.
+"""Worlds behind foreign protocols that have no panels: the caller gives the tasks, and the rules that no server
+reports.
 
-OpenEnv and MCP servers know neither tasks nor splits, horizons or scores. `Panels` deals what a caller gives into
-splits, `Rules` holds the rest, `Patience` how long a client waits.
+OpenEnv and MCP servers know neither tasks nor splits, horizons or scores. `TaskPanels` deals the caller's specs into
+splits, `WorldRules` holds the rest, `ClientTimeouts` the limits of a client.
 """
 
 from __future__ import annotations
@@ -10,27 +11,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from evolvent.errors import ConfigError, Problem, unknown
+from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.trajectory import Score, Task, canonical_json
-from evolvent.worlds.base import SPLITS, Info, score_of, split_of
+from evolvent.worlds.base import SPLITS, Info, score_episode, split_of
 from evolvent.worlds.grammar import Grammar, Plain
 
-__all__ = ["Given", "GivenWorld", "Panels", "Patience", "Rules"]
+__all__ = ["ClientTimeouts", "SpecWorld", "TaskPanels", "TaskSpecs", "WorldRules"]
 
 Spec = Mapping[str, Any]
-Given = Sequence[Spec] | Mapping[str, Sequence[Spec]]
+TaskSpecs = Sequence[Spec] | Mapping[str, Sequence[Spec]]
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
-    """What a server does not tell of its world.
+class WorldRules:
+    """Properties of a world that its server does not report.
 
     Args:
-        horizon: how many steps an episode may take.
+        horizon: maximum number of steps of an episode.
         reward_range: smallest and largest reward of one step.
-        success: the sum of rewards from which on an episode has succeeded; None: the largest reward.
-        instructions: what an agent is told first; None: what the server says about itself.
-        grammar: how model text becomes an action.
+        success: sum of rewards from which on an episode has succeeded; None: the largest reward.
+        instructions: first message to an agent; None: the server's own description.
+        grammar: converts model text to an action.
     """
 
     horizon: int = 30
@@ -41,7 +42,7 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class ClientTimeouts:
     """Limits of a client: seconds for connecting, for a reset and for a step; bytes of one message of the server."""
 
     connect_s: float = 10.0
@@ -50,78 +51,79 @@ class Patience:
     message_bytes: int = 8 << 20
 
 
-class Panels:
-    """The tasks of a world as a caller gave them.
+class TaskPanels:
+    """The tasks of a world, made from a caller's specs.
 
     Args:
-        world, version: of the tasks.
-        given: specs, dealt to train, dev and test by their hash; or specs by split, as they are.
+        world: name of the world, in its tasks.
+        version: version of the world, in its tasks.
+        specs: specs, dealt to train, dev and test by their hash; or specs by split, as they are.
 
     Raises:
-        ConfigError: no tasks, an unknown split, a spec that is no JSON object, or one that is given twice.
+        ConfigError: no tasks, an unknown split, a spec that is not a JSON object, or a duplicate.
     """
 
     tiers: tuple[str, ...] = ("seen",)
 
-    def __init__(self, world: str, version: str, given: Given) -> None:
+    def __init__(self, world: str, version: str, specs: TaskSpecs) -> None:
         self._panel: dict[str, list[Task]] = {split: [] for split in SPLITS}
-        by_split = given if isinstance(given, Mapping) else {"": given}
-        problems = [unknown("split", split, SPLITS) for split in by_split if split and split not in SPLITS]
-        seen: set[str] = set()
-        for split, specs in by_split.items():
-            for number, spec in enumerate(specs):
-                wrong = _wrong(spec)
-                if wrong:
-                    problems.append(Problem(f"tasks[{number}]", wrong))
+        by_split = specs if isinstance(specs, Mapping) else {"": specs}
+        problems = [unknown_name_problem("split", split, SPLITS) for split in by_split if split and split not in SPLITS]
+        task_ids: set[str] = set()
+        for split, split_specs in by_split.items():
+            for number, spec in enumerate(split_specs):
+                problem = _find_spec_problem(spec)
+                if problem:
+                    problems.append(Problem(f"tasks[{number}]", problem))
                     continue
                 task = Task(world, version, dict(spec), world, "seen", split or split_of(spec, salt=world))
-                if task.id in seen:
+                if task.id in task_ids:
                     problems.append(Problem(f"tasks[{number}]", f"{dict(spec)!r} is given twice"[:200]))
-                seen.add(task.id)
+                task_ids.add(task.id)
                 self._panel.get(task.split, []).append(task)
-        if not seen and not problems:
+        if not task_ids and not problems:
             problems.append(Problem("tasks", "got none, expected at least one", "give what to reset with"))
         if problems:
             raise ConfigError(problems)
 
     def tasks(self, split: str, tier: str) -> Sequence[Task]:
-        """The tasks of a split; ConfigError for names that do not exist."""
-        problems = [unknown("split", split, SPLITS)] if split not in SPLITS else []
+        """Returns the tasks of a split; raises ConfigError for names that do not exist."""
+        problems = [unknown_name_problem("split", split, SPLITS)] if split not in SPLITS else []
         if tier not in self.tiers:
-            problems.append(unknown("tier", tier, self.tiers))
+            problems.append(unknown_name_problem("tier", tier, self.tiers))
         if problems:
             raise ConfigError(problems)
         return self._panel[split]
 
 
-class GivenWorld:
-    """What a world of a server that lists no tasks and tells no score has in common with others of its kind."""
+class SpecWorld:
+    """A base class for worlds of servers that list no tasks and report no score."""
 
-    tiers: tuple[str, ...] = Panels.tiers
-    blocking = True
+    tiers: tuple[str, ...] = TaskPanels.tiers
+    run_in_thread = True
     reward_range: tuple[float, float]
-    _panels: Panels
+    _panels: TaskPanels
     _success: float | None
 
     def tasks(self, split: str, tier: str) -> Sequence[Task]:
-        """The tasks of a split, as they were given."""
+        """Returns the tasks of a split, as the caller gave them."""
         return self._panels.tasks(split, tier)
 
     def score(self, rewards: Sequence[float | None], info: Info) -> Score:
-        """By the sum of the rewards; unscored where one of them is None."""
-        return score_of(rewards, self.reward_range, success=self._success)
+        """Scores an episode by the sum of its rewards; unscored if a reward is None."""
+        return score_episode(rewards, self.reward_range, success=self._success)
 
     def expert(self, task: Task) -> Sequence[str] | None:
-        """None: a server tells none."""
+        """Returns None: a server has no expert."""
         return None
 
     def vocabulary(self) -> Sequence[str] | None:
-        """None: it is open."""
+        """Returns None: the vocabulary is open."""
         return None
 
 
-def _wrong(spec: object) -> str | None:
-    """What is wrong with a spec, if anything."""
+def _find_spec_problem(spec: object) -> str | None:
+    """Returns the problem of a spec, or None."""
     if not isinstance(spec, Mapping):
         return f"got {type(spec).__name__}, expected an object of JSON values"
     try:

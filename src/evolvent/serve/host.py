@@ -1,7 +1,7 @@
-"""What every face of a server talks to: sessions of worlds, whoever runs them (this process, or worker processes).
+"""The interface that every dialect of a server calls: sessions of worlds, in this process or in worker processes.
 
-A session is created for a world, reset to a task, stepped and closed. Faces (native, AgentGym, OpenEnv, MCP) translate
-their messages into these calls and the typed errors into their answers; none of them touches an Env.
+A session is created for a world, reset to a task, stepped and closed. Dialects (native, AgentGym, OpenEnv, MCP)
+translate their messages into these calls and the typed errors into their answers; no dialect touches an Env.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from evolvent.errors import EvolventError
 from evolvent.trajectory import Task
 from evolvent.worlds.base import World
 
-__all__ = ["Host", "Look", "Seen", "State", "Status", "StepItem", "Stepped"]
+__all__ = ["HostStatus", "ResetResult", "SessionHost", "SessionSnapshot", "SessionState", "StepRequest", "StepResult"]
 
-State = Literal["open", "running", "ended"]
+SessionState = Literal["open", "running", "ended"]
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ResetResult:
     """The first observation of an episode and its info (JSON values)."""
 
     observation: str
     info: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Stepped(NamedTuple):
+class StepResult(NamedTuple):
     """The answer to a step; `step` is the number of the step just taken, from 0.
 
-    A tuple, as one is made for every step: it costs a third of a frozen dataclass.
+    It is a tuple because one is made for every step: it costs a third of a frozen dataclass.
     """
 
     observation: str
@@ -42,12 +42,13 @@ class Stepped(NamedTuple):
     step: int = 0
 
     @property
-    def done(self) -> bool:
+    def is_done(self) -> bool:
+        """Returns whether the episode has ended."""
         return self.terminated or self.truncated
 
 
-class StepItem(NamedTuple):
-    """One step of a batch. step: its number, for safe repetition; None: the next one, whatever it is."""
+class StepRequest(NamedTuple):
+    """One step of a batch. step: its number, for safe repetition; None: the next step, whatever its number."""
 
     session: str
     action: str
@@ -55,12 +56,12 @@ class StepItem(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """Where a session stands: the last observation, the sum of its rewards, the number of the next step."""
+class SessionSnapshot:
+    """The state of a session: the last observation, its rewards, the number of the next step."""
 
     session: str
     world: str
-    state: State
+    state: SessionState
     task: Task | None
     observation: str
     info: Mapping[str, Any]
@@ -69,8 +70,8 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
-    """Live counts: open sessions by world, how many there may be, sessions created, steps taken, workers restarted."""
+class HostStatus:
+    """Live counts: open sessions by world, their maximum, sessions created, steps taken, workers restarted."""
 
     sessions: Mapping[str, int]
     capacity: int
@@ -79,33 +80,33 @@ class Status:
     restarts: int = 0
 
 
-class Host(Protocol):
+class SessionHost(Protocol):
     """Sessions of worlds.
 
     Every call but `worlds` and `status` is a coroutine and never blocks the event loop. Unknown, closed and reaped
-    sessions raise SessionGone; what a world raises leaves as WorldError of some kind.
+    sessions raise SessionGone; errors of a world leave as a subclass of WorldError.
     """
 
     @property
     def worlds(self) -> Mapping[str, World]:
-        """The worlds served, by name: for panels, instructions, experts and scores."""
+        """Returns the served worlds by name: for panels, instructions, experts and scores."""
         ...
 
     async def create(self, world: str, *, short: bool = False) -> str:
-        """A new session without an episode; its id is random (short: the decimal text of a 31-bit integer).
+        """Creates a session without an episode; its id is random (short: the decimal text of a 31-bit integer).
 
         Raises:
             ConfigError: a world that is not served, with the nearest name.
-            AtCapacity: full. Never somebody else's session.
+            AtCapacity: full. Another client's session is never given away.
         """
         ...
 
-    async def reset(self, session: str, task: Task, *, seed: int | None = None) -> Seen:
-        """Begin (or begin again) an episode of this task; steps count from 0."""
+    async def reset(self, session: str, task: Task, *, seed: int | None = None) -> ResetResult:
+        """Starts (or restarts) an episode of this task; steps count from 0."""
         ...
 
-    async def step(self, session: str, action: str, *, step: int | None = None) -> Stepped:
-        """Take a step. The last step's number with the same action returns the stored answer and changes nothing.
+    async def step(self, session: str, action: str, *, step: int | None = None) -> StepResult:
+        """Plays a step. The last step's number with the same action returns the stored answer and changes nothing.
 
         Raises:
             WrongStep: another number than the next one; `expected` holds it.
@@ -115,18 +116,18 @@ class Host(Protocol):
         """
         ...
 
-    async def steps(self, items: Sequence[StepItem]) -> list[Stepped | EvolventError]:
-        """Many steps of different sessions at once; errors item by item, in the order of the items."""
+    async def steps(self, items: Sequence[StepRequest]) -> list[StepResult | EvolventError]:
+        """Plays many steps of different sessions at once; returns results or errors in the order of the items."""
         ...
 
-    async def look(self, session: str) -> Look:
-        """Where the session stands; changes nothing but renews its lease."""
+    async def look(self, session: str) -> SessionSnapshot:
+        """Returns the state of the session; changes nothing but renews its lease."""
         ...
 
     async def close(self, session: str) -> bool:
-        """Give a session back; False where there is none any more."""
+        """Closes a session; returns False if it no longer exists."""
         ...
 
-    def status(self) -> Status:
-        """Live counts."""
+    def status(self) -> HostStatus:
+        """Returns live counts."""
         ...

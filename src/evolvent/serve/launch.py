@@ -1,6 +1,6 @@
-"""A server as a child process, for as long as a `with` block lasts: ours, or one of another platform.
+"""A server as a child process, for the length of a `with` block: ours, or one of another platform.
 
-with launched(["evolvent", "serve", "crafting", "--port", "0"]) as server:
+with launch_server(["evolvent", "serve", "crafting", "--port", "0"]) as server:
     world = RemoteWorld(server.url)
 """
 
@@ -20,48 +20,48 @@ from urllib.parse import urlsplit
 
 from evolvent.errors import ConfigError, EnvLost
 
-__all__ = ["Launched", "launched"]
+__all__ = ["LaunchedServer", "launch_server"]
 
 _URL = re.compile(r"https?://[^\s\"'<>]+")
-_TAIL = 40  # lines of output that are kept
+_MAX_OUTPUT_LINES = 40  # lines of output that are kept
 _STOP_S = 10.0
 _POLL_S = 0.05
 
 
-class Launched:
-    """A server that runs.
+class LaunchedServer:
+    """A running server.
 
     Attributes:
-        url: where it answers.
+        url: address of the server.
         process: the child.
     """
 
     def __init__(self, process: subprocess.Popen[str], url: str | None) -> None:
-        self.process, self._lines, self._url = process, deque[str](maxlen=_TAIL), url
-        self._reader = threading.Thread(target=self._read, name="server-output", daemon=True)
+        self.process, self._lines, self._url = process, deque[str](maxlen=_MAX_OUTPUT_LINES), url
+        self._reader = threading.Thread(target=self._read_output, name="server-output", daemon=True)
         self._reader.start()
 
     @property
     def url(self) -> str:
-        """Where it answers; "" while that is not known."""
+        """Returns the address of the server; "" while it is unknown."""
         return self._url or ""
 
     @property
     def output(self) -> str:
-        """The last lines that it wrote, to standard output or error."""
+        """Returns the last lines of its standard output and error."""
         return "\n".join(self._lines)
 
-    def _read(self) -> None:
+    def _read_output(self) -> None:
         stream: IO[str] | None = self.process.stdout
         for line in stream or ():
             self._lines.append(line.rstrip())
-            found = _URL.search(line) if self._url is None else None
-            if found is not None:
-                parts = urlsplit(found[0])
+            match = _URL.search(line) if self._url is None else None
+            if match is not None:
+                parts = urlsplit(match[0])
                 self._url = f"{parts.scheme}://{parts.netloc}"
 
-    def answers(self) -> bool:
-        """Whether something listens at its address."""
+    def is_listening(self) -> bool:
+        """Returns whether the server listens at its address."""
         parts = urlsplit(self.url)
         if not parts.hostname or not parts.port:
             return False
@@ -72,7 +72,7 @@ class Launched:
         return True
 
     def stop(self) -> None:
-        """Terminate it, and kill it if that does not help; what it wrote is read to the end."""
+        """Stops the server, and kills it if it does not terminate; its output is read to the end."""
         self.process.terminate()
         try:
             self.process.wait(_STOP_S)
@@ -85,16 +85,16 @@ class Launched:
 
 
 @contextmanager
-def launched(
+def launch_server(
     command: Sequence[str], *, url: str | None = None, ready_s: float = 60.0, env: Mapping[str, str] | None = None
-) -> Iterator[Launched]:
-    """Start a server, wait until it listens, stop it at the end of the block.
+) -> Iterator[LaunchedServer]:
+    """Starts a server, waits until it listens, and stops it at the end of the block.
 
     Args:
-        command: program and arguments; no shell reads them.
-        url: where it will answer; None: the first address that it writes, as `evolvent serve` does.
-        ready_s: how long it may take.
-        env: of the process, beside this one's.
+        command: program and arguments; no shell is involved.
+        url: address of the server; None: the first address in its output, as `evolvent serve` prints it.
+        ready_s: seconds until it must listen.
+        env: environment variables beside those of this process.
 
     Raises:
         ConfigError: the program cannot be started.
@@ -113,20 +113,20 @@ def launched(
         )
     except OSError as error:
         raise ConfigError(f"cannot start {command[0]!r}: {error.strerror or error}", value=" ".join(command)) from error
-    server = Launched(process, url)
+    server = LaunchedServer(process, url)
     try:
-        _await(server, ready_s)
+        _wait_until_listening(server, ready_s)
         yield server
     finally:
         server.stop()
 
 
-def _await(server: Launched, ready_s: float) -> None:
+def _wait_until_listening(server: LaunchedServer, ready_s: float) -> None:
     until = time.monotonic() + ready_s
-    while not server.answers():
+    while not server.is_listening():
         code = server.process.poll()
         if code is not None or time.monotonic() > until:
-            what = f"the server ended with exit code {code}" if code is not None else f"no answer in {ready_s:g} s"
+            problem = f"the server ended with exit code {code}" if code is not None else f"no answer in {ready_s:g} s"
             server.stop()
-            raise EnvLost("the server did not start", value=what, hint=f"its last words:\n{server.output}")
+            raise EnvLost("the server did not start", value=problem, hint=f"its last words:\n{server.output}")
         time.sleep(_POLL_S)

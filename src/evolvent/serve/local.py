@@ -1,4 +1,4 @@
-"""Sessions in this process: quick worlds are stepped on the event loop, slow ones on threads with deadlines."""
+"""Sessions in this process: fast worlds are stepped on the event loop, slow ones on threads with deadlines."""
 
 from __future__ import annotations
 
@@ -12,41 +12,42 @@ from types import TracebackType
 from typing import Any
 
 from evolvent.errors import EnvLost, EvolventError, StepTimeout, boundary
-from evolvent.serve.calls import Calls
-from evolvent.serve.host import Look, Seen, Status, StepItem, Stepped
-from evolvent.serve.sessions import Session, SessionTable, acted, begun
+from evolvent.serve.calls import CallRunner
+from evolvent.serve.host import HostStatus, ResetResult, SessionSnapshot, StepRequest, StepResult
+from evolvent.serve.sessions import SessionTable, TableSession, begin_episode, step_env
 from evolvent.trajectory import Task
 from evolvent.worlds.base import Env, World, check_task
 
-__all__ = ["Limits", "LocalHost"]
+__all__ = ["LocalHost", "WorldDeadlines"]
 
 _log = logging.getLogger(__name__)
-_SLICE_S = 0.005  # how long a batch may hold the loop
-_CLOSING_S = 5.0  # how long slow worlds may take to close at the end
+_MAX_LOOP_HOLD_S = 0.005  # how long a batch may hold the loop
+_CLOSE_TIMEOUT_S = 5.0  # how long slow worlds may take to close at the end
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """Deadlines of blocking worlds in seconds, for a reset (with making the Env) and for a step."""
+class WorldDeadlines:
+    """Deadlines of blocking worlds in seconds, for a reset (including the creation of the Env) and for a step."""
 
     reset_s: float = 60.0
     step_s: float = 60.0
 
 
 class LocalHost:
-    """A `Host` in this process. Use it as an asynchronous context manager (nested ones count as one).
+    """A `SessionHost` in this process. Use it as an asynchronous context manager (nested ones count as one).
 
-    A world says with `blocking` whether its steps may take long. One that does not is stepped right on the loop, which
-    costs microseconds and no task; one that does runs on threads, one call of a session at a time, in their order.
-    There is no queue in front of a full host: who is turned away knows his own deadline, and comes back.
+    A world declares with `run_in_thread` whether its steps may take long. Steps of the others run on the loop, which
+    costs microseconds and no task; slow ones run on threads, one call of a session at a time, in their order. There
+    is no
+    queue in front of a full host: a refused client knows its own deadline, and comes back.
 
     Args:
-        worlds: by the name they are served under.
-        capacity: how many sessions there may be.
-        idle_s: the lease of a session.
+        worlds: worlds by the name they are served under.
+        capacity: maximum number of sessions.
+        idle_s: lease of a session, in seconds.
         limits: deadlines of blocking worlds.
-        clock: seconds that never jump.
-        reaped: told of the sessions whose lease has ended.
+        clock: returns seconds that never jump.
+        reaped: called with the ids of sessions whose lease has ended.
     """
 
     def __init__(
@@ -55,31 +56,31 @@ class LocalHost:
         *,
         capacity: int = 1024,
         idle_s: float = 600.0,
-        limits: Limits | None = None,
+        limits: WorldDeadlines | None = None,
         clock: Callable[[], float] = time.monotonic,
-        reaped: Callable[[list[str]], object] | None = None,
+        on_reaped: Callable[[list[str]], object] | None = None,
     ) -> None:
         self._table = SessionTable(worlds, capacity=capacity, idle_s=idle_s, clock=clock)
-        self._limits = limits or Limits()
-        self._calls = Calls()
-        self._reaped = reaped
+        self._limits = limits or WorldDeadlines()
+        self._calls = CallRunner()
+        self._reaped = on_reaped
         self._depth = 0
         self._reaper: asyncio.Task[None] | None = None
 
     @property
     def worlds(self) -> Mapping[str, World]:
-        """The worlds served, by name."""
+        """Returns the served worlds by name."""
         return self._table.worlds
 
-    def status(self) -> Status:
-        """Live counts."""
+    def status(self) -> HostStatus:
+        """Returns live counts."""
         table = self._table
-        return Status(table.counts(), table.capacity, table.created, table.steps)
+        return HostStatus(table.count_by_world(), table.capacity, table.created, table.steps)
 
     async def __aenter__(self) -> LocalHost:
         self._depth += 1
         if self._depth == 1:
-            self._reaper = asyncio.create_task(self._reap(), name="reaper")
+            self._reaper = asyncio.create_task(self._reap_idle(), name="reaper")
         return self
 
     async def __aexit__(
@@ -90,165 +91,176 @@ class LocalHost:
             return
         if self._reaper is not None:
             self._reaper.cancel()
-        for session in self._table.all():
+        for session in self._table.list_sessions():
             self._table.remove(session)
-            self._close(session)
-        await self._calls.close(_CLOSING_S)
+            self._close_episode(session)
+        await self._calls.close(_CLOSE_TIMEOUT_S)
 
     async def create(self, world: str, *, short: bool = False, id: str | None = None) -> str:
-        """A new session without an episode; `id` is for hosts in front of this one. Else as `Host.create`."""
+        """Creates a session without an episode; `id` is for hosts in front of this one. Otherwise as
+        `SessionHost.create`.
+        """
         return self._table.open(world, short=short, id=id).id
 
-    async def reset(self, session: str, task: Task, *, seed: int | None = None) -> Seen:
-        """Begin an episode; see `Host.reset`. An earlier one is closed. What fails to begin leaves the session open.
+    async def reset(self, session: str, task: Task, *, seed: int | None = None) -> ResetResult:
+        """Starts an episode; see `SessionHost.reset`. An earlier episode is closed. A failed reset leaves the
+        session open.
 
         Raises:
             ConfigError, VersionMismatch: not a task of the session's world; an earlier episode goes on.
         """
-        found = self._table.get(session)
-        check_task(found.world, task)
-        if not found.world.blocking:
-            self._close(found)
-            env, seen = begun(found.world, task, seed)
-            return found.start(env, task, seen)
-        async with _Turn(self._table, found):
-            self._close(found)
-            made = _Made(partial(begun, found.world, task, seed))
+        table_session = self._table.get(session)
+        check_task(table_session.world, task)
+        if not table_session.world.run_in_thread:
+            self._close_episode(table_session)
+            env, reset_result = begin_episode(table_session.world, task, seed)
+            return table_session.start(env, task, reset_result)
+        async with _Turn(self._table, table_session):
+            self._close_episode(table_session)
+            pending_env = _PendingEnv(partial(begin_episode, table_session.world, task, seed))
             try:
-                env, seen = await self._calls.run(made.make, self._limits.reset_s, late=made.close)
+                env, reset_result = await self._calls.run(
+                    pending_env.make, self._limits.reset_s, late=pending_env.close
+                )
             except (StepTimeout, asyncio.CancelledError) as error:
-                self._table.lose(found, _why(error))
+                self._table.mark_lost(table_session, _loss_reason(error))
                 raise
-            return found.start(env, task, seen)
+            return table_session.start(env, task, reset_result)
 
-    async def step(self, session: str, action: str, *, step: int | None = None) -> Stepped:
-        """Take a step, or give the stored answer again; see `Host.step`."""
-        found = self._table.get(session)
-        return await self._apart(found, action, step) if found.world.blocking else self._now(found, action, step)
+    async def step(self, session: str, action: str, *, step: int | None = None) -> StepResult:
+        """Plays a step, or returns the stored answer again; see `SessionHost.step`."""
+        table_session = self._table.get(session)
+        return (
+            await self._step_on_thread(table_session, action, step)
+            if table_session.world.run_in_thread
+            else self._step_on_loop(table_session, action, step)
+        )
 
-    def quick(self, session: str) -> bool:
-        """Whether the session is there and its steps are taken on the loop: `now` may be called for it."""
-        found = self._table.find(session)
-        return found is not None and not found.world.blocking
+    def is_fast(self, session: str) -> bool:
+        """Returns whether the session exists and its steps run on the loop, so that `step_now` may be called for it."""
+        table_session = self._table.find(session)
+        return table_session is not None and not table_session.world.run_in_thread
 
-    def now(self, session: str, action: str, *, step: int | None = None) -> Stepped:
-        """`step` without a coroutine, for sessions that are `quick`."""
-        return self._now(self._table.get(session), action, step)
+    def step_now(self, session: str, action: str, *, step: int | None = None) -> StepResult:
+        """Plays a step without a coroutine, for sessions that are `is_fast`."""
+        return self._step_on_loop(self._table.get(session), action, step)
 
-    def holds(self, session: str) -> bool:
-        """Whether the session is there; its lease is not renewed."""
+    def has_session(self, session: str) -> bool:
+        """Returns whether the session exists; its lease is not renewed."""
         return self._table.find(session) is not None
 
-    async def steps(self, items: Sequence[StepItem]) -> list[Stepped | EvolventError]:
-        """Many steps; see `Host.steps`. Those of one session are taken in the order of the items."""
+    async def steps(self, items: Sequence[StepRequest]) -> list[StepResult | EvolventError]:
+        """Plays many steps; see `SessionHost.steps`. Those of one session run in the order of the items."""
         answers: list[Any] = [None] * len(items)
-        apart: list[tuple[int, asyncio.Task[Stepped | EvolventError]]] = []
-        since = time.perf_counter()
-        for place, item in enumerate(items):
-            if not place % 16 and time.perf_counter() - since > _SLICE_S:
+        threaded: list[tuple[int, asyncio.Task[StepResult | EvolventError]]] = []
+        slice_start = time.perf_counter()
+        for index, item in enumerate(items):
+            if not index % 16 and time.perf_counter() - slice_start > _MAX_LOOP_HOLD_S:
                 await asyncio.sleep(0)
-                since = time.perf_counter()
+                slice_start = time.perf_counter()
             try:
-                found = self._table.get(item.session)
-                if found.world.blocking:
-                    apart.append((place, asyncio.create_task(self._tried(found, item))))
+                table_session = self._table.get(item.session)
+                if table_session.world.run_in_thread:
+                    threaded.append((index, asyncio.create_task(self._step_or_error(table_session, item))))
                 else:
-                    answers[place] = self._now(found, item.action, item.step)
+                    answers[index] = self._step_on_loop(table_session, item.action, item.step)
             except EvolventError as error:
-                answers[place] = error
-        for place, task in apart:
-            answers[place] = await task
+                answers[index] = error
+        for index, task in threaded:
+            answers[index] = await task
         return answers
 
-    async def look(self, session: str) -> Look:
-        """Where the session stands; see `Host.look`."""
-        return self._table.get(session).look()
+    async def look(self, session: str) -> SessionSnapshot:
+        """Returns the state of the session; see `SessionHost.look`."""
+        return self._table.get(session).snapshot()
 
     async def close(self, session: str) -> bool:
-        """Give a session back; after the calls of it that still run."""
-        found = self._table.find(session)
-        if found is None:
+        """Closes a session after its running calls have ended."""
+        table_session = self._table.find(session)
+        if table_session is None:
             return False
-        if found.turn is not None:
-            async with found.turn:
+        if table_session.turn is not None:
+            async with table_session.turn:
                 pass
-        if not self._table.remove(found):
+        if not self._table.remove(table_session):
             return False
-        self._close(found)
+        self._close_episode(table_session)
         return True
 
-    def _now(self, found: Session, action: str, step: int | None) -> Stepped:
-        """A step on the loop."""
-        stored = found.stored(action, step)
+    def _step_on_loop(self, table_session: TableSession, action: str, step: int | None) -> StepResult:
+        """Plays a step on the loop."""
+        stored = table_session.find_stored_answer(action, step)
         if stored is not None:
             return stored
         try:
-            done = acted(found, action)
+            result = step_env(table_session, action)
         except (EnvLost, StepTimeout) as error:
-            self._lose(found, error)
+            self._lose_session(table_session, error)
             raise
         self._table.steps += 1
-        return found.take(action, done)
+        return table_session.record_step(action, result)
 
-    async def _apart(self, found: Session, action: str, step: int | None) -> Stepped:
-        """A step on a thread, when it is this call's turn."""
-        async with _Turn(self._table, found):
-            stored = found.stored(action, step)
+    async def _step_on_thread(self, table_session: TableSession, action: str, step: int | None) -> StepResult:
+        """Plays a step on a thread, when it is this call's turn."""
+        async with _Turn(self._table, table_session):
+            stored = table_session.find_stored_answer(action, step)
             if stored is not None:
                 return stored
             try:
-                done: Stepped = await self._calls.run(
-                    partial(acted, found, action), self._limits.step_s, late=partial(_shut, found.name, found.env)
+                result: StepResult = await self._calls.run(
+                    partial(step_env, table_session, action),
+                    self._limits.step_s,
+                    late=partial(_close_env, table_session.name, table_session.env),
                 )
             except (StepTimeout, asyncio.CancelledError) as error:
-                self._table.lose(found, _why(error))  # its thread closes the Env, whenever it ends
+                self._table.mark_lost(table_session, _loss_reason(error))  # its thread closes the Env, whenever it ends
                 raise
             except EnvLost as error:
-                self._lose(found, error)
+                self._lose_session(table_session, error)
                 raise
             self._table.steps += 1
-            return found.take(action, done)
+            return table_session.record_step(action, result)
 
-    async def _tried(self, found: Session, item: StepItem) -> Stepped | EvolventError:
+    async def _step_or_error(self, table_session: TableSession, item: StepRequest) -> StepResult | EvolventError:
         try:
-            return await self._apart(found, item.action, item.step)
+            return await self._step_on_thread(table_session, item.action, item.step)
         except EvolventError as error:
             return error
 
-    def _lose(self, found: Session, error: EvolventError) -> None:
-        self._table.lose(found, error)
-        self._close(found)
+    def _lose_session(self, table_session: TableSession, error: EvolventError) -> None:
+        self._table.mark_lost(table_session, error)
+        self._close_episode(table_session)
 
-    def _close(self, found: Session) -> None:
-        """End the session's episode, if it has one."""
-        env = found.away()
+    def _close_episode(self, table_session: TableSession) -> None:
+        """Ends the session's episode, if it has one."""
+        env = table_session.detach_env()
         if env is None:
             return
-        if found.world.blocking:
-            self._calls.post(partial(_shut, found.name, env), self._limits.reset_s)
+        if table_session.world.run_in_thread:
+            self._calls.post(partial(_close_env, table_session.name, env), self._limits.reset_s)
         else:
-            _shut(found.name, env)
+            _close_env(table_session.name, env)
 
-    async def _reap(self) -> None:
-        """Give back what nobody used for the length of the lease."""
+    async def _reap_idle(self) -> None:
+        """Closes sessions that were unused for the length of the lease."""
         pause = min(5.0, max(0.05, self._table.idle_s / 10))
         while True:
             await asyncio.sleep(pause)
-            found = self._table.idle()
-            for session in found:
-                self._close(session)
-            if found:
-                _log.info("%d sessions were idle for %g s and are closed", len(found), self._table.idle_s)
+            idle_sessions = self._table.pop_idle()
+            for session in idle_sessions:
+                self._close_episode(session)
+            if idle_sessions:
+                _log.info("%d sessions were idle for %g s and are closed", len(idle_sessions), self._table.idle_s)
                 if self._reaped is not None:
-                    self._reaped([session.id for session in found])
+                    self._reaped([session.id for session in idle_sessions])
 
 
 class _Turn:
-    """One call of a session at a time. A session that went while the call waited is gone for it too."""
+    """A lock for one call of a session at a time. A call that waits for a closed session fails."""
 
     __slots__ = ("_session", "_table")
 
-    def __init__(self, table: SessionTable, session: Session) -> None:
+    def __init__(self, table: SessionTable, session: TableSession) -> None:
         self._table, self._session = table, session
 
     async def __aenter__(self) -> None:
@@ -270,23 +282,23 @@ class _Turn:
             self._table.get(self._session.id)  # the lease begins when the call ends
 
 
-class _Made:
-    """An Env that is being made on a thread. If nobody waits for it any more, it is closed when it is there."""
+class _PendingEnv:
+    """An Env that is being made on a thread. If its caller stops waiting, it is closed when it is ready."""
 
-    def __init__(self, begin: Callable[[], tuple[Env, Seen]]) -> None:
+    def __init__(self, begin: Callable[[], tuple[Env, ResetResult]]) -> None:
         self._begin = begin
         self._env: Env | None = None
 
-    def make(self) -> tuple[Env, Seen]:
-        self._env, seen = self._begin()
-        return self._env, seen
+    def make(self) -> tuple[Env, ResetResult]:
+        self._env, reset_result = self._begin()
+        return self._env, reset_result
 
     def close(self) -> None:
-        _shut("", self._env)
+        _close_env("", self._env)
 
 
-def _shut(world: str, env: Env | None) -> None:
-    """Close an Env. What it raises then is nobody's answer: it is logged."""
+def _close_env(world: str, env: Env | None) -> None:
+    """Closes an Env. Its errors are logged, as no caller waits for them."""
     if env is None:
         return
     try:
@@ -296,5 +308,5 @@ def _shut(world: str, env: Env | None) -> None:
         _log.warning("%s", problem)
 
 
-def _why(error: BaseException) -> EvolventError:
+def _loss_reason(error: BaseException) -> EvolventError:
     return error if isinstance(error, EvolventError) else EnvLost("the call was abandoned", value=type(error).__name__)

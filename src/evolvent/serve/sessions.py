@@ -1,7 +1,7 @@
-"""Sessions of one process: who holds which Env, for how long, and what was answered last. Synchronous; no sockets.
+"""Sessions of one process: their Envs, their leases, and their last answers. Synchronous; no sockets.
 
-A session is open (no episode yet), running or ended; closed, reaped and lost ones are gone from the table. Every use
-renews its lease; what nobody used for `idle_s` seconds is given back by `idle`.
+A session is open (no episode yet), running or ended; closed, reaped and lost ones are not in the table. Every use
+renews its lease; sessions unused for `idle_s` seconds are removed by `pop_idle`.
 """
 
 from __future__ import annotations
@@ -23,27 +23,35 @@ from evolvent.errors import (
     SessionGone,
     WrongStep,
     boundary,
-    unknown,
+    unknown_name_problem,
 )
-from evolvent.serve.host import Look, Seen, State, Stepped
-from evolvent.serve.wire import Ended, NotFound
+from evolvent.serve.host import ResetResult, SessionSnapshot, SessionState, StepResult
+from evolvent.serve.wire import EpisodeEnded, NotFound
 from evolvent.trajectory import Task
 from evolvent.worlds.base import Env, World
 
-__all__ = ["ACTION_CHARS", "OBSERVATION_CHARS", "Session", "SessionTable", "acted", "begun", "new_id"]
+__all__ = [
+    "ACTION_CHARS",
+    "OBSERVATION_CHARS",
+    "SessionTable",
+    "TableSession",
+    "begin_episode",
+    "create_session_id",
+    "step_env",
+]
 
 ACTION_CHARS = 100_000  # a longer action is none
 OBSERVATION_CHARS = 2**20  # a longer observation is cut, and marked
-_LOST = 4096  # lost sessions whose fate is remembered
+_MAX_LOST = 4096  # lost sessions whose fate is remembered
 _RETRY_S = 1.0
 
 
-class Session:
+class TableSession:
     """One session and its episode.
 
     Attributes:
-        busy: calls of it that run on threads now; a busy session is never reaped.
-        turn: whatever keeps calls of a blocking world in order; the table does not look at it.
+        busy: number of its calls that run on threads now; a busy session is never reaped.
+        turn: lock that keeps calls of a blocking world in order; the table does not use it.
     """
 
     __slots__ = (
@@ -66,71 +74,76 @@ class Session:
 
     def __init__(self, id: str, name: str, world: World) -> None:
         self.id, self.name, self.world = id, name, world
-        self.bounds = _Bounds(name)
-        self.state: State = "open"
+        self.bounds = _StepBoundary(name)
+        self.state: SessionState = "open"
         self.env: Env | None = None
         self.task: Task | None = None
         self.observation, self.info = "", dict[str, Any]()
         self.rewards: list[float | None] = []
         self.action = ""
-        self.last: Stepped | None = None
+        self.last: StepResult | None = None
         self.touched, self.busy = 0.0, 0
         self.turn: Any = None
 
-    def start(self, env: Env, task: Task, seen: Seen) -> Seen:
-        """An episode has begun; the Env of the one before must have been taken away."""
+    def start(self, env: Env, task: Task, reset_result: ResetResult) -> ResetResult:
+        """Starts an episode; the Env of an earlier episode must have been detached."""
         self.env, self.task, self.state = env, task, "running"
-        self.observation, self.info, self.rewards, self.last = seen.observation, dict(seen.info), [], None
-        return seen
+        self.observation, self.info, self.rewards, self.last = (
+            reset_result.observation,
+            dict(reset_result.info),
+            [],
+            None,
+        )
+        return reset_result
 
-    def away(self) -> Env | None:
-        """Take the Env away to close it: there is no episode any more."""
+    def detach_env(self) -> Env | None:
+        """Removes the Env so that it can be closed: the session has no episode any more."""
         env, self.env, self.state, self.task = self.env, None, "open", None
         self.observation, self.info, self.rewards, self.last = "", {}, [], None
         return env
 
-    def stored(self, action: str, step: int | None) -> Stepped | None:
-        """The answer to a repetition of the last step; None: the step is the next one and may be taken.
+    def find_stored_answer(self, action: str, step: int | None) -> StepResult | None:
+        """Returns the answer to a repetition of the last step; None: the step is the next one and may be taken.
 
         Raises:
             InvalidAction: too long, or text that cannot be written (NUL, half a surrogate pair).
             WrongStep: neither the next step nor a repetition of the last; `expected` is the next.
-            Ended: no episode, or it is over.
+            EpisodeEnded: no episode, or it is over.
         """
-        due = len(self.rewards)
-        if step is not None and step != due:
-            if step == due - 1 and action == self.action and self.last is not None:
+        next_step = len(self.rewards)
+        if step is not None and step != next_step:
+            if step == next_step - 1 and action == self.action and self.last is not None:
                 return self.last
-            raise WrongStep("a step that does not follow the last one", value=step, expected=due)
+            raise WrongStep("a step that does not follow the last one", value=step, expected=next_step)
         if self.state != "running":
-            what = "a step before the first reset" if self.state == "open" else "a step after the end of the episode"
-            raise Ended(what, value=self.id, expected="reset first")
+            problem = "a step before the first reset" if self.state == "open" else "a step after the end of the episode"
+            raise EpisodeEnded(problem, value=self.id, expected="reset first")
         if len(action) > ACTION_CHARS:
             raise InvalidAction("an action that is too long", value=f"{len(action)} characters", expected=ACTION_CHARS)
-        if "\0" in action or not (action.isascii() or _writable(action)):
+        if "\0" in action or not (action.isascii() or _is_utf8(action)):
             raise InvalidAction("an action with NUL or half a surrogate pair", value=action, expected="Unicode text")
         return None
 
-    def take(self, action: str, done: Stepped) -> Stepped:
-        """The step was taken: keep its answer for whoever asks again."""
-        self.rewards.append(done.reward)
-        self.action, self.last = action, done
-        if done.terminated or done.truncated:
+    def record_step(self, action: str, result: StepResult) -> StepResult:
+        """Records the answer to a step, for repetitions."""
+        self.rewards.append(result.reward)
+        self.action, self.last = action, result
+        if result.terminated or result.truncated:
             self.state = "ended"
-        return done
+        return result
 
-    def look(self) -> Look:
-        """Where the session stands."""
+    def snapshot(self) -> SessionSnapshot:
+        """Returns the state of the session."""
         observation, info = self.observation, self.info
         if self.last is not None:
             observation, info = self.last.observation, dict(self.last.info)
-        return Look(
+        return SessionSnapshot(
             self.id, self.name, self.state, self.task, observation, info, tuple(self.rewards), len(self.rewards)
         )
 
 
-class _Bounds:
-    """`boundary` for the steps of a world: it is made once, and costs next to nothing while nothing goes wrong."""
+class _StepBoundary:
+    """`boundary` for the steps of a world: it is made once, and costs almost nothing without an error."""
 
     __slots__ = ("_name",)
 
@@ -148,7 +161,7 @@ class _Bounds:
                 raise error
 
 
-def _writable(text: str) -> bool:
+def _is_utf8(text: str) -> bool:
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -156,61 +169,62 @@ def _writable(text: str) -> bool:
     return True
 
 
-def begun(world: World, task: Task, seed: int | None) -> tuple[Env, Seen]:
-    """Make an Env for the task and reset it.
+def begin_episode(world: World, task: Task, seed: int | None) -> tuple[Env, ResetResult]:
+    """Starts an episode: makes an Env for the task and resets it.
 
     Raises:
-        EnvLost: what the world raised, or an observation that is no text.
+        EnvLost: an error of the world, or an observation that is not text.
     """
     with boundary(EnvLost, f"world {world.name!r} failed in reset", task=task.id):
-        with ExitStack() as undo:
+        with ExitStack() as cleanup:
             env = world.make(task)
-            undo.callback(env.close)
+            cleanup.callback(env.close)
             observation, info = env.reset(seed=seed)
-            seen = Seen(*_seen(observation, info))
-            undo.pop_all()
-        return env, seen
+            reset_result = ResetResult(*_check_observation(observation, info))
+            cleanup.pop_all()
+        return env, reset_result
 
 
-def acted(session: Session, action: str) -> Stepped:
-    """One step of the session's Env, checked.
+def step_env(session: TableSession, action: str) -> StepResult:
+    """Steps the session's Env and checks the result.
 
     Raises:
-        EnvLost: what the world raised, a reward that is not finite, an observation that is no text.
+        EnvLost: an error of the world, a reward that is not finite, an observation that is not text.
     """
     with session.bounds:
         if session.env is None:
-            raise Ended("a step without an episode", value=session.id, expected="reset first")
+            raise EpisodeEnded("a step without an episode", value=session.id, expected="reset first")
         observation, reward, terminated, truncated, info = session.env.step(action)
         if reward is not None and not math.isfinite(reward):
             raise EnvLost("a reward that is not finite", value=reward, expected="a number, or None for 'not scored'")
-        text, noted = _seen(observation, info)
-        return Stepped(text, reward, bool(terminated), bool(truncated), noted, len(session.rewards))
+        text, step_info = _check_observation(observation, info)
+        return StepResult(text, reward, bool(terminated), bool(truncated), step_info, len(session.rewards))
 
 
-def _seen(observation: object, info: object) -> tuple[str, dict[str, Any]]:
-    """An observation and a copy of its info. A text beyond the limit is cut, and the info says so."""
+def _check_observation(observation: object, info: object) -> tuple[str, dict[str, Any]]:
+    """Returns an observation and a copy of its info. A text beyond the limit is cut, and the info marks it."""
     if not isinstance(observation, str) or not (type(info) is dict or isinstance(info, Mapping)):
         kinds = f"{type(observation).__name__}, {type(info).__name__}"
         raise EnvLost("an observation that is no text, or an info that is no mapping", value=kinds)
-    noted = dict(info)
+    copied_info = dict(info)
     if len(observation) > OBSERVATION_CHARS:
         observation = observation[:OBSERVATION_CHARS]
-        noted["obs_truncated"] = True
-    return observation, noted
+        copied_info["obs_truncated"] = True
+    return observation, copied_info
 
 
 class SessionTable:
     """All sessions of a process.
 
     Args:
-        worlds: by the name they are served under.
-        capacity: how many sessions there may be.
-        idle_s: the lease: how long a session may be unused.
-        clock: seconds that never jump.
+        worlds: worlds by the name they are served under.
+        capacity: maximum number of sessions.
+        idle_s: lease: seconds that a session may be unused.
+        clock: returns seconds that never jump.
 
     Attributes:
-        created, steps: since the table was made.
+        created: number of sessions created since the table was made.
+        steps: number of steps since the table was made.
     """
 
     def __init__(
@@ -219,36 +233,36 @@ class SessionTable:
         self.worlds, self.capacity, self.idle_s = worlds, capacity, idle_s
         self.created = self.steps = 0
         self._clock = clock
-        self._all: OrderedDict[str, Session] = OrderedDict()  # the longest unused first
+        self._all: OrderedDict[str, TableSession] = OrderedDict()  # the longest unused first
         self._lost: OrderedDict[str, str] = OrderedDict()
         self._counts: Counter[str] = Counter()
 
-    def open(self, world: str, *, short: bool = False, id: str | None = None) -> Session:
-        """A new session, under a random id or under one that the caller made.
+    def open(self, world: str, *, short: bool = False, id: str | None = None) -> TableSession:
+        """Opens a session, under a random id or under the caller's id.
 
         Raises:
             NotFound: a world that is not served, with the nearest name.
             AtCapacity: full.
         """
         if world not in self.worlds:
-            raise NotFound([unknown("world", world, self.worlds)])
+            raise NotFound([unknown_name_problem("world", world, self.worlds)])
         if len(self._all) >= self.capacity:
             raise AtCapacity("no free session", value=f"{len(self._all)} of {self.capacity}", retry_after_s=_RETRY_S)
-        name = id or new_id(short=short)
-        while name in self._all or name in self._lost:
-            name = new_id(short=short)
-        session = self._all[name] = Session(name, world, self.worlds[world])
+        session_id = id or create_session_id(short=short)
+        while session_id in self._all or session_id in self._lost:
+            session_id = create_session_id(short=short)
+        session = self._all[session_id] = TableSession(session_id, world, self.worlds[world])
         session.touched = self._clock()
         self._counts[world] += 1
         self.created += 1
         return session
 
-    def get(self, id: str) -> Session:
-        """The session of this id, its lease renewed.
+    def get(self, id: str) -> TableSession:
+        """Returns the session of this id and renews its lease.
 
         Raises:
             EnvLost: its Env was lost, and how.
-            SessionGone: no such session, or none any more.
+            SessionGone: no such session, or it no longer exists.
         """
         session = self._all.get(id)
         if session is None:
@@ -259,49 +273,49 @@ class SessionTable:
         self._all.move_to_end(id)
         return session
 
-    def find(self, id: str) -> Session | None:
-        """The session of this id, if there is one; its lease is not renewed."""
+    def find(self, id: str) -> TableSession | None:
+        """Returns the session of this id, or None; its lease is not renewed."""
         return self._all.get(id)
 
-    def remove(self, session: Session) -> bool:
-        """Take the session out of the table; False where it is not in it any more."""
+    def remove(self, session: TableSession) -> bool:
+        """Removes the session from the table; returns False if it is not in it."""
         if self._all.get(session.id) is not session:
             return False
         del self._all[session.id]
         self._counts[session.name] -= 1
         return True
 
-    def lose(self, session: Session, error: EvolventError | str) -> bool:
-        """Take it out because its Env is lost. Who asks for it later is told so."""
+    def mark_lost(self, session: TableSession, error: EvolventError | str) -> bool:
+        """Removes the session because its Env is lost. Later requests for it get an error with the reason."""
         if not self.remove(session):
             return False
         self._lost[session.id] = str(error)
-        while len(self._lost) > _LOST:
+        while len(self._lost) > _MAX_LOST:
             self._lost.popitem(last=False)
         return True
 
-    def idle(self) -> list[Session]:
-        """Take out and return the sessions whose lease has ended."""
+    def pop_idle(self) -> list[TableSession]:
+        """Removes and returns the sessions whose lease has ended."""
         until = self._clock() - self.idle_s
-        found = []
+        idle_sessions = []
         for session in self._all.values():
             if session.touched > until:
                 break
             if not session.busy:
-                found.append(session)
-        for session in found:
+                idle_sessions.append(session)
+        for session in idle_sessions:
             self.remove(session)
-        return found
+        return idle_sessions
 
-    def all(self) -> list[Session]:
-        """Every session."""
+    def list_sessions(self) -> list[TableSession]:
+        """Returns every session."""
         return list(self._all.values())
 
-    def counts(self) -> dict[str, int]:
-        """Sessions by world, of every world served."""
+    def count_by_world(self) -> dict[str, int]:
+        """Returns the number of sessions of every served world."""
         return {name: self._counts[name] for name in self.worlds}
 
 
-def new_id(*, short: bool = False) -> str:
-    """A random id: 128 bits, or (short) the decimal text of a 31-bit integer for clients that want numbers."""
+def create_session_id(*, short: bool = False) -> str:
+    """Returns a random id: 128 bits, or (short) the decimal text of a 31-bit integer for clients that need numbers."""
     return str(secrets.randbelow(2**31 - 1) + 1) if short else secrets.token_hex(16)

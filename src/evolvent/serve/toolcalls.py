@@ -1,6 +1,6 @@
-"""The tools of a world: which it offers, and a call of one as the text of an action, both ways.
+"""The tools of a world, and the conversion between a call of a tool and the text of an action.
 
-A tool world tells the tools of a task (`toolbox`), and reads `NAME with Action Input: {json}` unless it writes calls
+A tool world lists the tools of a task (`toolbox`), and reads `NAME with Action Input: {json}` unless it writes calls
 itself (`render`). Every other text world has one tool, `act`, whose argument is the action. Agents in the world of a
 tool server (MCP) write calls as `CallGrammar` reads them.
 """
@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from evolvent.errors import EvolventError, InvalidAction, SampleInvalid, boundary, nearest
+from evolvent.errors import EvolventError, InvalidAction, SampleInvalid, boundary, find_nearest
 from evolvent.messages import Call, Tool
-from evolvent.serve.wire import decoded, plain
+from evolvent.serve.wire import decode_json, to_json
 from evolvent.trajectory import Task
 from evolvent.worlds.base import World
 from evolvent.worlds.grammar import Parsed
@@ -26,11 +26,11 @@ __all__ = [
     "CallWriter",
     "HasTools",
     "ToolSet",
-    "action_of",
-    "call_of",
-    "named",
-    "tools_of",
-    "written",
+    "find_tool",
+    "format_action",
+    "format_call",
+    "list_tools",
+    "parse_call",
 ]
 
 _NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")  # what MCP allows, and a colon
@@ -58,24 +58,24 @@ class HasTools(Protocol):
     """A world whose actions are calls of tools."""
 
     def toolbox(self, task: Task) -> ToolSet:
-        """The tools of a task."""
+        """Returns the tools of a task."""
         ...
 
 
 @runtime_checkable
 class CallWriter(Protocol):
-    """A world that says how a call is written as an action."""
+    """A world that defines how a call is written as an action."""
 
     def render(self, call: Call) -> str:
-        """The text of the action."""
+        """Returns the text of the action."""
         ...
 
 
-def tools_of(world: World, task: Task) -> tuple[Tool, ...]:
-    """The tools of a task; `(ACT,)` where the world has none.
+def list_tools(world: World, task: Task) -> tuple[Tool, ...]:
+    """Returns the tools of a task; `(ACT,)` if the world has none.
 
     Raises:
-        EvolventError: the world failed to tell.
+        EvolventError: the world failed to list them.
     """
     if not isinstance(world, HasTools):
         return (ACT,)
@@ -83,91 +83,92 @@ def tools_of(world: World, task: Task) -> tuple[Tool, ...]:
         return tuple(world.toolbox(task).tools)
 
 
-def named(tools: Sequence[Tool], name: object) -> Tool:
-    """The tool of this name; InvalidAction with the nearest one where there is none."""
+def find_tool(tools: Sequence[Tool], name: object) -> Tool:
+    """Returns the tool of this name; raises InvalidAction with the nearest name if there is none."""
     for tool in tools:
         if tool.name == name:
             return tool
-    known = [tool.name for tool in tools]
-    near = nearest(str(name), known)
+    names = [tool.name for tool in tools]
+    similar = find_nearest(str(name), names)
     raise InvalidAction(
         "an unknown tool",
         value=str(name),
-        expected=", ".join(sorted(known)),
-        hint=f"did you mean {near!r}?" if near else None,
+        expected=", ".join(sorted(names)),
+        hint=f"did you mean {similar!r}?" if similar else None,
     )
 
 
-def action_of(world: World, call: Call, tools: Sequence[Tool]) -> str:
-    """The text of the action that a call is.
+def format_action(world: World, call: Call, tools: Sequence[Tool]) -> str:
+    """Formats a call as the text of an action.
 
-    Arguments of a wrong type or too few of them are the world's to answer; only what cannot be written is refused.
+    Arguments of a wrong type or missing arguments are the world's to answer; only arguments that cannot be written are
+    refused.
 
     Raises:
-        InvalidAction: no such tool, or arguments that are no JSON values.
+        InvalidAction: no such tool, or arguments that are not JSON values.
     """
-    named(tools, call.name)
+    find_tool(tools, call.name)
     try:
-        arguments = plain(call.arguments)
+        arguments = to_json(call.arguments)
     except SampleInvalid as error:
         raise InvalidAction(
             "arguments that are no JSON", value=str(error), expected="an object of JSON values"
         ) from error
-    whole = Call(call.name, arguments if isinstance(arguments, dict) else {}, call.id)
+    full_call = Call(call.name, arguments if isinstance(arguments, dict) else {}, call.id)
     if not isinstance(world, HasTools):
-        action = whole.arguments.get("action")
+        action = full_call.arguments.get("action")
         if not isinstance(action, str):
             raise InvalidAction("no text of an action", value=action, expected='{"action": "the text"}')
         return action
     if isinstance(world, CallWriter):
         with boundary(InvalidAction, f"world {world.name!r} cannot write this call"):
-            return world.render(whole)
-    name, _, inputs = written(whole).partition(" ")
+            return world.render(full_call)
+    name, _, inputs = format_call(full_call).partition(" ")
     return f"{name} with Action Input: {inputs}"
 
 
-def written(call: Call) -> str:
-    """The compact form of a call, on one line: `NAME {json}`."""
+def format_call(call: Call) -> str:
+    """Formats a call in its compact form, on one line: `NAME {json}`."""
     return f"{call.name} {json.dumps(dict(call.arguments), ensure_ascii=False, allow_nan=False)}"
 
 
-def call_of(text: str) -> Call:
-    """The call that a text holds: `NAME {json}` or `NAME`, also as `NAME with Action Input: {json}`.
+def parse_call(text: str) -> Call:
+    """Parses the call in a text: `NAME {json}` or `NAME`, also as `NAME with Action Input: {json}`.
 
     Raises:
-        InvalidAction: no name, or arguments that are no JSON object.
+        InvalidAction: no name, or arguments that are not a JSON object.
     """
-    head, _, rest = text.strip().partition(" ")
-    rest = rest.strip().removeprefix("with Action Input:").strip()
+    head, _, arguments_text = text.strip().partition(" ")
+    arguments_text = arguments_text.strip().removeprefix("with Action Input:").strip()
     brace = head.find("{")  # a name and its arguments without a space between
     if brace > 0:
-        head, rest = head[:brace], f"{head[brace:]} {rest}".strip()
+        head, arguments_text = head[:brace], f"{head[brace:]} {arguments_text}".strip()
     arguments: Any = {}
-    if rest:
+    if arguments_text:
         try:
-            arguments = decoded(rest)
+            arguments = decode_json(arguments_text)
         except SampleInvalid as error:
-            raise _unreadable(text) from error
+            raise _parse_error(text) from error
     if not _NAME.fullmatch(head) or not isinstance(arguments, Mapping):
-        raise _unreadable(text)
+        raise _parse_error(text)
     return Call(head, dict(arguments))
 
 
-def _unreadable(text: str) -> InvalidAction:
+def _parse_error(text: str) -> InvalidAction:
     return InvalidAction("no call of a tool", value=text, expected='NAME {"argument": value}')
 
 
 @dataclass(frozen=True, slots=True)
 class CallGrammar:
-    """A thought, then a call: what follows the last line that begins with `Action:`, else the last line."""
+    """A thought, then a call: the text after the last line that begins with `Action:`, else the last line."""
 
     def parse(self, text: str) -> Parsed:
         lines = text.strip().split("\n")
-        marked = [number for number, line in enumerate(lines) if line.startswith("Action:")]
-        start = marked[-1] if marked else len(lines) - 1
-        call = call_of("\n".join(lines[start:]).removeprefix("Action:"))
+        action_lines = [number for number, line in enumerate(lines) if line.startswith("Action:")]
+        start = action_lines[-1] if action_lines else len(lines) - 1
+        call = parse_call("\n".join(lines[start:]).removeprefix("Action:"))
         thought = "\n".join(lines[:start]).strip().removeprefix("Thought:").strip()
-        return Parsed(written(call), thought or None)
+        return Parsed(format_call(call), thought or None)
 
     def render(self, parsed: Parsed) -> str:
         thought = f"Thought: {parsed.thought}\n" if parsed.thought else ""

@@ -1,21 +1,22 @@
-"""The native dialect in JSON: tasks, worlds, observations, steps and errors as they travel, read and written here.
+"""The native dialect in JSON: tasks, worlds, observations, steps and errors as they are sent, encoded and decoded
+here.
 
-HTTP bodies (`row` is a task as in `task_row`; every error body is `error_row`; unknown keys are ignored):
+HTTP bodies (`task` is that of `encode_task`; every error body is that of `encode_error`; unknown keys are ignored):
 
     GET    /v1                                 -> {name, protocol, versions, worlds, ws}
-    GET    /v1/worlds                          -> {worlds: [world_row]}
-    GET    /v1/worlds/{w}/tasks?split=&tier=   -> {tasks: [row]}
+    GET    /v1/worlds                          -> {worlds: [world]}
+    GET    /v1/worlds/{w}/tasks?split=&tier=   -> {tasks: [task]}
     GET    /v1/worlds/{w}/tasks/{id}/expert    -> {actions: [text] | null, thoughts?: [text | null]}
     GET    /v1/worlds/{w}/vocabulary           -> {words: [text] | null}
     POST   /v1/worlds/{w}/score                {rewards, info}                    -> {raw, unit, success}
-    POST   /v1/sessions                        {world, task: id | row, seed}      -> {session, observation, info}
-    POST   /v1/sessions/{s}/step               {step, action}                     -> step_row
-    POST   /v1/steps                           {steps: [{session, step, action}]} -> {results: [step_row | {error}]}
-    GET    /v1/sessions/{s}                    -> look_row
+    POST   /v1/sessions                        {world, task: id | task, seed}     -> {session, observation, info}
+    POST   /v1/sessions/{s}/step               {step, action}                     -> step
+    POST   /v1/steps                           {steps: [{session, step, action}]} -> {results: [step | {error}]}
+    GET    /v1/sessions/{s}                    -> snapshot
     DELETE /v1/sessions/{s}                    -> {closed: true | false}
 
 The WebSocket `/v1/ws` carries the same bodies. A request is `{request_id, op, ...body}` with `op` one of `OPS`; the
-session of a path is a field of the body. Its answer is `{request_id, ok: body}` or `{request_id, error: error_row}`, in
+session of a path is a field of the body. Its answer is `{request_id, ok: body}` or `{request_id, error: error}`, in
 whatever order answers are ready. A client names the version it speaks in the header `PROTOCOL_HEADER`, also when it
 opens a WebSocket.
 """
@@ -52,7 +53,7 @@ from evolvent.errors import (
     WorldError,
     WrongStep,
 )
-from evolvent.serve.host import Look, Seen, Stepped
+from evolvent.serve.host import ResetResult, SessionSnapshot, StepResult
 from evolvent.trajectory import Json, Score, Task
 from evolvent.worlds.base import World
 from evolvent.worlds.grammar import Grammar, Parsed
@@ -61,38 +62,38 @@ __all__ = [
     "OPS",
     "PROTOCOL",
     "PROTOCOL_HEADER",
-    "Card",
-    "Ended",
+    "EpisodeEnded",
     "ForeignGrammar",
     "NotFound",
-    "card_of",
-    "decoded",
-    "encoded",
-    "error_of",
-    "error_row",
-    "finite",
-    "grammar_of",
-    "grammar_row",
-    "look_of",
-    "look_row",
-    "plain",
-    "score_of_row",
-    "score_row",
-    "seen_of",
-    "seen_row",
-    "status_of",
-    "step_of",
-    "step_row",
-    "task_of",
-    "task_row",
-    "text_of",
-    "world_row",
+    "WorldCard",
+    "decode_error",
+    "decode_grammar",
+    "decode_json",
+    "decode_reset",
+    "decode_score",
+    "decode_snapshot",
+    "decode_step",
+    "decode_task",
+    "decode_world_card",
+    "encode_error",
+    "encode_grammar",
+    "encode_json",
+    "encode_reset",
+    "encode_score",
+    "encode_snapshot",
+    "encode_step",
+    "encode_task",
+    "encode_world",
+    "finite_or_none",
+    "http_status",
+    "replace_surrogates",
+    "to_json",
 ]
 
 PROTOCOL = 1
 PROTOCOL_HEADER = "evolvent-protocol"
 OPS = ("create", "step", "steps", "look", "close")
-_SPECIAL = (CorruptRecord, Locked, MissingExtra)  # made of more than a sentence; no world raises them
+_LOCAL_ERRORS = (CorruptRecord, Locked, MissingExtra)  # made of more than a sentence; no world raises them
 # The grammars that a server may name: their modules, the options that travel, and arguments that reading does not need.
 _GRAMMARS: Mapping[str, tuple[str, tuple[str, ...], Mapping[str, Any]]] = {
     "Plain": ("evolvent.worlds.grammar", (), {}),
@@ -110,16 +111,16 @@ class NotFound(ConfigError):
     """A world or task that the server does not have: 404, where other bad input is 422. A ConfigError on the wire."""
 
 
-class Ended(SessionGone):
+class EpisodeEnded(SessionGone):
     """A step before the first reset or after the end of an episode: 409, where an unknown session is 404.
 
     A SessionGone on the wire.
     """
 
 
-_STATUS: Sequence[tuple[type[EvolventError], int]] = (
+_STATUS_BY_ERROR: Sequence[tuple[type[EvolventError], int]] = (
     (NotFound, 404),
-    (Ended, 409),
+    (EpisodeEnded, 409),
     (SessionGone, 404),
     (WrongStep, 409),
     (EnvLost, 410),
@@ -136,48 +137,52 @@ _STATUS: Sequence[tuple[type[EvolventError], int]] = (
 )
 
 
-def status_of(error: EvolventError) -> int:
-    """The HTTP status of an error: the first class of the table that it is of, else 500."""
-    return next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
+def http_status(error: EvolventError) -> int:
+    """Returns the HTTP status of an error: that of its first class in the table, else 500."""
+    return next((status for kind, status in _STATUS_BY_ERROR if isinstance(error, kind)), 500)
 
 
-def error_row(error: EvolventError) -> dict[str, Json]:
-    """`{kind, message, expected, status}`, and `retry_after_s` where the server is full.
+def encode_error(error: EvolventError) -> dict[str, Json]:
+    """Encodes an error as `{kind, message, expected, status}`, and `retry_after_s` if the server is full.
 
-    kind is the name of a class of `evolvent.errors`; the message says everything but what was expected.
+    kind is the name of a class of `evolvent.errors`; the message holds everything but the expected value.
     """
     kind = next(cls.__name__ for cls in type(error).__mro__ if cls.__module__ == errors.__name__)
     full = isinstance(error, AtCapacity)
     message = str(EvolventError(error.what, value=error.value, hint=None if full else error.hint))
     expected = error.expected if isinstance(error.expected, (int, float, str, type(None))) else str(error.expected)
-    row: dict[str, Json] = {"kind": kind, "message": message, "expected": expected, "status": status_of(error)}
+    row: dict[str, Json] = {"kind": kind, "message": message, "expected": expected, "status": http_status(error)}
     if isinstance(error, AtCapacity):
         row["retry_after_s"] = error.retry_after_s
     return row
 
 
-def error_of(row: object) -> EvolventError:
-    """The error that a row tells of. Only classes of `evolvent.errors`; whatever else is named is a WorldError."""
+def decode_error(row: object) -> EvolventError:
+    """Decodes the error in a row. Only classes of `evolvent.errors` are made; any other name is a WorldError."""
     if not isinstance(row, Mapping):
         return WorldError("an error body that is none", value=row, expected="{kind, message, expected}")
     kind, message, expected = row.get("kind"), str(row.get("message", "")), row.get("expected")
-    found = getattr(errors, kind, None) if isinstance(kind, str) else None
-    if found is AtCapacity:
+    error_class = getattr(errors, kind, None) if isinstance(kind, str) else None
+    if error_class is AtCapacity:
         wait = row.get("retry_after_s")
-        known = isinstance(wait, (int, float)) and not isinstance(wait, bool) and 0 <= wait < math.inf
-        return AtCapacity(message, retry_after_s=float(wait) if known and wait is not None else 1.0)
-    if found is SessionGone and row.get("status") == 409:
-        found = Ended
-    if found is ConfigError and row.get("status") == 404:
-        found = NotFound
-    if not isinstance(found, type) or not issubclass(found, EvolventError) or issubclass(found, _SPECIAL):
+        is_valid_wait = isinstance(wait, (int, float)) and not isinstance(wait, bool) and 0 <= wait < math.inf
+        return AtCapacity(message, retry_after_s=float(wait) if is_valid_wait and wait is not None else 1.0)
+    if error_class is SessionGone and row.get("status") == 409:
+        error_class = EpisodeEnded
+    if error_class is ConfigError and row.get("status") == 404:
+        error_class = NotFound
+    if (
+        not isinstance(error_class, type)
+        or not issubclass(error_class, EvolventError)
+        or issubclass(error_class, _LOCAL_ERRORS)
+    ):
         return WorldError(f"{kind}: {message}", expected=expected)
-    error: EvolventError = found(message, expected=expected)
+    error: EvolventError = error_class(message, expected=expected)
     return error
 
 
-def plain(value: object) -> Json:
-    """A value as JSON: numpy scalars, arrays and tuples become numbers and lists, keys become text.
+def to_json(value: object) -> Json:
+    """Converts a value to JSON: numpy scalars, arrays and tuples become numbers and lists, keys become text.
 
     Raises:
         SampleInvalid: a number that is not finite, or a value that JSON does not have.
@@ -191,36 +196,36 @@ def plain(value: object) -> Json:
             raise SampleInvalid("a number that is not finite", value=value, expected="a number, or null for 'none'")
         return float(value)
     if isinstance(value, Mapping):
-        return {str(key): plain(part) for key, part in value.items()}
+        return {str(key): to_json(part) for key, part in value.items()}
     if isinstance(value, np.bool_):
         return bool(value)
     if isinstance(value, np.ndarray):
-        return plain(value.tolist())
+        return to_json(value.tolist())
     if isinstance(value, (list, tuple)):
-        return [plain(part) for part in value]
+        return [to_json(part) for part in value]
     if isinstance(value, (set, frozenset)):
-        return sorted((plain(part) for part in value), key=lambda part: json.dumps(part, sort_keys=True))
+        return sorted((to_json(part) for part in value), key=lambda part: json.dumps(part, sort_keys=True))
     raise SampleInvalid("a value that JSON does not have", value=type(value).__name__, expected="JSON values")
 
 
-def encoded(value: object) -> bytes:
-    """Compact JSON in ASCII: text that is no valid Unicode (lone surrogates) travels as escapes."""
+def encode_json(value: object) -> bytes:
+    """Encodes a value as compact JSON in ASCII: text that is not valid Unicode (lone surrogates) is escaped."""
     return _ENCODER.encode(value).encode("ascii")
 
 
-def _constant(name: str) -> float:
+def _refuse_constant(name: str) -> float:
     raise ValueError(f"{name} is no JSON")
 
 
-_DECODER = json.JSONDecoder(parse_constant=_constant)
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 
-def decoded(data: str | bytes) -> Json:
-    """The value of a JSON text.
+def decode_json(data: str | bytes) -> Json:
+    """Decodes the value of a JSON text.
 
     Raises:
-        SampleInvalid: no UTF-8, no JSON (NaN and Infinity are none), or nested too deeply to read.
+        SampleInvalid: not UTF-8, not JSON (NaN and Infinity are not), or nested too deeply to read.
     """
     try:
         text = data if isinstance(data, str) else data.decode("utf-8")
@@ -231,8 +236,8 @@ def decoded(data: str | bytes) -> Json:
     return value
 
 
-def task_row(task: Task) -> dict[str, Json]:
-    """A task as JSON; the id travels along and is checked by `task_of`."""
+def encode_task(task: Task) -> dict[str, Json]:
+    """Encodes a task as JSON; the id is included and checked by `decode_task`."""
     return {
         "id": task.id,
         "world": task.world,
@@ -244,135 +249,137 @@ def task_row(task: Task) -> dict[str, Json]:
     }
 
 
-def task_of(row: object) -> Task:
-    """The task of a row.
+def decode_task(row: object) -> Task:
+    """Decodes the task of a row.
 
     Raises:
         SampleInvalid: fields missing or of a wrong type, or an id that is not the digest of world, version and spec.
     """
     names = ("world", "version", "kind", "tier", "split")
-    spec = _member(row, "spec", Mapping, "a task")
-    texts = [_member(row, name, str, "a task") for name in names]
+    spec = _get_field(row, "spec", Mapping, "a task")
+    texts = [_get_field(row, name, str, "a task") for name in names]
     try:
         task = Task(texts[0], texts[1], dict(spec), *texts[2:])
     except (TypeError, ValueError, RecursionError) as error:
         raise SampleInvalid("a task whose spec is no JSON", value=spec, expected="JSON values") from error
-    told = row.get("id") if isinstance(row, Mapping) else None
-    if told is not None and told != task.id:
-        raise SampleInvalid("a task whose id is not that of its content", value=told, expected=task.id)
+    sent_id = row.get("id") if isinstance(row, Mapping) else None
+    if sent_id is not None and sent_id != task.id:
+        raise SampleInvalid("a task whose id is not that of its content", value=sent_id, expected=task.id)
     return task
 
 
-def _member(row: object, name: str, kind: type[Any], what: str) -> Any:
-    """A field of a row, if it is there and of its type. A bool is no number."""
+def _get_field(row: object, name: str, kind: type[Any], label: str) -> Any:
+    """Returns a field of a row, checked for presence and type. A bool is not a number."""
     value = row.get(name) if isinstance(row, Mapping) else None
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        wrong = f"{what} without {name}" if value is None else f"{what} whose {name} has a wrong type"
-        raise SampleInvalid(wrong, value=row, expected=f"an object with {name}: {kind.__name__}")
+        problem = f"{label} without {name}" if value is None else f"{label} whose {name} has a wrong type"
+        raise SampleInvalid(problem, value=row, expected=f"an object with {name}: {kind.__name__}")
     return value
 
 
-def text_of(text: str) -> str:
-    """Text that can be written as UTF-8: halves of surrogate pairs become the replacement character U+FFFD."""
+def replace_surrogates(text: str) -> str:
+    """Returns text that can be written as UTF-8: halves of surrogate pairs become the replacement character U+FFFD."""
     return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def finite(value: object) -> float | None:
-    """A JSON value as a float; None where it is no number, not finite, or too large to be a float."""
+def finite_or_none(value: object) -> float | None:
+    """Converts a JSON value to a float; returns None if it is not a number, not finite, or too large for a float."""
     if isinstance(value, (int, float)) and -sys.float_info.max <= value <= sys.float_info.max:
         return float(value)
     return None
 
 
-def _reward(row: object) -> float | None:
+def _get_reward(row: object) -> float | None:
     value = row.get("reward") if isinstance(row, Mapping) else None
     if value is None:
         return None
-    number = None if isinstance(value, bool) else finite(value)
+    number = None if isinstance(value, bool) else finite_or_none(value)
     if number is None:
         raise SampleInvalid("a reward that is no finite number", value=value, expected="a number, or null")
     return number
 
 
-def _info(row: Mapping[str, Any]) -> Mapping[str, Any]:
+def _get_info(row: Mapping[str, Any]) -> Mapping[str, Any]:
     info = row.get("info", {})
     if not isinstance(info, Mapping):
         raise SampleInvalid("an info that is no object", value=info, expected="an object")
     return info
 
 
-def seen_row(seen: Seen) -> dict[str, Json]:
-    """`{observation, info}`."""
-    return {"observation": seen.observation, "info": plain(seen.info)}
+def encode_reset(reset_result: ResetResult) -> dict[str, Json]:
+    """Encodes a reset as `{observation, info}`."""
+    return {"observation": reset_result.observation, "info": to_json(reset_result.info)}
 
 
-def seen_of(row: Any) -> Seen:
-    """The first observation of an episode; raises SampleInvalid where the row is none."""
-    return Seen(text_of(_member(row, "observation", str, "a first observation")), _info(row))
+def decode_reset(row: Any) -> ResetResult:
+    """Decodes the first observation of an episode; raises SampleInvalid for an invalid row."""
+    return ResetResult(replace_surrogates(_get_field(row, "observation", str, "a first observation")), _get_info(row))
 
 
-def step_row(step: Stepped) -> dict[str, Json]:
-    """`{observation, reward, terminated, truncated, info, step}`."""
+def encode_step(step: StepResult) -> dict[str, Json]:
+    """Encodes a step as `{observation, reward, terminated, truncated, info, step}`."""
     return {
         "observation": step.observation,
-        "reward": plain(step.reward),
+        "reward": to_json(step.reward),
         "terminated": step.terminated,
         "truncated": step.truncated,
-        "info": plain(step.info),
+        "info": to_json(step.info),
         "step": step.step,
     }
 
 
-def step_of(row: Any) -> Stepped:
-    """The answer to a step; raises SampleInvalid where the row is none."""
-    what = "an answer to a step"
-    return Stepped(
-        text_of(_member(row, "observation", str, what)),
-        _reward(row),
-        _member(row, "terminated", bool, what),
-        _member(row, "truncated", bool, what),
-        _info(row),
-        _member(row, "step", int, what),
+def decode_step(row: Any) -> StepResult:
+    """Decodes the answer to a step; raises SampleInvalid for an invalid row."""
+    label = "an answer to a step"
+    return StepResult(
+        replace_surrogates(_get_field(row, "observation", str, label)),
+        _get_reward(row),
+        _get_field(row, "terminated", bool, label),
+        _get_field(row, "truncated", bool, label),
+        _get_info(row),
+        _get_field(row, "step", int, label),
     )
 
 
-def look_row(look: Look) -> dict[str, Json]:
-    """`{session, world, state, task: row | null, observation, info, rewards, step}`."""
+def encode_snapshot(snapshot: SessionSnapshot) -> dict[str, Json]:
+    """Encodes a snapshot as `{session, world, state, task: task | null, observation, info, rewards, step}`."""
     return {
-        "session": look.session,
-        "world": look.world,
-        "state": look.state,
-        "task": None if look.task is None else task_row(look.task),
-        "observation": look.observation,
-        "info": plain(look.info),
-        "rewards": plain(look.rewards),
-        "step": look.step,
+        "session": snapshot.session,
+        "world": snapshot.world,
+        "state": snapshot.state,
+        "task": None if snapshot.task is None else encode_task(snapshot.task),
+        "observation": snapshot.observation,
+        "info": to_json(snapshot.info),
+        "rewards": to_json(snapshot.rewards),
+        "step": snapshot.step,
     }
 
 
-def look_of(row: Any) -> Look:
-    """Where a session stands; raises SampleInvalid where the row is none."""
-    what = "a look at a session"
-    session, world, state = (_member(row, name, str, what) for name in ("session", "world", "state"))
+def decode_snapshot(row: Any) -> SessionSnapshot:
+    """Decodes the state of a session; raises SampleInvalid for an invalid row."""
+    label = "a look at a session"
+    session, world, state = (_get_field(row, name, str, label) for name in ("session", "world", "state"))
     if state not in ("open", "running", "ended"):
         raise SampleInvalid("a session in an unknown state", value=state, expected="open, running or ended")
-    rewards = tuple(_reward({"reward": reward}) for reward in _member(row, "rewards", list, what))
-    task = None if row.get("task") is None else task_of(row["task"])
-    observation = text_of(_member(row, "observation", str, what))
-    return Look(session, world, state, task, observation, _info(row), rewards, _member(row, "step", int, what))
+    rewards = tuple(_get_reward({"reward": reward}) for reward in _get_field(row, "rewards", list, label))
+    task = None if row.get("task") is None else decode_task(row["task"])
+    observation = replace_surrogates(_get_field(row, "observation", str, label))
+    return SessionSnapshot(
+        session, world, state, task, observation, _get_info(row), rewards, _get_field(row, "step", int, label)
+    )
 
 
-def score_row(score: Score) -> dict[str, Json]:
-    """`{raw, unit, success}`."""
-    return {"raw": plain(score.raw), "unit": plain(score.unit), "success": score.success}
+def encode_score(score: Score) -> dict[str, Json]:
+    """Encodes a score as `{raw, unit, success}`."""
+    return {"raw": to_json(score.raw), "unit": to_json(score.unit), "success": score.success}
 
 
-def score_of_row(row: Any) -> Score:
-    """The score of a row; raises SampleInvalid where it is none."""
-    whole = isinstance(row, Mapping) and {"raw", "unit", "success"} <= row.keys()
-    if not whole or not isinstance(row["success"], (bool, type(None))):
+def decode_score(row: Any) -> Score:
+    """Decodes the score of a row; raises SampleInvalid for an invalid row."""
+    is_complete = isinstance(row, Mapping) and {"raw", "unit", "success"} <= row.keys()
+    if not is_complete or not isinstance(row["success"], (bool, type(None))):
         raise SampleInvalid("a score that is none", value=row, expected="{raw, unit, success}")
-    return Score(_reward({"reward": row["raw"]}), _reward({"reward": row["unit"]}), row["success"])
+    return Score(_get_reward({"reward": row["raw"]}), _get_reward({"reward": row["unit"]}), row["success"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,12 +389,12 @@ class ForeignGrammar:
     kind: str
 
     def parse(self, text: str) -> Parsed:
-        raise self._unknown()
+        raise self._unknown_error()
 
     def render(self, parsed: Parsed) -> str:
-        raise self._unknown()
+        raise self._unknown_error()
 
-    def _unknown(self) -> ConfigError:
+    def _unknown_error(self) -> ConfigError:
         return ConfigError(
             "a grammar that is not known here",
             value=self.kind,
@@ -396,31 +403,33 @@ class ForeignGrammar:
         )
 
 
-def grammar_row(grammar: Grammar) -> dict[str, Json]:
-    """`{kind, fields}`: the name of its class and its options; another class of a known name has its module before."""
-    kind, home = type(grammar).__name__, type(grammar).__module__
-    module, options, _ = _GRAMMARS.get(kind, (home, (), {}))
-    if module != home:
-        return {"kind": f"{home}.{kind}", "fields": {}}
-    return {"kind": kind, "fields": {name: plain(getattr(grammar, name)) for name in options}}
+def encode_grammar(grammar: Grammar) -> dict[str, Json]:
+    """Encodes a grammar as `{kind, fields}`: class name and options; a foreign class of a known name includes its
+    module.
+    """
+    kind, own_module = type(grammar).__name__, type(grammar).__module__
+    module, options, _ = _GRAMMARS.get(kind, (own_module, (), {}))
+    if module != own_module:
+        return {"kind": f"{own_module}.{kind}", "fields": {}}
+    return {"kind": kind, "fields": {name: to_json(getattr(grammar, name)) for name in options}}
 
 
-def grammar_of(row: object) -> Grammar:
-    """The grammar of a row; one that is not known here, or has other options, is a `ForeignGrammar`."""
-    kind = _member(row, "kind", str, "a grammar")
-    given = row.get("fields", {}) if isinstance(row, Mapping) else {}
-    module, options, rest = _GRAMMARS.get(kind, ("", (), {}))
-    if not module or not isinstance(given, Mapping) or set(given) - set(options):
+def decode_grammar(row: object) -> Grammar:
+    """Decodes the grammar of a row; an unknown grammar, or other options, give a `ForeignGrammar`."""
+    kind = _get_field(row, "kind", str, "a grammar")
+    fields = row.get("fields", {}) if isinstance(row, Mapping) else {}
+    module, options, fixed_arguments = _GRAMMARS.get(kind, ("", (), {}))
+    if not module or not isinstance(fields, Mapping) or set(fields) - set(options):
         return ForeignGrammar(kind)
-    if not all(isinstance(value, (bool, int, str)) for value in given.values()):
+    if not all(isinstance(value, (bool, int, str)) for value in fields.values()):
         return ForeignGrammar(kind)
-    grammar: Grammar = getattr(import_module(module), kind)(**rest, **given)
+    grammar: Grammar = getattr(import_module(module), kind)(**fixed_arguments, **fields)
     return grammar
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
-    """What a server tells of a world: the attributes of `World`, and whether its steps may be slow there."""
+class WorldCard:
+    """The properties of a world that a server reports: the attributes of `World`, and whether its steps may be slow."""
 
     name: str
     version: str
@@ -429,32 +438,34 @@ class Card:
     horizon: int
     reward_range: tuple[float, float]
     tiers: tuple[str, ...]
-    blocking: bool
+    run_in_thread: bool
 
 
-def world_row(world: World) -> dict[str, Json]:
-    """`{name, version, instructions, grammar, horizon, reward_range, tiers, blocking}`."""
+def encode_world(world: World) -> dict[str, Json]:
+    """Encodes `{name, version, instructions, grammar, horizon, reward_range, tiers, blocking}`."""
     return {
         "name": world.name,
         "version": world.version,
         "instructions": world.instructions,
-        "grammar": grammar_row(world.grammar),
+        "grammar": encode_grammar(world.grammar),
         "horizon": world.horizon,
-        "reward_range": plain(world.reward_range),
+        "reward_range": to_json(world.reward_range),
         "tiers": list(world.tiers),
-        "blocking": world.blocking,
+        "blocking": world.run_in_thread,
     }
 
 
-def card_of(row: Any) -> Card:
-    """The card of a world; raises SampleInvalid where the row is none."""
-    what = "a world's card"
-    name, version, said = (text_of(_member(row, key, str, what)) for key in ("name", "version", "instructions"))
-    ends = [_reward({"reward": end}) for end in _member(row, "reward_range", list, what)]
-    tiers = _member(row, "tiers", list, what)
-    horizon = _member(row, "horizon", int, what)
+def decode_world_card(row: Any) -> WorldCard:
+    """Decodes the card of a world; raises SampleInvalid for an invalid row."""
+    label = "a world's card"
+    name, version, instructions = (
+        replace_surrogates(_get_field(row, key, str, label)) for key in ("name", "version", "instructions")
+    )
+    ends = [_get_reward({"reward": end}) for end in _get_field(row, "reward_range", list, label)]
+    tiers = _get_field(row, "tiers", list, label)
+    horizon = _get_field(row, "horizon", int, label)
     if len(ends) != 2 or ends[0] is None or ends[1] is None or not all(isinstance(tier, str) for tier in tiers):
         raise SampleInvalid("a world's card with a wrong range or tiers", value=row, expected="two numbers, texts")
-    blocking = _member(row, "blocking", bool, what)
-    grammar = grammar_of(row.get("grammar"))
-    return Card(name, version, said, grammar, horizon, (ends[0], ends[1]), tuple(tiers), blocking)
+    run_in_thread = _get_field(row, "blocking", bool, label)
+    grammar = decode_grammar(row.get("grammar"))
+    return WorldCard(name, version, instructions, grammar, horizon, (ends[0], ends[1]), tuple(tiers), run_in_thread)

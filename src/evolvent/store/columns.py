@@ -1,8 +1,8 @@
 """Trajectories and annotations as Arrow tables and back, bit by bit: the columns of the sealed store.
 
-Three tables: one row a trajectory, one row a step, one row an annotation. Text and arrays have columns of their own
-(`observation` and `observation_array`: bytes, dtype, shape); JSON values are JSON text whose keys keep their order: a
-tool's parameters, say, are shown to a model in it.
+Three tables: one row a trajectory, one row a step, one row an annotation. Text and arrays have their own columns
+(`observation` and `observation_array`: bytes, dtype, shape); JSON values are JSON text whose keys keep their order,
+because some values, such as a tool's parameters, are shown to a model in that order.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from evolvent.errors import ErrorRecord
 from evolvent.store.schema import decode_array
 from evolvent.trajectory import (
     Annotation,
+    AnnotationTarget,
     Branch,
     Generation,
-    Place,
     Score,
     Step,
     Task,
@@ -41,7 +41,7 @@ __all__ = [
     "trajectory_table",
 ]
 
-_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+_encode_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 _ARRAY = pa.struct([("data", pa.binary()), ("dtype", pa.string()), ("shape", pa.list_(pa.int64()))])
 _BRANCH = pa.struct([("parent", pa.string()), ("step", pa.int32()), ("token", pa.int32())])
 _ERROR = pa.struct(
@@ -125,70 +125,71 @@ ANNOTATIONS = pa.schema(
 
 
 def trajectory_table(rows: Sequence[tuple[str, int, Trajectory]]) -> pa.Table:
-    """One row for each (run, place in the append order, trajectory)."""
-    branches = [None if t.branch is None else _fields(t.branch, "parent", "step", "token") for _, _, t in rows]
+    """Builds one row for each (run, position in the append order, trajectory)."""
+    branches = [None if t.branch is None else _read_fields(t.branch, "parent", "step", "token") for _, _, t in rows]
     errors = [
-        None if t.error is None else _fields(t.error, "kind", "message", "at_step", "retryable") for _, _, t in rows
+        None if t.error is None else _read_fields(t.error, "kind", "message", "at_step", "retryable")
+        for _, _, t in rows
     ]
-    every = [t for _, _, t in rows]
+    trajectories = [t for _, _, t in rows]
     columns: dict[str, Sequence[Any]] = {
         "run": [run for run, _, _ in rows],
-        "traj": [t.id for t in every],
+        "traj": [t.id for t in trajectories],
         "seq": [seq for _, seq, _ in rows],
-        "task": [t.task.id for t in every],
-        "spec": [_json(dict(t.task.spec)) for t in every],
+        "task": [t.task.id for t in trajectories],
+        "spec": [_encode_json(dict(t.task.spec)) for t in trajectories],
         "branch": branches,
         "error": errors,
-        "group": [t.group for t in every],
-        "sample": [t.sample for t in every],
-        "final_observation": [_text(t.final_observation) for t in every],
-        "final_observation_array": [_array(t.final_observation) for t in every],
-        "ended_by": [t.ended_by for t in every],
-        "raw": [t.score.raw for t in every],
-        "unit": [t.score.unit for t in every],
-        "success": [t.score.success for t in every],
-        "length": [len(t.steps) for t in every],
-        "meta": [_json(dict(t.meta)) for t in every],
+        "group": [t.group for t in trajectories],
+        "sample": [t.sample for t in trajectories],
+        "final_observation": [_text_or_none(t.final_observation) for t in trajectories],
+        "final_observation_array": [_array_or_none(t.final_observation) for t in trajectories],
+        "ended_by": [t.ended_by for t in trajectories],
+        "raw": [t.score.raw for t in trajectories],
+        "unit": [t.score.unit for t in trajectories],
+        "success": [t.score.success for t in trajectories],
+        "length": [len(t.steps) for t in trajectories],
+        "meta": [_encode_json(dict(t.meta)) for t in trajectories],
     }
     for name in ("world", "version", "kind", "tier", "split"):
-        columns[name] = [getattr(t.task, name) for t in every]
+        columns[name] = [getattr(t.task, name) for t in trajectories]
     return pa.table({field.name: pa.array(columns[field.name], field.type) for field in TRAJECTORIES}, TRAJECTORIES)
 
 
-def _fields(record: object, *names: str) -> dict[str, Any]:
+def _read_fields(record: object, *names: str) -> dict[str, Any]:
     return {name: getattr(record, name) for name in names}
 
 
-def _text(value: Value) -> str | None:
+def _text_or_none(value: Value) -> str | None:
     return None if isinstance(value, np.ndarray) else value
 
 
-def _array(value: Value) -> dict[str, Any] | None:
+def _array_or_none(value: Value) -> dict[str, Any] | None:
     if not isinstance(value, np.ndarray):
         return None
     return {"data": value.tobytes(), "dtype": value.dtype.str, "shape": list(value.shape)}
 
 
 def step_table(trajectories: Sequence[Trajectory]) -> pa.Table:
-    """One row for each step, in the order given."""
+    """Builds one row for each step, in the given order."""
     rows = [(t.id, i, step) for t in trajectories for i, step in enumerate(t.steps)]
     steps = [step for _, _, step in rows]
     infos = [{k: v for k, v in step.info.items() if k != "tool_calls"} for step in steps]
     columns: dict[str, Any] = {
-        "traj": [traj for traj, _, _ in rows],
+        "traj": [trajectory_id for trajectory_id, _, _ in rows],
         "step": [i for _, i, _ in rows],
         "agent": [s.agent for s in steps],
-        "observation": [_text(s.observation) for s in steps],
+        "observation": [_text_or_none(s.observation) for s in steps],
         "thought": [s.thought for s in steps],
-        "observation_array": [_array(s.observation) for s in steps],
-        "action": [_text(s.action) for s in steps],
-        "action_array": [_array(s.action) for s in steps],
+        "observation_array": [_array_or_none(s.observation) for s in steps],
+        "action": [_text_or_none(s.action) for s in steps],
+        "action_array": [_array_or_none(s.action) for s in steps],
         "reward": [None if s.reward is None else float(s.reward) for s in steps],
-        "tool_calls": [_json(s.info["tool_calls"]) if "tool_calls" in s.info else None for s in steps],
-        "info": [_json(info) if info else None for info in infos],
+        "tool_calls": [_encode_json(s.info["tool_calls"]) if "tool_calls" in s.info else None for s in steps],
+        "info": [_encode_json(info) if info else None for info in infos],
     }
     arrays = {name: pa.array(values, STEPS.field(name).type) for name, values in columns.items()}
-    arrays["generations"] = _generation_lists(steps)
+    arrays["generations"] = _make_generation_lists(steps)
     return pa.table({field.name: arrays[field.name] for field in STEPS}, STEPS)
 
 
@@ -196,67 +197,69 @@ def _offsets(lengths: Sequence[int]) -> NDArray[np.int32]:
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
 
 
-def _lists(values: Sequence[NDArray[Any]], dtype: Any) -> pa.ListArray:
+def _make_list_array(values: Sequence[NDArray[Any]], dtype: Any) -> pa.ListArray:
     flat = np.concatenate([np.zeros(0, dtype), *values]).astype(dtype)
     return pa.ListArray.from_arrays(_offsets([len(v) for v in values]), pa.array(flat))
 
 
-def _generation_lists(steps: Sequence[Step]) -> pa.ListArray:
-    every = [generation for step in steps for generation in step.generations]
+def _make_generation_lists(steps: Sequence[Step]) -> pa.ListArray:
+    generations = [generation for step in steps for generation in step.generations]
     arrays = [
-        _lists([g.ids for g in every], np.int32),
-        _lists([g.sampled for g in every], np.bool_),
-        _lists([g.logprobs for g in every], np.float32),
-        pa.array([g.extends for g in every], pa.int32()),
-        pa.array([list(g.spans) for g in every], pa.list_(pa.int32())),
-        pa.array([g.acted for g in every], pa.bool_()),
-        pa.array([g.policy_version for g in every], pa.int64()),
-        pa.array([g.stop for g in every], pa.string()),
+        _make_list_array([g.ids for g in generations], np.int32),
+        _make_list_array([g.sampled for g in generations], np.bool_),
+        _make_list_array([g.logprobs for g in generations], np.float32),
+        pa.array([g.extends for g in generations], pa.int32()),
+        pa.array([list(g.spans) for g in generations], pa.list_(pa.int32())),
+        pa.array([g.acted for g in generations], pa.bool_()),
+        pa.array([g.policy_version for g in generations], pa.int64()),
+        pa.array([g.stop for g in generations], pa.string()),
     ]
     structs = pa.StructArray.from_arrays(arrays, fields=list(_GENERATION))
     return pa.ListArray.from_arrays(_offsets([len(step.generations) for step in steps]), structs)
 
 
-def _split(lists: pa.ListArray, dtype: Any) -> Callable[[int], NDArray[Any]]:
-    """A reader of single lists: a writable copy each."""
+def _list_reader(lists: pa.ListArray, dtype: Any) -> Callable[[int], NDArray[Any]]:
+    """Returns a reader of single lists; each list is a writable copy."""
     offsets = lists.offsets.to_numpy()
     values = lists.values.to_numpy(zero_copy_only=False).astype(dtype, copy=False)
     return lambda i: values[offsets[i] : offsets[i + 1]].copy()
 
 
-def _read_generations(lists: pa.ListArray) -> Callable[[int], tuple[Generation, ...]]:
+def _generation_reader(lists: pa.ListArray) -> Callable[[int], tuple[Generation, ...]]:
     outer, structs = lists.offsets.to_numpy(), lists.values
-    ids = _split(structs.field("ids"), np.int32)
-    sampled = _split(structs.field("sampled"), np.bool_)
-    logprobs = _split(structs.field("logprobs"), np.float32)
-    rest = [structs.field(name).to_pylist() for name in ("extends", "spans", "acted", "policy_version", "stop")]
+    ids = _list_reader(structs.field("ids"), np.int32)
+    sampled = _list_reader(structs.field("sampled"), np.bool_)
+    logprobs = _list_reader(structs.field("logprobs"), np.float32)
+    other_columns = [
+        structs.field(name).to_pylist() for name in ("extends", "spans", "acted", "policy_version", "stop")
+    ]
 
-    def one(i: int) -> Generation:
-        extends, spans, acted, version, stop = (column[i] for column in rest)
+    def read_generation(i: int) -> Generation:
+        extends, spans, acted, version, stop = (column[i] for column in other_columns)
         return Generation(ids(i), sampled(i), logprobs(i), extends, tuple(spans), acted, version, stop)
 
-    return lambda row: tuple(one(i) for i in range(outer[row], outer[row + 1]))
+    return lambda row: tuple(read_generation(i) for i in range(outer[row], outer[row + 1]))
 
 
-def _value(text: str | None, array: Mapping[str, Any] | None) -> Value:
+def _decode_value(text: str | None, array: Mapping[str, Any] | None) -> Value:
     if array is None:
         return text or ""
     return decode_array(array["dtype"], array["shape"], array["data"])
 
 
 def trajectory_reader(heads: pa.Table, steps: pa.Table) -> Callable[[int], Trajectory]:
-    """Reads single trajectories of a sealed part by their row in `heads`.
+    """Returns a function that reads single trajectories of a sealed part by their row in `heads`.
 
     Args:
         heads: rows of the table of trajectories, any of them, in any order.
-        steps: the steps of those, sorted by (traj, step).
+        steps: the steps of those trajectories, sorted by (traj, step).
     """
-    head = {name: heads[name].to_pylist() for name in TRAJECTORIES.names if name not in ("run", "seq")}
+    columns = {name: heads[name].to_pylist() for name in TRAJECTORIES.names if name not in ("run", "seq")}
     read_steps = _step_reader(steps)
     tasks: dict[str, Task] = {}
 
-    def read(i: int) -> Trajectory:
-        row = {name: column[i] for name, column in head.items()}
+    def read_trajectory(i: int) -> Trajectory:
+        row = {name: column[i] for name, column in columns.items()}
         key = canonical_json([row["task"], row["kind"], row["tier"], row["split"]])
         if key not in tasks:
             tasks[key] = Task(
@@ -266,7 +269,7 @@ def trajectory_reader(heads: pa.Table, steps: pa.Table) -> Callable[[int], Traje
             row["traj"],
             tasks[key],
             tuple(read_steps(row["traj"])),
-            _value(row["final_observation"], row["final_observation_array"]),
+            _decode_value(row["final_observation"], row["final_observation_array"]),
             row["ended_by"],
             Score(row["raw"], row["unit"], row["success"]),
             row["sample"],
@@ -276,55 +279,55 @@ def trajectory_reader(heads: pa.Table, steps: pa.Table) -> Callable[[int], Traje
             json.loads(row["meta"]),
         )
 
-    return read
+    return read_trajectory
 
 
 def _step_reader(steps: pa.Table) -> Callable[[str], Iterator[Step]]:
-    column = {name: steps[name].to_pylist() for name in STEPS.names if name != "generations"}
+    columns = {name: steps[name].to_pylist() for name in STEPS.names if name != "generations"}
     lists = steps["generations"].combine_chunks()
-    generations = _read_generations(lists)
+    generations = _generation_reader(lists)
     spans: dict[str, tuple[int, int]] = {}
-    for i, traj in enumerate(column["traj"]):
+    for i, traj in enumerate(columns["traj"]):
         spans[traj] = (spans[traj][0] if traj in spans else i, i + 1)
 
-    def read(traj: str) -> Iterator[Step]:
+    def read_steps(traj: str) -> Iterator[Step]:
         for i in range(*spans.get(traj, (0, 0))):
-            info, calls = column["info"][i], column["tool_calls"][i]
+            info, calls = columns["info"][i], columns["tool_calls"][i]
             yield Step(
-                _value(column["observation"][i], column["observation_array"][i]),
-                _value(column["action"][i], column["action_array"][i]),
-                column["reward"][i],
-                column["thought"][i],
+                _decode_value(columns["observation"][i], columns["observation_array"][i]),
+                _decode_value(columns["action"][i], columns["action_array"][i]),
+                columns["reward"][i],
+                columns["thought"][i],
                 generations(i),
-                column["agent"][i],
+                columns["agent"][i],
                 {**(json.loads(info) if info else {}), **({"tool_calls": json.loads(calls)} if calls else {})},
             )
 
-    return read
+    return read_steps
 
 
 def annotation_table(rows: Sequence[tuple[str, int, Annotation]]) -> pa.Table:
-    """One row for each (run, place in the append order, annotation)."""
-    every = [a for _, _, a in rows]
+    """Builds one row for each (run, position in the append order, annotation)."""
+    annotations = [a for _, _, a in rows]
     columns: dict[str, Sequence[Any]] = {
         "run": [run for run, _, _ in rows],
-        "traj": [a.trajectory for a in every],
+        "traj": [a.trajectory for a in annotations],
         "seq": [seq for _, seq, _ in rows],
-        "scorer": [a.scorer for a in every],
-        "value": [float(a.value) if isinstance(a.value, (int, float)) else None for a in every],
-        "label": [a.value if isinstance(a.value, str) else None for a in every],
-        "values": [None if isinstance(a.value, (str, int, float)) else list(a.value) for a in every],
+        "scorer": [a.scorer for a in annotations],
+        "value": [float(a.value) if isinstance(a.value, (int, float)) else None for a in annotations],
+        "label": [a.value if isinstance(a.value, str) else None for a in annotations],
+        "values": [None if isinstance(a.value, (str, int, float)) else list(a.value) for a in annotations],
     }
     for name in ("step", "generation", "span", "token"):
-        columns[name] = [getattr(a.place, name) for a in every]
+        columns[name] = [getattr(a.target, name) for a in annotations]
     return pa.table({field.name: pa.array(columns[field.name], field.type) for field in ANNOTATIONS}, ANNOTATIONS)
 
 
 def read_annotations(table: pa.Table) -> Iterator[Annotation]:
-    """The annotations of a table, in its order."""
+    """Reads the annotations of a table, in its order."""
     for row in table.to_pylist():
         value = row["value"]
         if value is None:
             value = row["label"] if row["label"] is not None else tuple(row["values"])
-        place = Place(row["step"], row["generation"], row["span"], row["token"])
-        yield Annotation(row["traj"], row["scorer"], place, value)
+        target = AnnotationTarget(row["step"], row["generation"], row["span"], row["token"])
+        yield Annotation(row["traj"], row["scorer"], target, value)

@@ -1,4 +1,5 @@
-"""Episodes of worlds whose observations and actions are numbers, end to end in arrays: what offline methods learn from.
+"""Episodes of worlds whose observations and actions are numbers, concatenated in arrays: the data of offline
+methods.
 
 `Trajectory` is the record of everything; these arrays are the same episodes without texts and tokens, many thousand
 decisions in one piece (D4RL, arXiv 2004.07219, and Minari keep them so too).
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from evolvent.errors import ConfigError, CorruptRecord, MissingExtra, SampleInvalid
 from evolvent.files import write_atomic
 
-__all__ = ["Episodes", "joined", "load_episodes", "save_episodes"]
+__all__ = ["Episodes", "concatenate_episodes", "load_episodes", "save_episodes"]
 
 _ARRAYS = ("observation", "final", "action", "reward", "lengths", "terminated")
 
@@ -28,14 +29,17 @@ class Episodes:
     """N decisions of E episodes, episode after episode.
 
     Args:
-        observation: `[N, O]` float32, what was seen before each decision. final: `[E, O]`, what was seen at the end.
-        action: `[N]` int64 in 0..actions - 1, or `[N, D]` float32.
-        reward: `[N]` float64. lengths: `[E]` int64, decisions of each episode, at least 1; they sum to N.
-        terminated: `[E]` bool: ended by the world; False: cut by a horizon, the episode would have gone on.
-        actions: how many discrete actions there are; 0: actions are numbers.
+        observation: [N, O] float32. Observation before each decision.
+        final: [E, O] float32. Observation at the end of each episode.
+        action: [N] int64 in 0..actions - 1, or [N, D] float32.
+        reward: [N] float64.
+        lengths: [E] int64. Decisions of each episode, at least 1; they sum to N.
+        terminated: [E] bool. True: ended by the world; False: cut by a horizon, the episode would have gone on.
+        actions: number of discrete actions; 0: actions are numbers.
     Raises:
-        SampleInvalid: arrays that do not fit each other, an empty episode, a number that is not finite, an action that
-            there is not; names episode and step.
+        SampleInvalid: arrays that do not fit each other, an empty episode, a number that is not finite, an action out
+            of
+            range; names episode and step.
     """
 
     observation: NDArray[np.float32]
@@ -62,54 +66,58 @@ class Episodes:
                 expected="[N, O] and [N] or [N, D]",
             )
         for name in ("observation", "action", "reward"):
-            odd = ~np.isfinite(np.asarray(getattr(self, name), np.float64)).reshape(decisions, -1).all(1)
-            if odd.any():
-                raise SampleInvalid(f"the {name} of {self.where(int(odd.argmax()))} is not finite")
+            invalid = ~np.isfinite(np.asarray(getattr(self, name), np.float64)).reshape(decisions, -1).all(1)
+            if invalid.any():
+                raise SampleInvalid(f"the {name} of {self.describe_position(int(invalid.argmax()))} is not finite")
         if not np.isfinite(self.final).all():
             raise SampleInvalid("a final observation is not finite")
         if self.actions:
-            odd = (self.action < 0) | (self.action >= self.actions)
-            if odd.any():
-                at = int(odd.argmax())
+            invalid = (self.action < 0) | (self.action >= self.actions)
+            if invalid.any():
+                position = int(invalid.argmax())
                 raise SampleInvalid(
-                    f"no action in {self.where(at)}", value=int(self.action[at]), expected=f"0..{self.actions - 1}"
+                    f"no action in {self.describe_position(position)}",
+                    value=int(self.action[position]),
+                    expected=f"0..{self.actions - 1}",
                 )
 
     @property
     def starts(self) -> NDArray[np.int64]:
-        """`[E]`, the first decision of each episode."""
+        """Returns the first decision of each episode, [E]."""
         return np.concatenate([[0], np.cumsum(self.lengths)[:-1]]).astype(np.int64)
 
     @property
-    def episode(self) -> NDArray[np.int64]:
-        """`[N]`, which episode each decision belongs to."""
+    def episode_index(self) -> NDArray[np.int64]:
+        """Returns the episode of each decision, [N]."""
         return np.repeat(np.arange(len(self.lengths)), self.lengths)
 
     @property
-    def dim(self) -> int:
-        """D, numbers of an action; 0: actions are discrete."""
+    def action_dim(self) -> int:
+        """Returns D, the numbers of an action; 0 if actions are discrete."""
         return 0 if self.actions else int(self.action.shape[1])
 
     @property
     def returns(self) -> NDArray[np.float64]:
-        """`[E]`, the sum of each episode's rewards."""
+        """Returns the sum of each episode's rewards, [E]."""
         return np.add.reduceat(self.reward, self.starts)
 
     @property
     def digest(self) -> str:
-        """SHA-256 of everything in them: what a manifest says."""
-        found = hashlib.sha256(f"{self.actions} {self.observation.shape} {self.action.shape}".encode())
+        """Returns the SHA-256 of all arrays, as manifests record it."""
+        digest = hashlib.sha256(f"{self.actions} {self.observation.shape} {self.action.shape}".encode())
         for array in (self.observation, self.final, self.action, self.reward, self.lengths, self.terminated):
-            found.update(np.ascontiguousarray(array).tobytes())
-        return found.hexdigest()
+            digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()
 
-    def where(self, decision: int) -> str:
-        """A decision's place in words."""
+    def describe_position(self, decision: int) -> str:
+        """Describes a decision by its episode and step."""
         episode = int(np.searchsorted(np.cumsum(self.lengths), decision, side="right"))
         return f"episode {episode}, step {decision - int(self.starts[episode])}"
 
-    def chosen(self, episodes: Sequence[int] | NDArray[np.int64]) -> Episodes:
-        """These episodes, in this order; one may come several times. SampleInvalid for none."""
+    def select(self, episodes: Sequence[int] | NDArray[np.int64]) -> Episodes:
+        """Selects episodes in the given order; an episode may come several times. Raises SampleInvalid if none is
+        given.
+        """
         index = np.asarray(episodes, np.int64)
         starts, lengths = self.starts[index], self.lengths[index]
         cuts = zip(starts, lengths, strict=True)
@@ -125,25 +133,27 @@ class Episodes:
         )
 
 
-def joined(parts: Sequence[Episodes]) -> Episodes:
-    """Episodes of several sources of one world, one source after the other.
+def concatenate_episodes(parts: Sequence[Episodes]) -> Episodes:
+    """Combines episodes of several sources of one world, one source after the other.
 
     Raises:
         ConfigError: no source, or sources of different worlds (other numbers of observations or actions).
     """
-    kinds = {(part.observation.shape[1], part.actions, part.dim) for part in parts}
+    kinds = {(part.observation.shape[1], part.actions, part.action_dim) for part in parts}
     if len(kinds) != 1:
         raise ConfigError(
             "episodes of different worlds cannot be joined",
             value=sorted(kinds),
             expected="one (observation, actions, dim)",
         )
-    whole = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _ARRAYS}
-    return Episodes(**whole, actions=parts[0].actions)
+    arrays = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _ARRAYS}
+    return Episodes(**arrays, actions=parts[0].actions)
 
 
 def save_episodes(episodes: Episodes, path: Path) -> None:
-    """Write them as one safetensors file; NoSpace or StoreUnavailable where that fails, MissingExtra without it."""
+    """Writes episodes as one safetensors file; raises NoSpace, StoreUnavailable, or MissingExtra without
+    safetensors.
+    """
     try:
         from safetensors.numpy import save
     except ImportError as error:
@@ -153,7 +163,9 @@ def save_episodes(episodes: Episodes, path: Path) -> None:
 
 
 def load_episodes(path: Path) -> Episodes:
-    """Read what `save_episodes` wrote; CorruptRecord: no file of episodes, SampleInvalid: wrong ones."""
+    """Reads a file that `save_episodes` wrote; raises CorruptRecord for another file, SampleInvalid for invalid
+    episodes.
+    """
     try:
         from safetensors import SafetensorError, safe_open
     except ImportError as error:

@@ -19,7 +19,7 @@ from typing import Any
 from evolvent.errors import CorruptRecord, SampleInvalid, UnknownSchema
 from evolvent.files import disk_errors
 
-__all__ = ["SCHEMA_VERSION", "Line", "parse", "read_lines", "to_line", "whole_end"]
+__all__ = ["SCHEMA_VERSION", "RecordLine", "encode_line", "find_last_line_end", "parse_line", "read_lines"]
 
 SCHEMA_VERSION = 1
 _TEXT = rb'"((?:[^"\\]|\\.)*)"'
@@ -30,8 +30,8 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """One verified line: where it begins in its file, its header, and its bytes without the newline."""
+class RecordLine:
+    """One verified line: its offset in the file, its header, and its bytes without the newline."""
 
     offset: int
     traj: str
@@ -40,8 +40,9 @@ class Line:
     raw: bytes
 
 
-def to_line(fields: Mapping[str, Any], *, run: str, traj: str, n: int = 0, kind: str = "trajectory") -> bytes:
-    """The line of a record. Half surrogates, which UTF-8 cannot hold, become U+FFFD and are counted in `replaced`.
+def encode_line(fields: Mapping[str, Any], *, run: str, traj: str, n: int = 0, kind: str = "trajectory") -> bytes:
+    """Encodes the line of a record. Half surrogates, which UTF-8 cannot hold, become U+FFFD and are counted in
+    `replaced`.
 
     Raises:
         SampleInvalid: for NaN, infinities outside the fields that may hold them, and values that are not JSON.
@@ -59,23 +60,25 @@ def to_line(fields: Mapping[str, Any], *, run: str, traj: str, n: int = 0, kind:
     return body[:-1] + _CRC + str(zlib.crc32(body)).encode() + b"}\n"
 
 
-def _crc_holds(raw: bytes) -> bool:
-    """Whether a line (without its newline) is what was written."""
-    cut = raw.rfind(_CRC)
-    digits = raw[cut + len(_CRC) : -1]
-    return cut > 0 and raw.endswith(b"}") and digits.isdigit() and zlib.crc32(raw[:cut] + b"}") == int(digits)
+def _has_valid_crc(raw: bytes) -> bool:
+    """Returns whether a line (without its newline) fits its checksum."""
+    crc_start = raw.rfind(_CRC)
+    digits = raw[crc_start + len(_CRC) : -1]
+    return (
+        crc_start > 0 and raw.endswith(b"}") and digits.isdigit() and zlib.crc32(raw[:crc_start] + b"}") == int(digits)
+    )
 
 
-def _header(path: Path, offset: int, raw: bytes) -> Line:
-    found = _HEADER.match(raw)
-    if found:
-        version, traj = int(found[1]), found[3]
+def _parse_header(path: Path, offset: int, raw: bytes) -> RecordLine:
+    match = _HEADER.match(raw)
+    if match:
+        version, traj = int(match[1]), match[3]
         name = traj.decode() if b"\\" not in traj else json.loads(b'"' + traj + b'"')
-        line = Line(offset, name, int(found[4]), found[5].decode(), raw)
+        line = RecordLine(offset, name, int(match[4]), match[5].decode(), raw)
     else:
         record = json.loads(raw)
         version = record.get("v", -1)
-        line = Line(offset, str(record.get("traj")), int(record.get("n", 0)), str(record.get("kind")), raw)
+        line = RecordLine(offset, str(record.get("traj")), int(record.get("n", 0)), str(record.get("kind")), raw)
     if version != SCHEMA_VERSION:
         raise UnknownSchema(
             f"{path} holds a record of another schema at byte {offset}",
@@ -86,14 +89,14 @@ def _header(path: Path, offset: int, raw: bytes) -> Line:
     return line
 
 
-def parse(line: Line) -> dict[str, Any]:
-    """The fields of a verified line."""
+def parse_line(line: RecordLine) -> dict[str, Any]:
+    """Parses the fields of a verified line."""
     record: dict[str, Any] = json.loads(line.raw)
     return record
 
 
-def read_lines(path: Path, *, torn: bool, begin: int = 0) -> Iterator[Line]:
-    """The lines of a segment from byte `begin`, each verified.
+def read_lines(path: Path, *, torn: bool, begin: int = 0) -> Iterator[RecordLine]:
+    """Yields the lines of a segment from byte `begin`, each verified.
 
     Args:
         torn: whether the last line may be unterminated (a killed or still writing writer); it is then left out.
@@ -106,22 +109,22 @@ def read_lines(path: Path, *, torn: bool, begin: int = 0) -> Iterator[Line]:
         file.seek(begin)
         offset = begin
         for raw in file:
-            whole = raw.endswith(b"\n")
-            if not whole and torn:
+            is_terminated = raw.endswith(b"\n")
+            if not is_terminated and torn:
                 return
-            if not whole or not _crc_holds(raw[:-1]):
+            if not is_terminated or not _has_valid_crc(raw[:-1]):
                 raise CorruptRecord(
                     f"a record of {path} is damaged at byte {offset}",
                     offset=offset,
                     value=repr(raw[:60]),
                     hint="restore the file from a copy; records before this byte are good",
                 )
-            yield _header(path, offset, raw[:-1])
+            yield _parse_header(path, offset, raw[:-1])
             offset += len(raw)
 
 
-def whole_end(path: Path) -> int:
-    """The size of a segment without an unterminated last line."""
+def find_last_line_end(path: Path) -> int:
+    """Returns the size of a segment without an unterminated last line."""
     with disk_errors(path), path.open("rb") as file:
         end = file.seek(0, 2)
         while end > 0:

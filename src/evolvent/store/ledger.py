@@ -1,9 +1,9 @@
-"""The ledger of a run: a line for every finished stage, and what unfinished ones have cost so far.
+"""The ledger of a run: a line for every finished stage, and the cost so far of unfinished stages.
 
     stages.jsonl               one row a finished stage, by its key
-    stages/NAME/spent.json     what an interrupted try of a stage had cost: added up when it is finished
+    stages/NAME/spent.json     the cost of an interrupted try of a stage: added up when the stage is finished
 
-So the cost of a stage does not depend on how often it was interrupted. What a killed process had done since its last
+So the cost of a stage does not depend on how often it was interrupted. The cost of a killed process since its last
 note is lost with it.
 """
 
@@ -17,14 +17,14 @@ from typing import Any
 from evolvent.errors import CorruptRecord
 from evolvent.files import append_line, disk_errors, plain_json, write_atomic
 
-__all__ = ["Ledger", "read_rows", "read_spent", "write_spent"]
+__all__ = ["Ledger", "read_rows", "read_stage_cost", "write_stage_cost"]
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a JSON-lines file. What follows the last newline is torn (its writer was killed) and left out.
+    """Reads the rows of a JSON-lines file. Text after the last newline is torn (its writer was killed) and left out.
 
     Raises:
-        CorruptRecord: a broken line before it, or one that is no object.
+        CorruptRecord: a broken line before it, or a line that is not an object.
     """
     with disk_errors(path):
         lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
@@ -45,7 +45,7 @@ class Ledger:
     """The finished stages of a run, by key.
 
     Raises:
-        CorruptRecord: `stages.jsonl` is no ledger.
+        CorruptRecord: `stages.jsonl` is not a ledger.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -65,17 +65,17 @@ class Ledger:
         return max((int(row.get("key_version", 1)) for row in self._rows.values()), default=1)
 
     def get(self, key: str) -> Mapping[str, Any] | None:
-        """The row of a finished stage."""
+        """Returns the row of a finished stage, None if the stage is not finished."""
         return self._rows.get(key)
 
     def append(self, row: Mapping[str, Any]) -> None:
-        """Note a finished stage; it is on disk when this returns."""
+        """Records a finished stage; it is on disk when this returns."""
         append_line(self._path, row)
         self._rows[row["key"]] = dict(row)
 
 
-def read_spent(stage: Path) -> dict[str, float]:
-    """What interrupted tries of a stage have cost, by name; nothing where there was none."""
+def read_stage_cost(stage: Path) -> dict[str, float]:
+    """Returns the cost of interrupted tries of a stage, by name; empty if there were none."""
     path = stage / "spent.json"
     with disk_errors(path):
         raw = path.read_bytes() if path.exists() else b"{}"
@@ -87,6 +87,6 @@ def read_spent(stage: Path) -> dict[str, float]:
         ) from error
 
 
-def write_spent(stage: Path, spent: Mapping[str, float]) -> None:
-    """Note what a stage has cost so far."""
-    write_atomic(stage / "spent.json", plain_json(dict(spent)))
+def write_stage_cost(stage: Path, cost: Mapping[str, float]) -> None:
+    """Records the cost of a stage so far."""
+    write_atomic(stage / "spent.json", plain_json(dict(cost)))

@@ -1,7 +1,7 @@
 """The live part of a store: append-only segments of lines, one writer, one `os.write` a line.
 
-A killed process loses at most the line being written; only a loss of power costs what was written since the last
-`fsync`, at most 200 ms while episodes keep ending. Every writer begins segments of its own. When a segment is full, the
+A killed process loses at most the line being written; only a power failure loses the lines written since the last
+`fsync`, at most 200 ms while episodes keep ending. Every writer begins its own segments. When a segment is full, the
 lines of episodes that are still open are copied to the next one, so that each segment can be read, and sealed, alone.
 """
 
@@ -18,24 +18,24 @@ from threading import RLock
 from typing import Any
 
 from evolvent.errors import CorruptRecord, NoSpace
-from evolvent.files import TEMPORARY, disk_error, disk_errors, ensure_space, sync_folder
-from evolvent.store.frame import Line, parse, read_lines, to_line
-from evolvent.store.schema import INTERRUPTED, interrupted
+from evolvent.files import TEMPORARY_SUFFIX, disk_error, disk_errors, ensure_space, sync_folder
+from evolvent.store.frame import RecordLine, encode_line, parse_line, read_lines
+from evolvent.store.schema import INTERRUPTED, interruption_error
 
-__all__ = ["Disk", "LogWriter", "Record", "log_folder", "read_records", "segment_path", "segments"]
+__all__ = ["DiskOperations", "LogWriter", "Record", "list_segments", "log_folder", "read_records", "segment_path"]
 
 _NAME = re.compile(r"seg-(\d{6,})\.jsonl")
-_RESERVE = 1 << 14  # bytes that must be free to begin a segment
+_MIN_FREE_BYTES = 1 << 14  # bytes that must be free to begin a segment
 
 
 @dataclass(frozen=True, slots=True)
-class Disk:
-    """What the writer asks of the system; handed in to simulate failing disks and jumping clocks.
+class DiskOperations:
+    """System calls of the writer; passed in to simulate failing disks and jumping clocks.
 
     Args:
-        write: appends bytes to a file descriptor, returns how many it took.
+        write: appends bytes to a file descriptor, returns the number of bytes written.
         sync: waits until a file descriptor's data is on disk.
-        clock: seconds.
+        clock: returns seconds.
         sync_every: seconds between two syncs; 0 syncs at every end of an episode.
     """
 
@@ -46,20 +46,20 @@ class Disk:
 
 
 def log_folder(root: Path) -> Path:
-    """Where the live segments are."""
+    """Returns the folder of the live segments."""
     return root / "log"
 
 
 def segment_path(root: Path, number: int) -> Path:
-    """The file of a live segment."""
+    """Returns the file of a live segment."""
     return log_folder(root) / f"seg-{number:06d}.jsonl"
 
 
-def segments(root: Path) -> list[int]:
-    """The numbers of the live segments, in the order they were written."""
+def list_segments(root: Path) -> list[int]:
+    """Returns the numbers of the live segments, in the order in which they were written."""
     with disk_errors(root):
         names = [path.name for path in log_folder(root).iterdir()] if log_folder(root).exists() else []
-    return sorted(int(found[1]) for name in names if (found := _NAME.fullmatch(name)))
+    return sorted(int(match[1]) for name in names if (match := _NAME.fullmatch(name)))
 
 
 class LogWriter:
@@ -70,7 +70,7 @@ class LogWriter:
         StoreUnavailable: the file cannot be written.
     """
 
-    def __init__(self, root: Path, *, first: int, run: str, segment_bytes: int, disk: Disk) -> None:
+    def __init__(self, root: Path, *, first: int, run: str, segment_bytes: int, disk: DiskOperations) -> None:
         self._root, self._run, self._limit, self._disk = root, run, segment_bytes, disk
         self._next, self._handle, self._path = first, -1, segment_path(root, first)
         self._size = self._carried = self._notes = 0
@@ -79,61 +79,61 @@ class LogWriter:
 
     @property
     def number(self) -> int:
-        """The segment being written, or the next one where none is open."""
+        """Returns the segment being written, or the next one where none is open."""
         with self._one:
             return self._next - 1 if self._handle >= 0 else self._next
 
-    def whole(self, traj: str, fields: dict[str, Any]) -> None:
-        """Append a finished episode: one line."""
-        self._append(to_line(fields, run=self._run, traj=traj))
+    def append_episode(self, trajectory_id: str, fields: dict[str, Any]) -> None:
+        """Appends a finished episode: one line."""
+        self._append(encode_line(fields, run=self._run, traj=trajectory_id))
 
-    def begin(self, traj: str, fields: dict[str, Any]) -> None:
-        line = to_line(fields, run=self._run, traj=traj, kind="begin")
+    def begin(self, trajectory_id: str, fields: dict[str, Any]) -> None:
+        line = encode_line(fields, run=self._run, traj=trajectory_id, kind="begin")
         with self._one:
             self._append(line)
-            self.open[traj] = [line]
+            self.open[trajectory_id] = [line]
 
-    def step(self, traj: str, fields: dict[str, Any]) -> None:
-        lines = self.open[traj]
-        line = to_line({"step": fields}, run=self._run, traj=traj, n=len(lines), kind="step")
+    def step(self, trajectory_id: str, fields: dict[str, Any]) -> None:
+        lines = self.open[trajectory_id]
+        line = encode_line({"step": fields}, run=self._run, traj=trajectory_id, n=len(lines), kind="step")
         with self._one:
             self._append(line)
             lines.append(line)
 
-    def end(self, traj: str, fields: dict[str, Any]) -> None:
-        line = to_line(fields, run=self._run, traj=traj, n=len(self.open[traj]), kind="end")
+    def end(self, trajectory_id: str, fields: dict[str, Any]) -> None:
+        line = encode_line(fields, run=self._run, traj=trajectory_id, n=len(self.open[trajectory_id]), kind="end")
         with self._one:
             self._append(line)
-            del self.open[traj]
+            del self.open[trajectory_id]
 
-    def annotate(self, traj: str, fields: dict[str, Any]) -> None:
-        """Append an annotation; its `n` counts the annotations of this writer."""
+    def annotate(self, trajectory_id: str, fields: dict[str, Any]) -> None:
+        """Appends an annotation; its `n` counts the annotations of this writer."""
         with self._one:
-            self._append(to_line(fields, run=self._run, traj=traj, n=self._notes, kind="annotation"))
+            self._append(encode_line(fields, run=self._run, traj=trajectory_id, n=self._notes, kind="annotation"))
             self._notes += 1
 
-    def settle(self) -> None:
-        """After the end of an episode: sync, unless the last sync is less than `sync_every` seconds ago."""
+    def sync_if_due(self) -> None:
+        """Waits until the data is on disk, unless the last sync is less than `sync_every` seconds ago."""
         # Also where the clock jumped back: a sync too many is harmless, a sync that never comes is not.
         if not 0 <= self._disk.clock() - self._synced < self._disk.sync_every:
             self.flush()
 
     def flush(self) -> None:
-        """Wait until everything written is on disk."""
+        """Waits until all written data is on disk."""
         with self._one, disk_errors(self._path):
             if self._handle >= 0 and self._unsynced:
                 self._disk.sync(self._handle)
                 self._unsynced, self._synced = False, self._disk.clock()
 
     def rotate(self) -> None:
-        """End this segment; the next line begins a new one, after the lines of the open episodes."""
+        """Ends this segment; the next line begins a new one, after the lines of the open episodes."""
         with self._one:
             self.close()
             if self.open:
-                self._start()
+                self._start_segment()
 
     def close(self) -> None:
-        """End this segment. What is open stays open: a reader sees it as interrupted."""
+        """Ends this segment. Open episodes stay open: a reader sees them as interrupted."""
         with self._one:
             if self._handle < 0:
                 return
@@ -143,31 +143,33 @@ class LogWriter:
                 os.close(self._handle)
                 self._handle = -1
 
-    def _start(self) -> None:
-        folder, carries = log_folder(self._root), bool(self.open)
-        ensure_space(folder, _RESERVE)
+    def _start_segment(self) -> None:
+        folder, has_open_episodes = log_folder(self._root), bool(self.open)
+        ensure_space(folder, _MIN_FREE_BYTES)
         self._path = segment_path(self._root, self._next)
         # Lines that are carried on are whole in the segment before: half of them here would hide those from readers.
-        path = self._path.with_name(self._path.name + TEMPORARY) if carries else self._path
+        path = self._path.with_name(self._path.name + TEMPORARY_SUFFIX) if has_open_episodes else self._path
         with disk_errors(self._path):
             self._handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        self._size, begun = 0, False
+        self._size, is_started = 0, False
         try:
-            if carries:
-                path = self._carry(path)
+            if has_open_episodes:
+                path = self._copy_open_episodes(path)
             with disk_errors(folder):
                 sync_folder(folder)
-            begun = True
+            is_started = True
         finally:
-            if not begun:
+            if not is_started:
                 os.close(self._handle)
                 self._handle = -1
                 path.unlink()
         self._next += 1
         self._carried = self._size
 
-    def _carry(self, path: Path) -> Path:
-        """Write the lines of the open episodes under a name that nobody reads, then give it the segment's."""
+    def _copy_open_episodes(self, path: Path) -> Path:
+        """Writes the lines of the open episodes under a name that no reader opens, then renames the file to the
+        segment's name.
+        """
         for line in (line for lines in self.open.values() for line in lines):
             self._write(line)
         self.flush()
@@ -181,21 +183,21 @@ class LogWriter:
             if self._handle >= 0 and self._size - self._carried >= self._limit:
                 self.rotate()
             if self._handle < 0:
-                self._start()
+                self._start_segment()
             self._write(line)
 
     def _write(self, line: bytes) -> None:
-        took = 0
+        num_written = 0
         try:
-            took = self._disk.write(self._handle, line)
+            num_written = self._disk.write(self._handle, line)
         except OSError as error:
             raise disk_error(error, self._path) from error
         finally:
-            if took != len(line):  # also after an interrupt: the file must end with a whole line
+            if num_written != len(line):  # also after an interrupt: the file must end with a whole line
                 os.ftruncate(self._handle, self._size)
-        if took != len(line):
-            raise NoSpace(f"only part of a record fits into {self._path}", value=took, expected=len(line))
-        self._size += took
+        if num_written != len(line):
+            raise NoSpace(f"only part of a record fits into {self._path}", value=num_written, expected=len(line))
+        self._size += num_written
         self._unsynced = True
 
 
@@ -203,61 +205,61 @@ class LogWriter:
 class Record:
     """A trajectory or annotation of a segment: its id, and its fields not yet decoded.
 
-    `lines` are one line for a whole episode or an annotation, else those of a streamed one.
+    `lines` are one line for a whole episode or an annotation, else the lines of a streamed episode.
     """
 
     id: str
     kind: str
-    lines: tuple[Line, ...]
+    lines: tuple[RecordLine, ...]
 
     @property
-    def ended(self) -> bool:
+    def is_ended(self) -> bool:
         return self.lines[-1].kind != "begin" and self.lines[-1].kind != "step"
 
     @property
-    def interrupted(self) -> bool:
-        """Whether a later record of the same id takes its place."""
-        if not self.ended:
+    def is_interrupted(self) -> bool:
+        """Returns whether a later record of the same id replaces it."""
+        if not self.is_ended:
             return True
         if b'"interrupted"' not in self.lines[-1].raw:
             return False
-        error = parse(self.lines[-1]).get("error") or [None]
+        error = parse_line(self.lines[-1]).get("error") or [None]
         return bool(error[0] == INTERRUPTED)
 
     def fields(self) -> dict[str, Any]:
-        """All fields, those of a streamed episode put together; an open one ends by an error."""
-        first = parse(self.lines[0])
-        if len(self.lines) == 1 and self.ended:
+        """Returns all fields, those of a streamed episode put together; an open episode ends with an error."""
+        first = parse_line(self.lines[0])
+        if len(self.lines) == 1 and self.is_ended:
             return first
-        rows = [parse(line) for line in self.lines[1:]]
-        last = rows.pop() if self.ended else {}
+        rows = [parse_line(line) for line in self.lines[1:]]
+        last = rows.pop() if self.is_ended else {}
         steps = [row["step"] for row in rows]
-        if not self.ended:
-            last = {"ended_by": "error", "error": interrupted(len(steps))}
+        if not self.is_ended:
+            last = {"ended_by": "error", "error": interruption_error(len(steps))}
         meta = {**first.get("meta", {}), **last.get("meta", {})}
         return {**first, **last, "steps": steps, **({"meta": meta} if meta else {})}
 
 
 def read_records(path: Path, *, torn: bool, prefix: str = "", annotations: bool = False) -> Iterator[Record]:
-    """The records of one segment in the order in which they ended; open ones come last.
+    """Yields the records of one segment in the order in which they ended; open ones come last.
 
     Args:
         torn: see `read_lines`.
-        prefix: only trajectories whose id begins so.
-        annotations: those instead of the trajectories.
+        prefix: only trajectories whose id begins with it.
+        annotations: yield annotations instead of trajectories.
     Raises:
         CorruptRecord: a damaged line, or lines of an episode out of order.
     """
-    begun: dict[str, list[Line]] = {}
+    open_lines: dict[str, list[RecordLine]] = {}
     for line in read_lines(path, torn=torn):
         if (line.kind == "annotation") != annotations or not line.traj.startswith(prefix):
             continue
         if line.kind in ("trajectory", "annotation"):
-            begun.pop(line.traj, None)
+            open_lines.pop(line.traj, None)
             yield Record(line.traj, line.kind, (line,))
         elif line.kind == "begin":
-            begun[line.traj] = [line]
-        elif line.n != len(begun.get(line.traj, ())) or line.kind not in ("step", "end"):
+            open_lines[line.traj] = [line]
+        elif line.n != len(open_lines.get(line.traj, ())) or line.kind not in ("step", "end"):
             raise CorruptRecord(
                 f"{path} misses a line of trajectory {line.traj!r} before byte {line.offset}",
                 offset=line.offset,
@@ -265,8 +267,8 @@ def read_records(path: Path, *, torn: bool, prefix: str = "", annotations: bool 
                 hint="restore the file from a copy",
             )
         else:
-            begun[line.traj].append(line)
+            open_lines[line.traj].append(line)
             if line.kind == "end":
-                yield Record(line.traj, "trajectory", tuple(begun.pop(line.traj)))
-    for traj, lines in begun.items():
-        yield Record(traj, "trajectory", tuple(lines))
+                yield Record(line.traj, "trajectory", tuple(open_lines.pop(line.traj)))
+    for trajectory_id, lines in open_lines.items():
+        yield Record(trajectory_id, "trajectory", tuple(lines))

@@ -1,10 +1,10 @@
-"""Places beyond the disk: object stores and distributed file systems, through pyarrow, with outages.
+"""Storage beyond the disk: object stores and distributed file systems, through pyarrow, with outages.
 
-    objects = Objects(place_of("s3://bucket/runs/evolve-1?region=eu-west-1"))
-    objects.put("hello", lambda: iter([b"bytes"]))
+    objects = ObjectStore(parse_storage_url("s3://bucket/runs/evolve-1?region=eu-west-1"))
+    objects.write_object("hello", lambda: iter([b"bytes"]))
 
-What is done there is tried again while a failure may pass, with pauses that grow, and a bounded number of times. What a
-place says about a failure is told without secrets.
+Operations are repeated while a failure may pass, with growing pauses, and a bounded number of times. Error messages
+hold no secrets.
 """
 
 from __future__ import annotations
@@ -32,23 +32,30 @@ from evolvent.errors import (
     NoSpace,
     StoreUnavailable,
 )
-from evolvent.files import TEMPORARY
-from evolvent.store.objects_place import Place, reason
+from evolvent.files import TEMPORARY_SUFFIX
+from evolvent.store.objects_place import StorageURL, describe_error
 
-__all__ = ["CHUNK", "Objects", "Patience"]
+__all__ = ["CHUNK_BYTES", "ObjectStore", "RetryPolicy"]
 
 T = TypeVar("T")
-CHUNK = 8 << 20  # bytes that are read and sent at once
-_CODE = re.compile(r"AWS Error ([A-Z_]+)|google::cloud::Status\((\w+)")
-_STATUS = re.compile(r"HTTP status (\d{3})")
-_REFUSED = re.compile(
+CHUNK_BYTES = 8 << 20  # bytes that are read and sent at once
+_ERROR_CODE = re.compile(r"AWS Error ([A-Z_]+)|google::cloud::Status\((\w+)")
+_HTTP_STATUS = re.compile(r"HTTP status (\d{3})")
+_ACCESS_REFUSED = re.compile(
     r"ACCESS_DENIED|INVALID_ACCESS_KEY|INVALID_CLIENT_TOKEN|UNRECOGNIZED_CLIENT|SIGNATURE|AUTHENTICATION_TOKEN|"
     r"REQUEST_EXPIRED|ExpiredToken|InvalidToken|PERMISSION_DENIED|UNAUTHENTICATED|HTTP status 40[13]\b"
 )
-_AGAIN = re.compile(r"NO_SUCH_UPLOAD|NoSuchUpload|InvalidPart|REQUEST_TIMEOUT|RequestTimeout")  # 4xx of an outage
-_LASTING = {"NO_SUCH_BUCKET", "NO_SUCH_KEY", "RESOURCE_NOT_FOUND", "VALIDATION", "NOT_FOUND", "INVALID_ARGUMENT"}
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_KINDS = (
+_TRANSIENT = re.compile(r"NO_SUCH_UPLOAD|NoSuchUpload|InvalidPart|REQUEST_TIMEOUT|RequestTimeout")  # 4xx of an outage
+_PERMANENT_CODES = {
+    "NO_SUCH_BUCKET",
+    "NO_SUCH_KEY",
+    "RESOURCE_NOT_FOUND",
+    "VALIDATION",
+    "NOT_FOUND",
+    "INVALID_ARGUMENT",
+}
+_NO_SPACE_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_PERMANENT_ERRORS = (
     FileNotFoundError,
     PermissionError,
     IsADirectoryError,
@@ -58,27 +65,28 @@ _KINDS = (
 )
 
 
-def _lasting(error: BaseException) -> bool:
-    """Whether trying again would fail again."""
-    if isinstance(error, _KINDS) or getattr(error, "errno", None) in (*_FULL, errno.EROFS):
+def _is_permanent(error: BaseException) -> bool:
+    """Returns whether another try would fail again."""
+    if isinstance(error, _PERMANENT_ERRORS) or getattr(error, "errno", None) in (*_NO_SPACE_ERRNOS, errno.EROFS):
         return True
     text = str(error)
-    if _AGAIN.search(text):
+    if _TRANSIENT.search(text):
         return False
-    found, status = _CODE.search(text), _STATUS.search(text)
-    if _REFUSED.search(text) or (found and (found[1] or found[2]) in _LASTING):
+    code, status = _ERROR_CODE.search(text), _HTTP_STATUS.search(text)
+    if _ACCESS_REFUSED.search(text) or (code and (code[1] or code[2]) in _PERMANENT_CODES):
         return True
     return status is not None and status[1][0] == "4" and status[1] not in ("408", "429")
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
-    """How often what fails for a while is tried, and how long is waited in between.
+class RetryPolicy:
+    """The number of tries of an operation that fails for a while, and the pauses in between.
 
     Args:
-        tries: in a row, without any progress.
-        base_s, cap_s: of the pauses, as in `evolvent.deadline.backoff`.
-        rng: of the pauses, so that many that failed at once do not come again at once.
+        tries: number of tries in a row without any progress.
+        base_s: first pause, as in `evolvent.deadline.backoff`.
+        cap_s: longest pause.
+        rng: random numbers of the pauses, so that many clients that failed at once do not repeat at once.
         sleep: takes seconds; None: a pause that ends at once when the work is given up.
     """
 
@@ -89,136 +97,141 @@ class Patience:
     sleep: Callable[[float], object] | None = None
 
 
-class Objects:
-    """Whole objects of a place: listed, written, read; by several threads if wanted.
+class ObjectStore:
+    """Whole objects of a storage location: listed, written, read; several threads may use it.
 
     Raises (all methods):
-        AccessDenied: these credentials may not. NoSpace: a place that is full.
-        StoreUnavailable: no bucket, or an outage that outlasted the patience.
+        AccessDenied: these credentials may not. NoSpace: the storage is full.
+        StoreUnavailable: no bucket, or an outage that outlasted the retry policy.
     """
 
-    def __init__(self, place: Place, patience: Patience | None = None) -> None:
-        self.place, self._patience = place, patience or Patience()
+    def __init__(self, url: StorageURL, retry_policy: RetryPolicy | None = None) -> None:
+        self.place, self._patience = url, retry_policy or RetryPolicy()
         self._stop = Event()
 
-    def check(self) -> None:
-        """Leave a thread whose work was given up."""
+    def raise_if_stopped(self) -> None:
+        """Raises an error in a thread whose work was given up."""
         if self._stop.is_set():
-            raise _GivenUp(f"{self.place.address}: given up")
+            raise _StoppedError(f"{self.place.address}: given up")
 
-    def attempt(self, what: str, action: Callable[[], T]) -> T:
-        """The result of an action that may be done more than once.
+    def retry(self, operation: str, action: Callable[[], T]) -> T:
+        """Returns the result of an action that may be repeated.
 
         Args:
-            what: what was tried, for whoever reads that it failed.
+            operation: name of the operation, for error messages.
         """
-        patience = self._patience
-        for number in range(1, patience.tries + 1):
+        retry_policy = self._patience
+        for attempt in range(1, retry_policy.tries + 1):
             try:
                 return action()
             except (OSError, pa.ArrowException) as error:
-                if number == patience.tries or _lasting(error):
-                    raise self._told(what, error, tries=number) from error
-            (patience.sleep or self._stop.wait)(
-                backoff(number - 1, patience.rng, base_s=patience.base_s, cap_s=patience.cap_s)
+                if attempt == retry_policy.tries or _is_permanent(error):
+                    raise self._translate_error(operation, error, tries=attempt) from error
+            (retry_policy.sleep or self._stop.wait)(
+                backoff(attempt - 1, retry_policy.rng, base_s=retry_policy.base_s, cap_s=retry_policy.cap_s)
             )
-            self.check()
+            self.raise_if_stopped()
         raise StoreUnavailable(
-            f"{self.place.address}: {what} was not tried", value=patience.tries, expected="1 or more"
+            f"{self.place.address}: {operation} was not tried", value=retry_policy.tries, expected="1 or more"
         )
 
-    def _told(self, what: str, error: BaseException, *, tries: int) -> EvolventError:
-        text, where = str(error), self.place.address
+    def _translate_error(self, operation: str, error: BaseException, *, tries: int) -> EvolventError:
+        text, address = str(error), self.place.address
         if isinstance(error, FileNotFoundError):
-            return Incomplete(f"{where}: cannot {what}: it is not there", hint="push it again")
-        if isinstance(error, PermissionError) or _REFUSED.search(text):
+            return Incomplete(f"{address}: cannot {operation}: it is not there", hint="push it again")
+        if isinstance(error, PermissionError) or _ACCESS_REFUSED.search(text):
             return AccessDenied(
-                f"{where}: cannot {what}: access is refused ({reason(error)})",
+                f"{address}: cannot {operation}: access is refused ({describe_error(error)})",
                 hint="check the credentials in the environment and their rights",
             )
         if "NO_SUCH_BUCKET" in text:
-            return self._no_bucket()
-        if getattr(error, "errno", None) in _FULL:
-            return NoSpace(f"no space left at {where}: {reason(error)}", hint="free some, then again: it goes on")
-        hint = None if _lasting(error) else "run the command again: it goes on"
-        return StoreUnavailable(f"{where}: cannot {what}: {reason(error)}", value=f"{tries} tries", hint=hint)
+            return self._missing_bucket_error()
+        if getattr(error, "errno", None) in _NO_SPACE_ERRNOS:
+            return NoSpace(
+                f"no space left at {address}: {describe_error(error)}", hint="free some, then again: it goes on"
+            )
+        hint = None if _is_permanent(error) else "run the command again: it goes on"
+        return StoreUnavailable(
+            f"{address}: cannot {operation}: {describe_error(error)}", value=f"{tries} tries", hint=hint
+        )
 
-    def _no_bucket(self) -> StoreUnavailable:
+    def _missing_bucket_error(self) -> StoreUnavailable:
         return StoreUnavailable(
             f"the bucket of {self.place.address} does not exist", hint="make it first: evolvent makes none"
         )
 
-    def sizes(self, folder: str) -> dict[str, int]:
-        """Bytes of every object of a folder by its name; none where there is no folder."""
-        wanted = fs.FileSelector(self.place.child(folder), allow_not_found=True)
-        found = self.attempt("list what is there", lambda: self.place.filesystem.get_file_info(wanted))
-        return {info.base_name: info.size for info in found if info.type == fs.FileType.File}
+    def list_sizes(self, folder: str) -> dict[str, int]:
+        """Returns the bytes of every object of a folder by its name; empty if there is no folder."""
+        selector = fs.FileSelector(self.place.child_path(folder), allow_not_found=True)
+        infos = self.retry("list what is there", lambda: self.place.filesystem.get_file_info(selector))
+        return {info.base_name: info.size for info in infos if info.type == fs.FileType.File}
 
-    def put(self, name: str, pieces: Callable[[], Iterable[bytes]]) -> None:
-        """Write one object; a file system gets it under another name first.
+    def write_object(self, name: str, open_chunks: Callable[[], Iterable[bytes]]) -> None:
+        """Writes one object; a file system gets it under another name first.
 
         Args:
-            pieces: its bytes, from the beginning at every try. pyarrow cannot give an upload up: where they end early
-                by an error, a shorter object is left on an object store.
+            open_chunks: returns its bytes, from the beginning at every try. pyarrow cannot give an upload up: if the
+                chunks
+                end early by an error, a shorter object is left on an object store.
         """
-        target = self.place.child(name) + ("" if self.place.atomic else TEMPORARY)
+        target = self.place.child_path(name) + ("" if self.place.is_atomic else TEMPORARY_SUFFIX)
 
         def send() -> None:
-            system = self.place.filesystem
-            if not self.place.atomic:
-                system.create_dir(target.rpartition("/")[0], recursive=True)
+            filesystem = self.place.filesystem
+            if not self.place.is_atomic:
+                filesystem.create_dir(target.rpartition("/")[0], recursive=True)
             try:
-                stream = system.open_output_stream(target, compression=None)
+                stream = filesystem.open_output_stream(target, compression=None)
             except FileNotFoundError as error:  # GCS says it so
-                raise self._no_bucket() from error
-            good = False
+                raise self._missing_bucket_error() from error
+            is_complete = False
             try:
-                for piece in pieces():
-                    self.check()
-                    stream.write(piece)
-                good = True
+                for chunk in open_chunks():
+                    self.raise_if_stopped()
+                    stream.write(chunk)
+                is_complete = True
             finally:
                 # Of a failed upload the end fails too, and would tell of missing parts in place of the outage.
-                with nullcontext() if good else suppress(OSError, pa.ArrowException):
+                with nullcontext() if is_complete else suppress(OSError, pa.ArrowException):
                     stream.close()
-            if not self.place.atomic:
-                system.move(target, self.place.child(name))
+            if not self.place.is_atomic:
+                filesystem.move(target, self.place.child_path(name))
 
-        self.attempt(f"send {name}", send)
+        self.retry(f"send {name}", send)
 
-    def read(self, name: str, *, most: int) -> bytes | None:
-        """A small object, at most so many bytes of it; None where there is none."""
+    def read_object(self, name: str, *, max_bytes: int) -> bytes | None:
+        """Reads a small object, at most `max_bytes` of it; returns None if there is none."""
 
         def load() -> bytes | None:
             try:
-                with self.place.filesystem.open_input_file(self.place.child(name)) as file:
-                    return bytes(file.read(most))
+                with self.place.filesystem.open_input_file(self.place.child_path(name)) as file:
+                    return bytes(file.read(max_bytes))
             except FileNotFoundError:
                 return None
 
-        return self.attempt(f"read {name}", load)
+        return self.retry(f"read {name}", load)
 
-    def pieces(self, name: str, size: int) -> Iterator[bytes]:
-        """All bytes of an object that is never changed; after an outage it is read on where it ended.
+    def read_chunks(self, name: str, size: int) -> Iterator[bytes]:
+        """Yields all bytes of an object that is never changed; after an outage, reading resumes where it ended.
 
         Raises:
             Incomplete: it is not there. HashMismatch: it is not `size` bytes long.
         """
-        reader, at = _Reader(self.place, name, size), 0
+        reader, offset = _ResumingReader(self.place, name, size), 0
         try:
-            while at < size:
-                piece = self.attempt(f"read {name}", partial(reader.at, at))
-                self.check()
-                at += len(piece)
-                yield piece
-            reader.end()
+            while offset < size:
+                chunk = self.retry(f"read {name}", partial(reader.read_at, offset))
+                self.raise_if_stopped()
+                offset += len(chunk)
+                yield chunk
+            reader.check_end()
         finally:
             reader.close()
 
-    def each(self, items: Sequence[T], do: Callable[[T], None], *, workers: int) -> None:
-        """Do something for every item, several at once; the first failure ends all of it."""
+    def run_parallel(self, items: Sequence[T], function: Callable[[T], None], *, workers: int) -> None:
+        """Runs a function on every item, several at once; the first failure ends all of them."""
         with ThreadPoolExecutor(max(1, workers)) as pool:
-            jobs = [pool.submit(self._guarded, do, item) for item in items]
+            jobs = [pool.submit(self._run_guarded, function, item) for item in items]
             try:
                 wait(jobs, return_when=FIRST_EXCEPTION)
             finally:
@@ -226,55 +239,55 @@ class Objects:
                     self._stop.set()
                     pool.shutdown(wait=False, cancel_futures=True)
         failed = [error for job in jobs if not job.cancelled() and (error := job.exception()) is not None]
-        for error in sorted(failed, key=lambda error: isinstance(error, _GivenUp)):
+        for error in sorted(failed, key=lambda error: isinstance(error, _StoppedError)):
             raise error
 
-    def _guarded(self, do: Callable[[T], None], item: T) -> None:
-        self.check()
-        good = False
+    def _run_guarded(self, function: Callable[[T], None], item: T) -> None:
+        self.raise_if_stopped()
+        is_complete = False
         try:
-            do(item)
-            good = True
+            function(item)
+            is_complete = True
         finally:
-            if not good:
+            if not is_complete:
                 self._stop.set()
 
 
-class _GivenUp(StoreUnavailable):
-    """What ends the other threads when one has failed."""
+class _StoppedError(StoreUnavailable):
+    """An error that ends the other threads after one has failed."""
 
 
-class _Reader:
-    """An object that is read on; opened anew after a failure."""
+class _ResumingReader:
+    """A reader of one object, reopened after a failure."""
 
-    def __init__(self, place: Place, name: str, size: int) -> None:
-        self._system, self._path, self._size = place.filesystem, place.child(name), size
-        self._told = f"{place.address}: the object {name} is damaged"
+    def __init__(self, url: StorageURL, name: str, size: int) -> None:
+        self._system, self._path, self._size = url.filesystem, url.child_path(name), size
+        self._told = f"{url.address}: the object {name} is damaged"
         self._file: Any = None
 
-    def at(self, offset: int) -> bytes:
-        good = False
+    def read_at(self, offset: int) -> bytes:
+        is_complete = False
         try:
             if self._file is None:
                 self._file = self._open(offset)
-            piece = bytes(self._file.read(min(CHUNK, self._size - offset)))
-            if not piece:
-                self._ended(offset)
-            good = True
+            chunk = bytes(self._file.read(min(CHUNK_BYTES, self._size - offset)))
+            if not chunk:
+                self._raise_truncated(offset)
+            is_complete = True
         finally:
-            if not good:
+            if not is_complete:
                 self.close()
-        return piece
+        return chunk
 
     def _open(self, offset: int) -> Any:
         # Several files of GCS that can be sought, read by several threads, wait for each other for ever (pyarrow 26).
-        whole = offset == 0 or self._system.type_name == "gcs"
+        from_start = offset == 0 or self._system.type_name == "gcs"
         file = (
             self._system.open_input_stream(self._path, compression=None)
-            if whole
+            if from_start
             else self._system.open_input_file(self._path)
         )
-        if not whole:
+        if not from_start:
             file.seek(offset)
         elif offset:
             self._skip(file, offset)
@@ -282,27 +295,27 @@ class _Reader:
 
     def _skip(self, file: Any, offset: int) -> None:
         while offset:
-            piece = file.read(min(CHUNK, offset))
-            if not piece:
-                self._ended(offset)
-            offset -= len(piece)
+            chunk = file.read(min(CHUNK_BYTES, offset))
+            if not chunk:
+                self._raise_truncated(offset)
+            offset -= len(chunk)
 
-    def _ended(self, offset: int) -> NoReturn:
-        there = self._system.get_file_info(self._path).size
-        if there is not None and there != self._size:
-            raise self._damaged(f"{there} bytes")
+    def _raise_truncated(self, offset: int) -> NoReturn:
+        stored_size = self._system.get_file_info(self._path).size
+        if stored_size is not None and stored_size != self._size:
+            raise self._damage_error(f"{stored_size} bytes")
         raise OSError(f"the answer ended after {offset} of {self._size} bytes")
 
-    def _damaged(self, value: str) -> HashMismatch:
+    def _damage_error(self, value: str) -> HashMismatch:
         return HashMismatch(self._told, value=value, expected=f"{self._size} bytes", hint="push it again with --check")
 
-    def end(self) -> None:
-        """Nothing may follow."""
-        more = b""
+    def check_end(self) -> None:
+        """Checks that no bytes follow."""
+        surplus = b""
         with suppress(OSError, pa.ArrowException):
-            more = self._file.read(1) if self._file is not None else b""
-        if more:
-            raise self._damaged("more")
+            surplus = self._file.read(1) if self._file is not None else b""
+        if surplus:
+            raise self._damage_error("more")
 
     def close(self) -> None:
         file, self._file = self._file, None

@@ -1,4 +1,4 @@
-"""Which file system and folder an address means: object stores, Hadoop, and this machine, through pyarrow."""
+"""File systems and folders that a storage URL names: object stores, Hadoop, and this machine, through pyarrow."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from urllib.parse import parse_qsl, urlsplit
 import pyarrow as pa
 from pyarrow import fs
 
-from evolvent.errors import ConfigError, Problem, StoreUnavailable, unknown
-from evolvent.logs import hidden, secrets_in
+from evolvent.errors import ConfigError, Problem, StoreUnavailable, unknown_name_problem
+from evolvent.logs import find_secrets, hide_secrets
 
-__all__ = ["Place", "place_of", "reason"]
+__all__ = ["StorageURL", "describe_error", "parse_storage_url"]
 
 _OPTIONS: Mapping[str, tuple[str, ...]] = {
     "s3": ("region", "endpoint_override", "scheme", "anonymous"),
@@ -25,43 +25,48 @@ _OPTIONS: Mapping[str, tuple[str, ...]] = {
     "hdfs": ("user",),
     "file": (),
 }
-_SILENT_S, _CONNECT_S, _GCS_S = 20.0, 5.0, 30.0  # a silent server, one that is not there, GCS's own repetitions
+_REQUEST_TIMEOUT_S, _CONNECT_TIMEOUT_S, _GCS_RETRY_LIMIT_S = (
+    20.0,
+    5.0,
+    30.0,
+)  # a silent server, one that is not there, GCS's own repetitions
 _HOST = re.compile(r"([\w.-]+(:\d{1,5})?)?")  # none: the default of Hadoop's own settings
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StorageURL:
     """A folder of a file system that pyarrow opens.
 
     Args:
         filesystem: a `pyarrow.fs.FileSystem`.
-        path: of the folder in it.
-        address: as it is shown: without options.
+        path: path of the folder in it.
+        address: the URL without options, for display.
     """
 
     filesystem: Any
     path: str
     address: str
 
-    def child(self, name: str) -> str:
-        """The path of a name below it."""
+    def child_path(self, name: str) -> str:
+        """Returns the path of a name below the folder."""
         return f"{self.path}/{name}"
 
     @property
-    def atomic(self) -> bool:
-        """Whether an object appears when all of it is there, and folders need not be made."""
+    def is_atomic(self) -> bool:
+        """Returns whether an object appears only when it is complete, and folders need not be created."""
         return self.filesystem.type_name in ("s3", "gcs")
 
 
-def place_of(address: str) -> Place:
-    """The place that an address names; nothing of it is asked yet, but that a bucket of AWS is asked for its region.
+def parse_storage_url(address: str) -> StorageURL:
+    """Parses a storage URL; nothing is requested yet, except the region of an AWS bucket.
 
     `s3://BUCKET/PATH` (options `region`, `endpoint_override`, `scheme`, `anonymous`), `gs://BUCKET/PATH`
     (`endpoint_override`, `scheme`, `anonymous`), `hdfs://HOST:PORT/PATH` (`user`), `file:///PATH`. Options follow a
     question mark; paths are taken as they are written. Credentials, region and endpoint come from where AWS's and
     Google's own tools look for them: the environment, their files, the machine. An address holds none.
+
     Raises:
-        ConfigError: an address that names no place; all its mistakes at once, without its secrets.
+        ConfigError: an invalid URL; all its mistakes at once, without its secrets.
         StoreUnavailable: hdfs:// without Hadoop's library.
     """
     try:
@@ -72,54 +77,64 @@ def place_of(address: str) -> Place:
     if scheme not in _OPTIONS:
         hint = f"expected {', '.join(f'{name}://' for name in _OPTIONS)}"
         raise ConfigError([Problem("address", f"no kind of place that is known: {scheme or '(none)'}", hint)])
-    shown, options = f"{scheme}://{bucket}/{path}", dict(parse_qsl(parts.query, keep_blank_values=True))
-    problems = _problems(scheme, bucket, path, shown=shown) + _odd_options(scheme, options, shown)
+    display_url, options = f"{scheme}://{bucket}/{path}", dict(parse_qsl(parts.query, keep_blank_values=True))
+    problems = _find_address_problems(scheme, bucket, path, display_url=display_url) + _find_option_problems(
+        scheme, options, display_url
+    )
     if "@" in parts.netloc:
-        problems.append(Problem(shown, "a login in the address", "credentials come from the environment"))
+        problems.append(Problem(display_url, "a login in the address", "credentials come from the environment"))
     if problems:
         raise ConfigError(problems)
     try:
         if scheme == "hdfs":
-            return Place(_hadoop(bucket, options), f"/{path}", shown)
+            return StorageURL(_open_hadoop(bucket, options), f"/{path}", display_url)
         if scheme == "file":
-            return Place(fs.LocalFileSystem(), f"/{path}", shown)
-        return Place(_s3(bucket, options) if scheme == "s3" else _gcs(options), f"{bucket}/{path}", shown)
+            return StorageURL(fs.LocalFileSystem(), f"/{path}", display_url)
+        return StorageURL(
+            _open_s3(bucket, options) if scheme == "s3" else _open_gcs(options), f"{bucket}/{path}", display_url
+        )
     except (OSError, pa.ArrowException) as error:
-        raise ConfigError([Problem(shown, f"pyarrow cannot open it: {reason(error)}")]) from error
+        raise ConfigError([Problem(display_url, f"pyarrow cannot open it: {describe_error(error)}")]) from error
 
 
-def _problems(scheme: str, bucket: str, path: str, *, shown: str) -> list[Problem]:
-    found = []
+def _find_address_problems(scheme: str, bucket: str, path: str, *, display_url: str) -> list[Problem]:
+    problems = []
     if scheme in ("s3", "gs") and not bucket:
-        found.append(Problem(shown, "no bucket", f"expected {scheme}://BUCKET/PATH"))
+        problems.append(Problem(display_url, "no bucket", f"expected {scheme}://BUCKET/PATH"))
     if scheme == "file" and bucket not in ("", "localhost"):
-        found.append(Problem(shown, "a host", "expected file:///PATH"))
+        problems.append(Problem(display_url, "a host", "expected file:///PATH"))
     if scheme == "hdfs" and not _HOST.fullmatch(bucket):
-        found.append(Problem(shown, "no host of it", "expected hdfs://HOST:PORT/PATH"))
+        problems.append(Problem(display_url, "no host of it", "expected hdfs://HOST:PORT/PATH"))
     if any(part in ("", ".", "..") for part in path.split("/")):
-        found.append(Problem(shown, "no plain path", "name a folder, without empty parts, '.' and '..'"))
-    return found
+        problems.append(Problem(display_url, "no plain path", "name a folder, without empty parts, '.' and '..'"))
+    return problems
 
 
-def _odd_options(scheme: str, options: Mapping[str, str], shown: str) -> list[Problem]:
-    known = _OPTIONS[scheme]
-    found = [unknown("option", name, known, where=shown) for name in options if name not in known]
+def _find_option_problems(scheme: str, options: Mapping[str, str], display_url: str) -> list[Problem]:
+    known_options = _OPTIONS[scheme]
+    problems = [
+        unknown_name_problem("option", name, known_options, location=display_url)
+        for name in options
+        if name not in known_options
+    ]
     for name, allowed in (("scheme", ("http", "https")), ("anonymous", ("true", "false"))):
-        if name in known and options.get(name, allowed[0]) not in allowed:
-            found.append(Problem(shown, f"an odd value of {name}", f"expected {' or '.join(allowed)}"))
+        if name in known_options and options.get(name, allowed[0]) not in allowed:
+            problems.append(Problem(display_url, f"an odd value of {name}", f"expected {' or '.join(allowed)}"))
     if "@" in options.get("endpoint_override", ""):
-        found.append(Problem(shown, "a login in the endpoint", "credentials come from the environment"))
-    return found
+        problems.append(Problem(display_url, "a login in the endpoint", "credentials come from the environment"))
+    return problems
 
 
-def _endpoint(options: Mapping[str, str]) -> dict[str, str]:
-    """`endpoint_override` and `scheme`; the endpoint may be an address itself."""
-    given = {name: options[name] for name in ("endpoint_override", "scheme") if name in options}
-    scheme, mark, host = given.get("endpoint_override", "").partition("://")
-    return {**given, "scheme": scheme, "endpoint_override": host.rstrip("/")} if mark else given
+def _endpoint_options(options: Mapping[str, str]) -> dict[str, str]:
+    """Returns `endpoint_override` and `scheme`; the endpoint may be a URL itself."""
+    endpoint_options = {name: options[name] for name in ("endpoint_override", "scheme") if name in options}
+    scheme, separator, host = endpoint_options.get("endpoint_override", "").partition("://")
+    return (
+        {**endpoint_options, "scheme": scheme, "endpoint_override": host.rstrip("/")} if separator else endpoint_options
+    )
 
 
-def _s3(bucket: str, options: Mapping[str, str]) -> Any:
+def _open_s3(bucket: str, options: Mapping[str, str]) -> Any:
     endpoint = next(filter(None, map(os.environ.get, ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"))), None)
     if endpoint is not None:  # pyarrow's own constructor does not look for it
         options = {"endpoint_override": endpoint, **options}
@@ -133,29 +148,29 @@ def _s3(bucket: str, options: Mapping[str, str]) -> Any:
         anonymous=options.get("anonymous") == "true",
         background_writes=False,
         allow_delayed_open=True,
-        request_timeout=_SILENT_S,
-        connect_timeout=_CONNECT_S,
-        **_endpoint(options),
+        request_timeout=_REQUEST_TIMEOUT_S,
+        connect_timeout=_CONNECT_TIMEOUT_S,
+        **_endpoint_options(options),
     )
 
 
-def _gcs(options: Mapping[str, str]) -> Any:
-    anonymous, patience = options.get("anonymous") == "true", timedelta(seconds=_GCS_S)
-    return fs.GcsFileSystem(anonymous=anonymous, retry_time_limit=patience, **_endpoint(options))
+def _open_gcs(options: Mapping[str, str]) -> Any:
+    anonymous, retry_limit = options.get("anonymous") == "true", timedelta(seconds=_GCS_RETRY_LIMIT_S)
+    return fs.GcsFileSystem(anonymous=anonymous, retry_time_limit=retry_limit, **_endpoint_options(options))
 
 
-def _hadoop(address: str, options: Mapping[str, str]) -> Any:
+def _open_hadoop(address: str, options: Mapping[str, str]) -> Any:
     host, _, port = address.partition(":")
     try:
         return fs.HadoopFileSystem(host or "default", int(port or 0), user=options.get("user"))
     except OSError as error:
         raise StoreUnavailable(
-            f"hdfs:// needs Hadoop's own library: {reason(error)}",
+            f"hdfs:// needs Hadoop's own library: {describe_error(error)}",
             hint="install Hadoop and Java, set HADOOP_HOME, JAVA_HOME and CLASSPATH",
         ) from error
 
 
-def reason(error: BaseException) -> str:
-    """What an error of pyarrow says first, without secrets."""
+def describe_error(error: BaseException) -> str:
+    """Returns the first line of pyarrow's error message, without secrets."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    return hidden(lines[0][:400], secrets_in(os.environ)).rstrip(".")
+    return hide_secrets(lines[0][:400], find_secrets(os.environ)).rstrip(".")

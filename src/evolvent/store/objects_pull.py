@@ -1,13 +1,13 @@
-"""Reading copies that were published: all of one to a folder, a store as it is read, single files.
+"""Reads published copies: a whole copy into a folder, a store as it is read, single files.
 
-    with stored(place_of("s3://bucket/runs/evolve-1")) as store:
-        rates = [trajectory.success for trajectory in store.trajectories(where={"world": "lookup"})]
+    with open_published_store(parse_storage_url("s3://bucket/runs/evolve-1")) as store:
+        rates = [trajectory.success for trajectory in store.trajectories(filters={"world": "lookup"})]
 
-    with copy_at(place).open("trajectories/parquet/steps/part-0123.parquet") as file:
+    with open_copy(url).open("trajectories/parquet/steps/part-0123.parquet") as file:
         actions = pyarrow.parquet.read_table(file, columns=["action"])
 
-A folder appears when every file of it is there and has the digest that the manifest says. What came before an
-interruption is kept, checked again, and not fetched twice.
+A folder appears when every file of it is there and has the digest in the manifest. Files fetched before an
+interruption are kept, checked again, and not fetched twice.
 """
 
 from __future__ import annotations
@@ -25,206 +25,220 @@ from pathlib import Path
 from typing import Any
 
 from evolvent.errors import ConfigError, HashMismatch, Incomplete, LimitExceeded, Problem, UnsafePath
-from evolvent.files import TEMPORARY, atomic_writer, disk_errors, ensure_space, safe_join, sync_folder
+from evolvent.files import TEMPORARY_SUFFIX, atomic_writer, disk_errors, ensure_space, safe_join, sync_folder
 from evolvent.store.lock import WriterLock
-from evolvent.store.objects import CHUNK, Objects, Patience
-from evolvent.store.objects_manifest import MANIFEST, Entry, Manifest, read_manifest
-from evolvent.store.objects_place import Place
-from evolvent.store.objects_push import Meter, Moved
+from evolvent.store.objects import CHUNK_BYTES, ObjectStore, RetryPolicy
+from evolvent.store.objects_manifest import MANIFEST_NAME, CopyManifest, ManifestEntry, read_manifest
+from evolvent.store.objects_place import StorageURL
+from evolvent.store.objects_push import ProgressMeter, TransferProgress
 from evolvent.store.store import Store
 
-__all__ = ["Copy", "Pulled", "copy_at", "fetch", "stored"]
+__all__ = ["PublishedCopy", "PullResult", "fetch_copy", "open_copy", "open_published_store"]
 
-_STORE = re.compile(r"(manifest\.jsonl|log/seg-\d+\.jsonl|parquet/\w+/[^/]+\.parquet)")
-_MOST = 1 << 30  # bytes of a file that is read into memory
+_STORE_FILE = re.compile(r"(manifest\.jsonl|log/seg-\d+\.jsonl|parquet/\w+/[^/]+\.parquet)")
+_MAX_FILE_BYTES = 1 << 30  # bytes of a file that is read into memory
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
-    """A copy that is at a place: its manifest has been read, its files have not."""
+class PublishedCopy:
+    """A copy at a storage location: its manifest has been read, its files have not."""
 
-    place: Place
-    manifest: Manifest
-    patience: Patience | None = None
+    url: StorageURL
+    manifest: CopyManifest
+    retry_policy: RetryPolicy | None = None
 
-    def _entry(self, name: str) -> Entry:
+    def _entry(self, name: str) -> ManifestEntry:
         if name not in self.manifest.files:
-            raise ConfigError([Problem("name", f"{self.place.address} has no file {name!r}", "see manifest.files")])
+            raise ConfigError([Problem("name", f"{self.url.address} has no file {name!r}", "see manifest.files")])
         return self.manifest.files[name]
 
     def open(self, name: str) -> Any:
-        """A file as a `pyarrow.NativeFile`: only what is read of it is fetched, and its digest is not checked.
+        """Opens a file as a `pyarrow.NativeFile`: only the parts that are read are fetched, and the digest is not
+        checked.
 
         Raises:
-            ConfigError: no such file. Otherwise as `Objects`.
+            ConfigError: no such file. Otherwise the errors of `ObjectStore`.
         """
-        path = self.place.child(self._entry(name).name)
-        return Objects(self.place, self.patience).attempt(
-            f"open {name}", lambda: self.place.filesystem.open_input_file(path)
+        path = self.url.child_path(self._entry(name).object_name)
+        return ObjectStore(self.url, self.retry_policy).retry(
+            f"open {name}", lambda: self.url.filesystem.open_input_file(path)
         )
 
-    def read(self, name: str) -> bytes:
-        """All bytes of a file, their digest checked.
+    def read_file(self, name: str) -> bytes:
+        """Reads all bytes of a file and checks their digest.
 
         Raises:
             ConfigError: no such file. LimitExceeded: more than 1 GiB. HashMismatch: it is damaged.
         """
         entry = self._entry(name)
-        if entry.size > _MOST:
+        if entry.size > _MAX_FILE_BYTES:
             raise LimitExceeded(f"{name} is large", value=f"{entry.size} bytes", hint="open it, or fetch the copy")
-        data = b"".join(Objects(self.place, self.patience).pieces(entry.name, entry.size))
-        _check(hashlib.sha256(data).hexdigest(), entry, f"{self.place.address}: {name}")
+        data = b"".join(ObjectStore(self.url, self.retry_policy).read_chunks(entry.object_name, entry.size))
+        _check_digest(hashlib.sha256(data).hexdigest(), entry, f"{self.url.address}: {name}")
         return data
 
 
 @dataclass(frozen=True, slots=True)
-class Pulled:
-    """What a pull did: the copy's manifest, and how many bytes of it were fetched, not found."""
+class PullResult:
+    """The result of a pull: the copy's manifest, and the number of bytes that were fetched."""
 
-    manifest: Manifest
+    manifest: CopyManifest
     bytes: int
 
 
-def copy_at(place: Place, *, patience: Patience | None = None) -> Copy:
-    """The copy at a place.
+def open_copy(url: StorageURL, *, retry_policy: RetryPolicy | None = None) -> PublishedCopy:
+    """Opens the copy at a storage location.
 
     Raises:
-        Incomplete: there is none, or a push has not come to its end. UnsafePath: its names are not safe.
-        AccessDenied, StoreUnavailable: see `Objects`.
+        Incomplete: there is none, or a push was interrupted. UnsafePath: its names are not safe.
+        AccessDenied, StoreUnavailable: see `ObjectStore`.
     """
-    manifest = read_manifest(Objects(place, patience))
+    manifest = read_manifest(ObjectStore(url, retry_policy))
     if manifest is None:
         raise Incomplete(
-            f"{place.address} holds no copy: no {MANIFEST}",
+            f"{url.address} holds no copy: no {MANIFEST_NAME}",
             hint="check the address; a push that was interrupted has to be run again",
         )
-    return Copy(place, manifest, patience)
+    return PublishedCopy(url, manifest, retry_policy)
 
 
-def fetch(copy: Copy, folder: Path, *, workers: int = 8, progress: Callable[[Moved], None] | None = None) -> Pulled:
-    """Bring a copy to a folder of this machine; done again after an interruption it goes on.
+def fetch_copy(
+    copy: PublishedCopy, folder: Path, *, workers: int = 8, progress: Callable[[TransferProgress], None] | None = None
+) -> PullResult:
+    """Fetches a copy into a folder of this machine; repeated after an interruption, it continues.
 
-    Files are gathered beside the folder, under a name that ends in `.part~`, and take its name together at the end.
+    Files are gathered beside the folder, under a name that ends in `.part~`, and are renamed together at the end.
 
     Args:
-        folder: not there yet.
-        workers: threads that fetch.
+        folder: target; must not exist.
+        workers: number of threads that fetch.
     Raises:
         ConfigError: the folder exists. Locked: another process fetches this copy there.
-        HashMismatch: an object is not what the manifest says. UnsafePath: a name would leave the folder.
-        NoSpace, StoreUnavailable, AccessDenied: what has been fetched is kept.
+        HashMismatch: an object differs from the manifest. UnsafePath: a name would leave the folder.
+        NoSpace, StoreUnavailable, AccessDenied: the files fetched so far are kept.
     """
     if os.path.lexists(folder):
         raise ConfigError([Problem("folder", f"{folder} exists", "choose a folder that does not")])
     parent = folder.absolute().parent
-    beside = parent / f".{folder.name}.{copy.manifest.digest[:12]}{TEMPORARY}"
-    with disk_errors(beside):
-        beside.mkdir(parents=True, exist_ok=True)
-    lock = WriterLock(beside / "lock")
+    staging = parent / f".{folder.name}.{copy.manifest.digest[:12]}{TEMPORARY_SUFFIX}"
+    with disk_errors(staging):
+        staging.mkdir(parents=True, exist_ok=True)
+    lock = WriterLock(staging / "lock")
     try:
-        moved = _gather(copy, copy.manifest.files, beside / "files", workers=workers, progress=progress)
+        num_bytes = _gather_files(copy, copy.manifest.files, staging / "files", workers=workers, progress=progress)
         if os.path.lexists(folder):
-            raise ConfigError([Problem("folder", f"{folder} exists by now", f"what was fetched is in {beside}")])
+            raise ConfigError([Problem("folder", f"{folder} exists by now", f"what was fetched is in {staging}")])
         with disk_errors(folder):
-            (beside / "files").rename(folder)
+            (staging / "files").rename(folder)
             sync_folder(parent)
-            shutil.rmtree(beside)
+            shutil.rmtree(staging)
     finally:
         lock.release()
-    return Pulled(copy.manifest, moved)
+    return PullResult(copy.manifest, num_bytes)
 
 
 @contextmanager
-def stored(
-    place: Place,
+def open_published_store(
+    url: StorageURL,
     *,
     cache: Path | None = None,
     workers: int = 8,
-    patience: Patience | None = None,
-    progress: Callable[[Moved], None] | None = None,
+    retry_policy: RetryPolicy | None = None,
+    progress: Callable[[TransferProgress], None] | None = None,
 ) -> Iterator[Store]:
-    """The store of a published run, or a published store, for reading: nothing else of the copy is fetched.
+    """Opens the store of a published run, or a published store, for reading; no other files of the copy are fetched.
 
     Args:
-        cache: a folder in which what was fetched stays, by copy; None: it is gone after the block.
+        cache: folder in which fetched files stay, by copy; None: they are removed after the block.
     Raises:
-        Incomplete: the copy holds no store. Otherwise as `copy_at` and `fetch`.
+        Incomplete: the copy holds no store. Otherwise the errors of `open_copy` and `fetch_copy`.
     """
-    copy = copy_at(place, patience=patience)
-    files = _store_files(copy.manifest.files)
+    copy = open_copy(url, retry_policy=retry_policy)
+    files = _find_store_files(copy.manifest.files)
     if not files:
-        raise Incomplete(f"{place.address} holds no store", value=f"{len(copy.manifest.files)} files")
-    with tempfile.TemporaryDirectory() if cache is None else nullcontext(cache) as kept:
-        into = Path(kept) / copy.manifest.digest
-        with disk_errors(into):
-            into.mkdir(parents=True, exist_ok=True)
-        lock = WriterLock(into / "lock")
+        raise Incomplete(f"{url.address} holds no store", value=f"{len(copy.manifest.files)} files")
+    with tempfile.TemporaryDirectory() if cache is None else nullcontext(cache) as cache_folder:
+        target = Path(cache_folder) / copy.manifest.digest
+        with disk_errors(target):
+            target.mkdir(parents=True, exist_ok=True)
+        lock = WriterLock(target / "lock")
         try:
-            _gather(copy, files, into / "files", workers=workers, progress=progress)
+            _gather_files(copy, files, target / "files", workers=workers, progress=progress)
         finally:
             lock.release()
-        yield Store.open(into / "files")
+        yield Store.open(target / "files")
 
 
-def _store_files(files: Mapping[str, Entry]) -> dict[str, Entry]:
-    """The files of the store, by their names in it: those of the run's folder `trajectories`, else of the folder."""
+def _find_store_files(files: Mapping[str, ManifestEntry]) -> dict[str, ManifestEntry]:
+    """Returns the files of the store, by their names in it: from the run's folder `trajectories`, else from the
+    folder.
+    """
     for prefix in ("trajectories/", ""):
-        inside = {name.removeprefix(prefix): entry for name, entry in files.items() if name.startswith(prefix)}
-        if found := {name: entry for name, entry in inside.items() if _STORE.fullmatch(name)}:
-            return found
+        relative_files = {name.removeprefix(prefix): entry for name, entry in files.items() if name.startswith(prefix)}
+        if store_files := {name: entry for name, entry in relative_files.items() if _STORE_FILE.fullmatch(name)}:
+            return store_files
     return {}
 
 
 # ---------------------------------------------------------------------- gathering
 
 
-def _gather(
-    copy: Copy, files: Mapping[str, Entry], into: Path, *, workers: int, progress: Callable[[Moved], None] | None
+def _gather_files(
+    copy: PublishedCopy,
+    files: Mapping[str, ManifestEntry],
+    target: Path,
+    *,
+    workers: int,
+    progress: Callable[[TransferProgress], None] | None,
 ) -> int:
-    """Bring files into a folder, each checked; returns the bytes that were not there before."""
-    with disk_errors(into):
-        into.mkdir(exist_ok=True)
-        for path in into.rglob(f"*{TEMPORARY}"):
+    """Fetches files into a folder, each checked; returns the number of bytes that were not there before."""
+    with disk_errors(target):
+        target.mkdir(exist_ok=True)
+        for path in target.rglob(f"*{TEMPORARY_SUFFIX}"):
             path.unlink()
-    at = {name: safe_join(into, name) for name in files}
-    names = Manifest(files).objects()
-    have = {
+    paths = {name: safe_join(target, name) for name in files}
+    names = CopyManifest(files).names_by_digest()
+    present = {
         digest: path
-        for digest, known in names.items()
-        for path in (at[name] for name in known)
-        if _holds(path, files[known[0]])
+        for digest, file_names in names.items()
+        for path in (paths[name] for name in file_names)
+        if _is_present(path, files[file_names[0]])
     }
-    ensure_space(into, sum(entry.size for name, entry in files.items() if have.get(entry.sha256) != at[name]))
-    todo = [digest for digest in names if digest not in have]
-    meter = Meter("fetched", {digest: files[names[digest][0]].size for digest in todo}, progress)
-    objects = Objects(copy.place, copy.patience)
+    ensure_space(target, sum(entry.size for name, entry in files.items() if present.get(entry.sha256) != paths[name]))
+    todo = [digest for digest in names if digest not in present]
+    meter = ProgressMeter("fetched", {digest: files[names[digest][0]].size for digest in todo}, progress)
+    objects = ObjectStore(copy.url, copy.retry_policy)
 
-    def bring(digest: str) -> None:
-        first, entry = names[digest][0], files[names[digest][0]]
-        where = f"{copy.place.address}: {first}"
-        _write(at[first], entry, _told(objects.pieces(entry.name, entry.size), entry, meter), where)
-        have[digest] = at[first]
-        meter.at(digest, entry.size, whole=True)
+    def fetch_object(digest: str) -> None:
+        name, entry = names[digest][0], files[names[digest][0]]
+        label = f"{copy.url.address}: {name}"
+        _write_checked(
+            paths[name], entry, _report_chunks(objects.read_chunks(entry.object_name, entry.size), entry, meter), label
+        )
+        present[digest] = paths[name]
+        meter.update(digest, entry.size, is_complete=True)
 
-    objects.each(todo, bring, workers=workers)
-    for digest, known in names.items():
-        for name in known:
-            if at[name] != have[digest] and not _holds(at[name], files[name]):
-                with disk_errors(have[digest]), have[digest].open("rb") as file:
-                    _write(at[name], files[name], iter(partial(file.read, CHUNK), b""), str(at[name]))
+    objects.run_parallel(todo, fetch_object, workers=workers)
+    for digest, file_names in names.items():
+        for name in file_names:
+            if paths[name] != present[digest] and not _is_present(paths[name], files[name]):
+                with disk_errors(present[digest]), present[digest].open("rb") as file:
+                    _write_checked(
+                        paths[name], files[name], iter(partial(file.read, CHUNK_BYTES), b""), str(paths[name])
+                    )
     return sum(files[names[digest][0]].size for digest in todo)
 
 
-def _told(pieces: Iterable[bytes], entry: Entry, meter: Meter) -> Iterator[bytes]:
-    done = 0
-    for piece in pieces:
-        yield piece
-        done += len(piece)
-        meter.at(entry.sha256, done)
+def _report_chunks(chunks: Iterable[bytes], entry: ManifestEntry, meter: ProgressMeter) -> Iterator[bytes]:
+    num_bytes = 0
+    for chunk in chunks:
+        yield chunk
+        num_bytes += len(chunk)
+        meter.update(entry.sha256, num_bytes)
 
 
-def _holds(path: Path, entry: Entry) -> bool:
-    """Whether a file is there with these bytes."""
+def _is_present(path: Path, entry: ManifestEntry) -> bool:
+    """Returns whether a file with these bytes exists."""
     with disk_errors(path):
         if path.is_symlink():
             raise UnsafePath(f"{path} is a link, which nothing here makes", hint="take it away")
@@ -234,20 +248,20 @@ def _holds(path: Path, entry: Entry) -> bool:
             return hashlib.file_digest(file, "sha256").hexdigest() == entry.sha256
 
 
-def _write(path: Path, entry: Entry, pieces: Iterable[bytes], where: str) -> None:
+def _write_checked(path: Path, entry: ManifestEntry, chunks: Iterable[bytes], label: str) -> None:
     digest = hashlib.sha256()
     with atomic_writer(path) as file:
-        for piece in pieces:
-            digest.update(piece)
-            file.write(piece)
-        _check(digest.hexdigest(), entry, where)
+        for chunk in chunks:
+            digest.update(chunk)
+            file.write(chunk)
+        _check_digest(digest.hexdigest(), entry, label)
 
 
-def _check(found: str, entry: Entry, where: str) -> None:
-    if found != entry.sha256:
+def _check_digest(digest: str, entry: ManifestEntry, label: str) -> None:
+    if digest != entry.sha256:
         raise HashMismatch(
-            f"{where} is damaged",
-            value=f"SHA-256 {found[:16]}...",
+            f"{label} is damaged",
+            value=f"SHA-256 {digest[:16]}...",
             expected=f"{entry.sha256[:16]}...",
             hint="push it again with --check",
         )

@@ -1,8 +1,8 @@
-"""Publishing a finished folder, a run or a store, at a place beyond the disk.
+"""Publishes a finished folder, a run or a store, at a storage location beyond the disk.
 
-What a file holds decides the name of its object, so an upload that was interrupted is gone on with by listing what is
-there, equal files are sent once, and nobody overwrites what somebody else reads. The order makes every moment safe:
-objects; a listing that shows each of them in its full size; then the manifest, which makes them a copy.
+The content of a file decides the name of its object, so an interrupted upload continues by listing the objects that
+exist, equal files are sent once, and no writer overwrites a file that another process reads. The order makes every
+moment safe: objects; a listing that shows each of them in its full size; then the manifest, which completes the copy.
 """
 
 from __future__ import annotations
@@ -31,26 +31,35 @@ from evolvent.errors import (
     UnknownSchema,
     UnsafePath,
 )
-from evolvent.files import TEMPORARY, disk_errors
+from evolvent.files import TEMPORARY_SUFFIX, disk_errors
 from evolvent.store.lock import WriterLock
-from evolvent.store.objects import CHUNK, Objects, Patience
-from evolvent.store.objects_manifest import MANIFEST, OBJECTS, Entry, Manifest, check_names, read_manifest
-from evolvent.store.objects_place import Place
+from evolvent.store.objects import CHUNK_BYTES, ObjectStore, RetryPolicy
+from evolvent.store.objects_manifest import (
+    MANIFEST_NAME,
+    OBJECTS_FOLDER,
+    CopyManifest,
+    ManifestEntry,
+    check_names,
+    read_manifest,
+)
+from evolvent.store.objects_place import StorageURL
 
-__all__ = ["Meter", "Moved", "Pushed", "publish"]
+__all__ = ["ProgressMeter", "PushResult", "TransferProgress", "push_copy"]
 
-_MOMENTARY = {"gate.lock"}  # held for moments by readers of snapshots, who write nothing that is sent
-_Seen = Mapping[str, tuple[int, int]]  # name -> bytes and time of the last change, in ns
+_BRIEF_LOCKS = {"gate.lock"}  # held for moments by readers of snapshots, who write nothing that is sent
+_FileStates = Mapping[str, tuple[int, int]]  # name -> bytes and time of the last change, in ns
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
-    """How far a transfer is.
+class TransferProgress:
+    """The progress of a transfer.
 
     Args:
-        phase: "read" (what is on disk already, for its digest), "sent" or "fetched".
-        bytes, of_bytes: moved, and to be moved in this phase.
-        files, of_files: the same in whole files, equal ones counted once.
+        phase: "read" (files on disk, for their digests), "sent" or "fetched".
+        bytes: number of bytes moved in this phase.
+        of_bytes: number of bytes to move in this phase.
+        files: number of whole files moved, equal ones counted once.
+        of_files: number of files to move.
     """
 
     phase: str
@@ -60,95 +69,100 @@ class Moved:
     of_files: int
 
 
-class Meter:
-    """Adds up what several threads move; tells it to a callback, one call at a time."""
+class ProgressMeter:
+    """Adds up the bytes that several threads move, and reports them to a callback, one call at a time."""
 
-    def __init__(self, phase: str, of: Mapping[str, int], progress: Callable[[Moved], None] | None) -> None:
-        self._phase, self._of, self._progress = phase, of, progress
+    def __init__(
+        self, phase: str, sizes: Mapping[str, int], progress: Callable[[TransferProgress], None] | None
+    ) -> None:
+        self._phase, self._of, self._progress = phase, sizes, progress
         self._done: dict[str, int] = {}
-        self._bytes, self._of_bytes, self._files, self._lock = 0, sum(of.values()), 0, Lock()
+        self._bytes, self._of_bytes, self._files, self._lock = 0, sum(sizes.values()), 0, Lock()
 
-    def at(self, key: str, done: int, *, whole: bool = False) -> None:
-        """So many bytes of one file have been moved; fewer than before where it was begun again."""
+    def update(self, key: str, num_bytes: int, *, is_complete: bool = False) -> None:
+        """Records the bytes of one file that have been moved; fewer than before if the file was restarted."""
         with self._lock:
-            self._bytes += done - self._done.get(key, 0)
-            self._done[key] = done
-            self._files += whole
+            self._bytes += num_bytes - self._done.get(key, 0)
+            self._done[key] = num_bytes
+            self._files += is_complete
             if self._progress is not None:
-                self._progress(Moved(self._phase, self._bytes, self._of_bytes, self._files, len(self._of)))
+                self._progress(TransferProgress(self._phase, self._bytes, self._of_bytes, self._files, len(self._of)))
 
 
 @dataclass(frozen=True, slots=True)
-class Pushed:
-    """What a push did.
+class PushResult:
+    """The result of a push.
 
     Args:
-        manifest: of the copy that is there now.
-        objects, bytes: that were sent; what was there already was not.
+        manifest: manifest of the copy at the storage location.
+        objects: number of objects sent; objects that were there already are not counted.
+        bytes: number of bytes sent.
     """
 
-    manifest: Manifest
+    manifest: CopyManifest
     objects: int
     bytes: int
 
 
-def publish(
+def push_copy(
     folder: Path,
-    place: Place,
+    url: StorageURL,
     *,
     replace: bool = False,
     check: bool = False,
     workers: int = 8,
-    patience: Patience | None = None,
-    progress: Callable[[Moved], None] | None = None,
-) -> Pushed:
-    """Make a copy of a folder at a place; doing it again goes on, and sends nothing twice that arrived whole.
+    retry_policy: RetryPolicy | None = None,
+    progress: Callable[[TransferProgress], None] | None = None,
+) -> PushResult:
+    """Copies a folder to a storage location; repeated, it continues and sends no complete object twice.
 
-    Locks, unfinished files and leases of readers stay behind, empty folders too. While it works nobody can write the
-    folder: a run that is resumed meanwhile finds its lock taken. A run that was killed is copied as it is.
+    Locks, unfinished files and leases of readers stay behind, empty folders too. Meanwhile no process can write the
+    folder: a run that is resumed finds its lock taken. A run that was killed is copied as it is.
 
     Args:
-        replace: let the copy take the place of another one that is there. Objects of the other stay.
-        check: read back what is there, and send again what is damaged; else a name and a size are believed.
-        workers: threads that send.
+        replace: replace another copy that is there. Objects of the other copy stay.
+        check: read back the objects that are there, and send damaged ones again; else name and size are trusted.
+        workers: number of threads that send.
     Raises:
-        Locked: somebody writes the folder.
-        ConfigError: no folder, nothing in it, or another copy at the place.
+        Locked: another process writes the folder.
+        ConfigError: no folder, nothing in it, or another copy at the location.
         UnsafePath: links, devices and names that another system could not hold.
-        StoreUnavailable: the folder changed meanwhile; see also `Objects`. There is no new manifest then.
+        StoreUnavailable: the folder changed meanwhile; see also `ObjectStore`. There is no new manifest then.
     """
-    objects = Objects(place, patience)
-    with _held(folder) as seen:
-        manifest = _manifest(folder, seen, progress)
-        before = _before(objects, replace=replace)
-        if before is not None and before != manifest and not replace:
+    objects = ObjectStore(url, retry_policy)
+    with _lock_folder(folder) as states:
+        manifest = _build_manifest(folder, states, progress)
+        old_manifest = _read_old_manifest(objects, replace=replace)
+        if old_manifest is not None and old_manifest != manifest and not replace:
             raise ConfigError(
-                [Problem(place.address, "there is a copy of something else", "choose another address, or --replace")]
+                [Problem(url.address, "there is a copy of something else", "choose another address, or --replace")]
             )
-        names = manifest.objects()
+        names = manifest.names_by_digest()
         entries = {digest: manifest.files[names[digest][0]] for digest in names}
-        todo = _missing(objects, entries, check=check)
-        meter = Meter("sent", {digest: entries[digest].size for digest in todo}, progress)
+        todo = _find_missing(objects, entries, check=check)
+        meter = ProgressMeter("sent", {digest: entries[digest].size for digest in todo}, progress)
 
         def send(digest: str) -> None:
             name, entry = names[digest][0], entries[digest]
-            objects.put(entry.name, lambda: _pieces(folder / name, entry, meter))
-            meter.at(digest, entry.size, whole=True)
+            objects.write_object(entry.object_name, lambda: _read_chunks(folder / name, entry, meter))
+            meter.update(digest, entry.size, is_complete=True)
 
-        objects.each(todo, send, workers=workers)
-        late = _missing(objects, entries) if todo else []
-        if late:
+        objects.run_parallel(todo, send, workers=workers)
+        missing = _find_missing(objects, entries) if todo else []
+        if missing:
             raise StoreUnavailable(
-                f"{place.address}: what was sent is not there", value=late[:3], hint="run the command again: it goes on"
+                f"{url.address}: what was sent is not there",
+                value=missing[:3],
+                hint="run the command again: it goes on",
             )
-        if _scan(folder)[0] != seen:
-            raise _changed(folder)
-        if before != manifest:
-            objects.put(MANIFEST, lambda: iter([manifest.raw()]))
-    return Pushed(manifest, len(todo), sum(entries[digest].size for digest in todo))
+        if _scan_folder(folder)[0] != states:
+            raise _change_error(folder)
+        if old_manifest != manifest:
+            objects.write_object(MANIFEST_NAME, lambda: iter([manifest.encode()]))
+    return PushResult(manifest, len(todo), sum(entries[digest].size for digest in todo))
 
 
-def _before(objects: Objects, *, replace: bool) -> Manifest | None:
+def _read_old_manifest(objects: ObjectStore, *, replace: bool) -> CopyManifest | None:
     try:
         return read_manifest(objects)
     except (Incomplete, UnknownSchema, UnsafePath):
@@ -157,21 +171,21 @@ def _before(objects: Objects, *, replace: bool) -> Manifest | None:
         return None
 
 
-def _missing(objects: Objects, entries: Mapping[str, Entry], *, check: bool = False) -> list[str]:
-    """The digests without an object of their size; with `check` also without one that holds what its name says."""
-    there = objects.sizes(OBJECTS)
+def _find_missing(objects: ObjectStore, entries: Mapping[str, ManifestEntry], *, check: bool = False) -> list[str]:
+    """Returns the digests without an object of their size; with `check` also those whose object has another digest."""
+    sizes = objects.list_sizes(OBJECTS_FOLDER)
     return [
         digest
         for digest, entry in entries.items()
-        if there.get(digest) != entry.size or (check and not _sound(objects, entry))
+        if sizes.get(digest) != entry.size or (check and not _is_intact(objects, entry))
     ]
 
 
-def _sound(objects: Objects, entry: Entry) -> bool:
+def _is_intact(objects: ObjectStore, entry: ManifestEntry) -> bool:
     digest = hashlib.sha256()
     try:
-        for piece in objects.pieces(entry.name, entry.size):
-            digest.update(piece)
+        for chunk in objects.read_chunks(entry.object_name, entry.size):
+            digest.update(chunk)
     except HashMismatch:
         return False
     return digest.hexdigest() == entry.sha256
@@ -181,26 +195,28 @@ def _sound(objects: Objects, entry: Entry) -> bool:
 
 
 @contextmanager
-def _held(folder: Path) -> Iterator[_Seen]:
-    """What is in a folder that nobody writes while the block runs."""
+def _lock_folder(folder: Path) -> Iterator[_FileStates]:
+    """Yields the states of the files in a folder that no process writes while the block runs."""
     if not folder.is_dir():
         raise ConfigError([Problem("folder", f"{folder} is no folder", "name a run or a store")])
     with ExitStack() as stack:
-        for lock in _scan(folder)[1]:
-            if lock.name not in _MOMENTARY:
-                stack.callback(_keep_out(lock))
-        seen, _ = _scan(folder)
-        if not seen:
+        for lock in _scan_folder(folder)[1]:
+            if lock.name not in _BRIEF_LOCKS:
+                stack.callback(_acquire_lock(lock))
+        states, _ = _scan_folder(folder)
+        if not states:
             raise ConfigError([Problem("folder", f"{folder} holds no files", "name a run or a store")])
-        check_names(seen)
-        yield seen
+        check_names(states)
+        yield states
 
 
-def _keep_out(path: Path) -> Callable[[], None]:
-    """Hold a lock, so that its folder has no writer; returns what gives it back. One that cannot be written is read."""
+def _acquire_lock(path: Path) -> Callable[[], None]:
+    """Locks a folder against writers; returns the function that releases the lock. A read-only lock file is locked
+    shared.
+    """
     if os.access(path, os.W_OK):
         return WriterLock(path).release
-    holder = _holder(path) or {}
+    holder = _read_holder(path) or {}
     with disk_errors(path):
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -214,8 +230,8 @@ def _keep_out(path: Path) -> Callable[[], None]:
     return partial(os.close, handle)
 
 
-def _holder(path: Path) -> dict[str, Any] | None:
-    """What a lock says of its holder, {} where it is empty; None for a file that is no lock."""
+def _read_holder(path: Path) -> dict[str, Any] | None:
+    """Reads the holder of a lock, {} where it is empty; returns None for a file that is not a lock."""
     with disk_errors(path):
         raw = path.read_bytes()
     try:
@@ -225,84 +241,86 @@ def _holder(path: Path) -> dict[str, Any] | None:
     return row if isinstance(row, dict) and (not row or type(row.get("pid")) is int) else None
 
 
-def _scan(folder: Path) -> tuple[dict[str, tuple[int, int]], list[Path]]:
-    """The files to send, by name, and the locks.
+def _scan_folder(folder: Path) -> tuple[dict[str, tuple[int, int]], list[Path]]:
+    """Returns the files to send, by name, and the locks.
 
     Raises:
-        UnsafePath: naming links and what is neither a file nor a folder.
+        UnsafePath: names links and other entries that are neither a file nor a folder.
     """
-    seen: dict[str, tuple[int, int]] = {}
+    states: dict[str, tuple[int, int]] = {}
     locks: list[Path] = []
-    odd: list[str] = []
+    irregular: list[str] = []
 
     def failed(error: OSError) -> None:
         raise error
 
     with disk_errors(folder):
-        for place, folders, files in os.walk(folder, onerror=failed):
-            here = Path(place)
-            folders[:] = sorted(name for name in folders if not _stays(here / name))
-            for path in (here / name for name in [*folders, *sorted(files)] if not _stays(here / name)):
-                name, state = path.relative_to(folder).as_posix(), path.lstat()
-                if stat.S_ISREG(state.st_mode):
-                    if path.name.endswith(".lock") and _holder(path) is not None:
+        for folder_name, folders, files in os.walk(folder, onerror=failed):
+            parent = Path(folder_name)
+            folders[:] = sorted(name for name in folders if not _is_excluded(parent / name))
+            for path in (parent / name for name in [*folders, *sorted(files)] if not _is_excluded(parent / name)):
+                name, stat_result = path.relative_to(folder).as_posix(), path.lstat()
+                if stat.S_ISREG(stat_result.st_mode):
+                    if path.name.endswith(".lock") and _read_holder(path) is not None:
                         locks.append(path)
                     else:
-                        seen[name] = (state.st_size, state.st_mtime_ns)
-                elif not stat.S_ISDIR(state.st_mode):
-                    odd.append(name)
-    if odd:
+                        states[name] = (stat_result.st_size, stat_result.st_mtime_ns)
+                elif not stat.S_ISDIR(stat_result.st_mode):
+                    irregular.append(name)
+    if irregular:
         raise UnsafePath(
             f"{folder} holds links or devices, which are not followed",
-            value=odd[:5],
+            value=irregular[:5],
             hint="put files in their place, or take them away",
         )
-    return seen, locks
+    return states, locks
 
 
-def _stays(path: Path) -> bool:
-    """Whether a file or folder is nobody else's: unfinished, or a lease of a process here."""
-    return path.name.endswith(TEMPORARY) or (path.name == "leases" and path.parent.name == "snapshots")
+def _is_excluded(path: Path) -> bool:
+    """Returns whether a file or folder stays behind: unfinished, or a lease of a process here."""
+    return path.name.endswith(TEMPORARY_SUFFIX) or (path.name == "leases" and path.parent.name == "snapshots")
 
 
-def _changed(path: Path) -> StoreUnavailable:
+def _change_error(path: Path) -> StoreUnavailable:
     return StoreUnavailable(f"{path} changed while it was read", hint="push it when nothing writes there any more")
 
 
-def _manifest(folder: Path, seen: _Seen, progress: Callable[[Moved], None] | None) -> Manifest:
-    meter = Meter("read", {name: size for name, (size, _) in seen.items()}, progress)
+def _build_manifest(
+    folder: Path, states: _FileStates, progress: Callable[[TransferProgress], None] | None
+) -> CopyManifest:
+    meter = ProgressMeter("read", {name: size for name, (size, _) in states.items()}, progress)
     files = {}
-    for name in sorted(seen):
+    for name in sorted(states):
         digest, size = hashlib.sha256(), 0
-        with disk_errors(folder / name), _opened(folder / name) as file:
-            while piece := file.read(CHUNK):
+        with disk_errors(folder / name), _open_file(folder / name) as file:
+            while piece := file.read(CHUNK_BYTES):
                 digest.update(piece)
                 size += len(piece)
-                meter.at(name, size)
-        meter.at(name, size, whole=True)
-        files[name] = Entry(size, digest.hexdigest())
-    return Manifest(files)
+                meter.update(name, size)
+        meter.update(name, size, is_complete=True)
+        files[name] = ManifestEntry(size, digest.hexdigest())
+    return CopyManifest(files)
 
 
-def _opened(path: Path) -> BinaryIO:
+def _open_file(path: Path) -> BinaryIO:
     return os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb")
 
 
-def _pieces(path: Path, entry: Entry, meter: Meter) -> Iterator[bytes]:
-    """A file's bytes. The last ones are handed out only if the digest of all is right.
+def _read_chunks(path: Path, entry: ManifestEntry, meter: ProgressMeter) -> Iterator[bytes]:
+    """Yields a file's bytes. The last chunk is yielded only if the digest of all is right.
 
-    So an object has its full size only if it holds what its name says: pyarrow finishes uploads that an error ends.
+    So an object has its full size only if its content matches its name: pyarrow completes uploads that an error ends.
     """
-    digest, done, held = hashlib.sha256(), 0, b""
-    with disk_errors(path), _opened(path) as file:
-        while piece := file.read(CHUNK):
-            if held:
-                yield held
-                done += len(held)
-                meter.at(entry.sha256, done)
-            digest.update(piece)
-            held = piece
+    digest, num_bytes, last_chunk = hashlib.sha256(), 0, b""
+    with disk_errors(path), _open_file(path) as file:
+        while chunk := file.read(CHUNK_BYTES):
+            if last_chunk:
+                yield last_chunk
+                num_bytes += len(last_chunk)
+                meter.update(entry.sha256, num_bytes)
+            digest.update(chunk)
+            last_chunk = chunk
     if digest.hexdigest() != entry.sha256:
-        raise _changed(path)
-    if held:
-        yield held
+        raise _change_error(path)
+    if last_chunk:
+        yield last_chunk

@@ -1,4 +1,4 @@
-"""Reading a store: sealed parts and live segments as one sequence, in the order in which episodes were appended.
+"""Reads a store: sealed parts and live segments as one sequence, in the order in which episodes were appended.
 
 One rule decides between records of one id: an interrupted episode gives way to a later record. So that memory does not
 grow with the store, episodes are streamed, and only interrupted ones are held back, to the end.
@@ -15,28 +15,28 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from evolvent.errors import ConfigError, StoreUnavailable, unknown
+from evolvent.errors import ConfigError, StoreUnavailable, unknown_name_problem
 from evolvent.store.columns import STEPS, read_annotations, trajectory_reader
-from evolvent.store.log import Record, read_records, segment_path, segments
-from evolvent.store.schema import INTERRUPTED, decode, decode_annotation
-from evolvent.store.seal import manifest, read_part
+from evolvent.store.log import Record, list_segments, read_records, segment_path
+from evolvent.store.schema import INTERRUPTED, decode_annotation, decode_trajectory
+from evolvent.store.seal import read_part, read_seal_manifest
 from evolvent.trajectory import Annotation, Trajectory
 
 __all__ = [
-    "FILTERS",
-    "Found",
-    "Where",
-    "check_where",
-    "each_unit",
-    "find",
+    "FILTER_COLUMNS",
+    "Filters",
+    "StoredTrajectory",
+    "check_filters",
     "find_annotations",
+    "find_trajectories",
     "interrupted_rows",
+    "iter_segments",
     "mask_rows",
-    "matches",
+    "matches_filters",
 ]
 
-Where = Mapping[str, Any]
-FILTERS = (
+Filters = Mapping[str, Any]
+FILTER_COLUMNS = (
     "run",
     "traj",
     "task",
@@ -53,142 +53,152 @@ FILTERS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """One trajectory of a store: its id, whether it matches the question, and how to read it."""
+class StoredTrajectory:
+    """One trajectory of a store: its id, whether it matches the filters, and a function that loads it."""
 
     id: str
     interrupted: bool
     matches: bool
-    read: Callable[[], Trajectory]
+    load: Callable[[], Trajectory]
 
 
-def check_where(where: Where | None) -> dict[str, Collection[Any]]:
-    """The accepted values of each column; a single value stands for itself.
+def check_filters(filters: Filters | None) -> dict[str, Collection[Any]]:
+    """Returns the accepted values of each column; a single value stands for itself.
 
     Raises:
-        ConfigError: naming every column that cannot be asked for.
+        ConfigError: names every unknown column.
     """
-    problems = [unknown("column", name, FILTERS, where="where") for name in where or () if name not in FILTERS]
+    problems = [
+        unknown_name_problem("column", name, FILTER_COLUMNS, location="where")
+        for name in filters or ()
+        if name not in FILTER_COLUMNS
+    ]
     if problems:
         raise ConfigError(problems)
     return {
         name: tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (value,)
-        for name, value in (where or {}).items()
+        for name, value in (filters or {}).items()
     }
 
 
-def each_unit(
-    root: Path, sealed: Callable[[Mapping[str, Any]], Iterator[Any]], live: Callable[[Path, bool], Iterator[Any]]
+def iter_segments(
+    root: Path,
+    read_sealed: Callable[[Mapping[str, Any]], Iterator[Any]],
+    read_live: Callable[[Path, bool], Iterator[Any]],
 ) -> Iterator[Any]:
-    """Read every segment from where it is; one that is sealed meanwhile by its writer is read from its parts."""
-    there = segments(root)  # before the manifest: what is sealed in between is in both
-    done = manifest(root)
-    for number in sorted({*done, *there}):
-        row = done.get(number)
+    """Reads every segment, sealed or live; a segment that is sealed meanwhile by its writer is read from its parts."""
+    live_segments = list_segments(root)  # before the manifest: what is sealed in between is in both
+    sealed_rows = read_seal_manifest(root)
+    for number in sorted({*sealed_rows, *live_segments}):
+        row = sealed_rows.get(number)
         if row is None:
             try:
-                yield from live(segment_path(root, number), number == there[-1])  # the last may have a torn end
+                yield from read_live(
+                    segment_path(root, number), number == live_segments[-1]
+                )  # the last may have a torn end
                 continue
             except StoreUnavailable as error:
-                row = manifest(root).get(number)
+                row = read_seal_manifest(root).get(number)
                 if row is None or not isinstance(error.__cause__, FileNotFoundError):
                     raise
-        yield from sealed(row)
+        yield from read_sealed(row)
 
 
-def find(root: Path, *, where: Where | None = None, prefix: str = "", ids_only: bool = False) -> Iterator[Found]:
-    """The trajectories that match, in append order, interrupted ones last; memory is that of one segment.
+def find_trajectories(
+    root: Path, *, filters: Filters | None = None, prefix: str = "", ids_only: bool = False
+) -> Iterator[StoredTrajectory]:
+    """Yields the trajectories that match, in append order, interrupted ones last; memory is that of one segment.
 
     Args:
-        where: column -> value, or values of which one must fit; columns are `FILTERS`.
-        prefix: how their ids begin.
-        ids_only: read no more than their ids need; `Found.read` is then of no use.
+        filters: column -> value, or a list of accepted values; columns are `FILTER_COLUMNS`.
+        prefix: start of their ids.
+        ids_only: read no more than their ids need; `StoredTrajectory.load` then has no data.
     """
-    wanted = check_where(where)
-    columns = [*dict.fromkeys([*wanted, "traj", "seq", "error"])] if ids_only else None
+    accepted_values = check_filters(filters)
+    columns = [*dict.fromkeys([*accepted_values, "traj", "seq", "error"])] if ids_only else None
 
-    def live(path: Path, last: bool) -> Iterator[Found]:
-        for record in read_records(path, torn=last, prefix=prefix):
-            yield _of_record(record, wanted)
+    def read_live(path: Path, is_last: bool) -> Iterator[StoredTrajectory]:
+        for record in read_records(path, torn=is_last, prefix=prefix):
+            yield _from_record(record, accepted_values)
 
-    def sealed(row: Mapping[str, Any]) -> Iterator[Found]:
+    def read_sealed(row: Mapping[str, Any]) -> Iterator[StoredTrajectory]:
         if row["rows"]["trajectories"]:
-            begins = pc.starts_with(pc.field("traj"), pattern=prefix) if prefix else None
-            heads = read_part(root, "trajectories", row, columns=columns, filters=begins).sort_by("seq")
-            yield from _of_part(root, row, heads, wanted=wanted)
+            has_prefix = pc.starts_with(pc.field("traj"), pattern=prefix) if prefix else None
+            heads = read_part(root, "trajectories", row, columns=columns, filters=has_prefix).sort_by("seq")
+            yield from _from_part(root, row, heads, accepted_values=accepted_values)
 
-    held: dict[str, Found] = {}
-    for found in each_unit(root, sealed, live):
-        held.pop(found.id, None)
-        if found.interrupted:
-            held[found.id] = found
-        elif found.matches:
-            yield found
-    yield from (found for found in held.values() if found.matches)
+    interrupted: dict[str, StoredTrajectory] = {}
+    for stored in iter_segments(root, read_sealed, read_live):
+        interrupted.pop(stored.id, None)
+        if stored.interrupted:
+            interrupted[stored.id] = stored
+        elif stored.matches:
+            yield stored
+    yield from (stored for stored in interrupted.values() if stored.matches)
 
 
-def matches(fields: Mapping[str, Any], wanted: Mapping[str, Collection[Any]]) -> bool:
-    """Whether the fields of a live record fit."""
+def matches_filters(fields: Mapping[str, Any], accepted_values: Mapping[str, Collection[Any]]) -> bool:
+    """Returns whether the fields of a live record match the filters."""
     task, score = fields["task"], fields.get("score", (None, None, None))
     values = {**fields, **task, "task": task["id"], "success": score[2]}
-    return all(values.get(name) in accepted for name, accepted in wanted.items())
+    return all(values.get(name) in accepted for name, accepted in accepted_values.items())
 
 
-def _of_record(record: Record, wanted: Mapping[str, Collection[Any]]) -> Found:
-    fits = not wanted or matches(record.fields(), wanted)
-    return Found(record.id, record.interrupted, fits, lambda: decode(record.fields()))
+def _from_record(record: Record, accepted_values: Mapping[str, Collection[Any]]) -> StoredTrajectory:
+    is_match = not accepted_values or matches_filters(record.fields(), accepted_values)
+    return StoredTrajectory(record.id, record.is_interrupted, is_match, lambda: decode_trajectory(record.fields()))
 
 
-def mask_rows(heads: pa.Table, wanted: Mapping[str, Collection[Any]]) -> list[bool]:
-    """For each row, whether it fits."""
+def mask_rows(heads: pa.Table, accepted_values: Mapping[str, Collection[Any]]) -> list[bool]:
+    """Returns for each row whether it matches."""
     mask = [True] * heads.num_rows
-    for name, accepted in wanted.items():
-        mask = [fits and value in accepted for fits, value in zip(mask, heads[name].to_pylist(), strict=True)]
+    for name, accepted in accepted_values.items():
+        mask = [is_match and value in accepted for is_match, value in zip(mask, heads[name].to_pylist(), strict=True)]
     return mask
 
 
 def interrupted_rows(heads: pa.Table) -> list[bool]:
-    """For each row, whether a later record of its id takes its place."""
+    """Returns for each row whether a later record of its id replaces it."""
     kinds = pc.struct_field(heads["error"], "kind")
     return [kind == INTERRUPTED for kind in kinds.to_pylist()]
 
 
-def _of_part(
-    root: Path, row: Mapping[str, Any], heads: pa.Table, *, wanted: Mapping[str, Collection[Any]]
-) -> Iterator[Found]:
-    mask, broken, ids = mask_rows(heads, wanted), interrupted_rows(heads), heads["traj"].to_pylist()
-    chosen = heads.filter(pa.array(mask, pa.bool_()))
+def _from_part(
+    root: Path, row: Mapping[str, Any], heads: pa.Table, *, accepted_values: Mapping[str, Collection[Any]]
+) -> Iterator[StoredTrajectory]:
+    mask, interrupted, ids = mask_rows(heads, accepted_values), interrupted_rows(heads), heads["traj"].to_pylist()
+    matching = heads.filter(pa.array(mask, pa.bool_()))
 
     @cache
-    def reader() -> Callable[[int], Trajectory]:
-        some = chosen.num_rows < row["rows"]["trajectories"]
-        asked = pc.field("traj").isin(chosen["traj"].combine_chunks()) if some else None
+    def make_reader() -> Callable[[int], Trajectory]:
+        is_subset = matching.num_rows < row["rows"]["trajectories"]
+        id_filter = pc.field("traj").isin(matching["traj"].combine_chunks()) if is_subset else None
         has_steps = bool(row["rows"]["steps"])
-        steps = read_part(root, "steps", row, filters=asked) if has_steps else STEPS.empty_table()
-        return trajectory_reader(chosen, steps)
+        steps = read_part(root, "steps", row, filters=id_filter) if has_steps else STEPS.empty_table()
+        return trajectory_reader(matching, steps)
 
-    def read(place: int) -> Trajectory:
-        return reader()(place)
+    def load(index: int) -> Trajectory:
+        return make_reader()(index)
 
-    place = 0
+    index = 0
     for i, traj in enumerate(ids):
-        yield Found(traj, broken[i], mask[i], partial(read, place))
-        place += mask[i]
+        yield StoredTrajectory(traj, interrupted[i], mask[i], partial(load, index))
+        index += mask[i]
 
 
 def find_annotations(root: Path, *, trajectory: str | None = None, scorer: str | None = None) -> Iterator[Annotation]:
-    """The annotations, of one trajectory or scorer if given; within a trajectory in append order."""
+    """Yields the annotations, of one trajectory or scorer if given; within a trajectory in append order."""
 
-    def fits(note: Annotation) -> bool:
-        return trajectory in (None, note.trajectory) and scorer in (None, note.scorer)
+    def is_match(annotation: Annotation) -> bool:
+        return trajectory in (None, annotation.trajectory) and scorer in (None, annotation.scorer)
 
-    def live(path: Path, last: bool) -> Iterator[Annotation]:
-        for record in read_records(path, torn=last, prefix=trajectory or "", annotations=True):
+    def read_live(path: Path, is_last: bool) -> Iterator[Annotation]:
+        for record in read_records(path, torn=is_last, prefix=trajectory or "", annotations=True):
             yield decode_annotation(record.fields())
 
-    def sealed(row: Mapping[str, Any]) -> Iterator[Annotation]:
+    def read_sealed(row: Mapping[str, Any]) -> Iterator[Annotation]:
         if row["rows"]["annotations"]:
             filters = None if trajectory is None else pc.field("traj") == trajectory
             yield from read_annotations(read_part(root, "annotations", row, filters=filters).sort_by("seq"))
 
-    return (note for note in each_unit(root, sealed, live) if fits(note))
+    return (note for note in iter_segments(root, read_sealed, read_live) if is_match(note))

@@ -1,4 +1,4 @@
-"""Putting a store in order after a kill: what was whole is kept, what was torn is dropped and counted."""
+"""Restores a store after a kill: whole records are kept, torn ones are dropped and counted."""
 
 from __future__ import annotations
 
@@ -7,47 +7,47 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from evolvent.files import TEMPORARY, disk_errors
-from evolvent.store.frame import whole_end
-from evolvent.store.log import segment_path, segments
+from evolvent.files import TEMPORARY_SUFFIX, disk_errors
+from evolvent.store.frame import find_last_line_end
+from evolvent.store.log import list_segments, segment_path
 
-__all__ = ["Recovered", "tidy"]
+__all__ = ["RecoveryReport", "repair_log"]
 
 _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Recovered:
-    """What a store holds after recovery.
+class RecoveryReport:
+    """The content of a store after recovery.
 
     Args:
-        kept: finished trajectories.
-        dropped_bytes: of a record that was being written when its process ended.
-        interrupted: trajectories without an end; they read as `ended_by="error"`, error "interrupted".
+        num_finished: number of finished trajectories.
+        dropped_bytes: bytes of a record that was being written when its process ended.
+        num_interrupted: number of trajectories without an end; they read as `ended_by="error"`, error "interrupted".
     """
 
-    kept: int
+    num_finished: int
     dropped_bytes: int
-    interrupted: int
+    num_interrupted: int
 
 
-def tidy(root: Path, *, sealed: set[int]) -> int:
-    """Cut the torn end off the last segment; remove unfinished files and segments that are sealed already.
+def repair_log(root: Path, *, sealed: set[int]) -> int:
+    """Removes the torn end of the last segment, unfinished files, and segments that are sealed already.
 
     The caller holds the store's lock. Returns the number of bytes cut off; running it twice changes nothing more.
     """
     with disk_errors(root):
-        for path in root.rglob(f"*{TEMPORARY}"):
+        for path in root.rglob(f"*{TEMPORARY_SUFFIX}"):
             path.unlink()
-        for number in segments(root):
+        for number in list_segments(root):
             if number in sealed:
                 segment_path(root, number).unlink()
-    live = segments(root)
-    return _cut(segment_path(root, live[-1])) if live else 0
+    live_segments = list_segments(root)
+    return _cut_torn_end(segment_path(root, live_segments[-1])) if live_segments else 0
 
 
-def _cut(path: Path) -> int:
-    end = whole_end(path)
+def _cut_torn_end(path: Path) -> int:
+    end = find_last_line_end(path)
     with disk_errors(path):
         size = path.stat().st_size
         if end == 0:

@@ -17,28 +17,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evolvent.errors import ErrorRecord, EvolventError, SampleInvalid
-from evolvent.trajectory import Annotation, Branch, Generation, Place, Score, Step, Task, Trajectory, Value
+from evolvent.trajectory import Annotation, AnnotationTarget, Branch, Generation, Score, Step, Task, Trajectory, Value
 
 __all__ = [
     "INTERRUPTED",
-    "UNKNOWN",
-    "begin_fields",
-    "decode",
+    "UNKNOWN_KEY",
     "decode_annotation",
     "decode_array",
-    "encode",
+    "decode_trajectory",
     "encode_annotation",
     "encode_array",
+    "encode_episode_end",
+    "encode_episode_start",
     "encode_step",
-    "end_fields",
+    "encode_trajectory",
     "finite_or_text",
-    "interrupted",
+    "interruption_error",
 ]
 
 INTERRUPTED = "interrupted"  # the kind of error of an episode whose process ended before it did
-UNKNOWN = "_unknown"
-_FRAME = {"v", "run", "traj", "n", "kind", "crc", "replaced"}
-_TRAJECTORY = _FRAME | {
+UNKNOWN_KEY = "_unknown"
+_FRAME_FIELDS = {"v", "run", "traj", "n", "kind", "crc", "replaced"}
+_TRAJECTORY_FIELDS = _FRAME_FIELDS | {
     "task",
     "sample",
     "branch",
@@ -51,44 +51,44 @@ _TRAJECTORY = _FRAME | {
     "meta",
     "step",
 }
-_TASK = {"id", "world", "version", "spec", "kind", "tier", "split"}
-_STEP = {"observation", "action", "reward", "thought", "generations", "agent", "info"}
-_GENERATION = {"ids", "sampled", "logprobs", "extends", "spans", "acted", "policy_version", "stop"}
+_TASK_FIELDS = {"id", "world", "version", "spec", "kind", "tier", "split"}
+_STEP_FIELDS = {"observation", "action", "reward", "thought", "generations", "agent", "info"}
+_GENERATION_FIELDS = {"ids", "sampled", "logprobs", "extends", "spans", "acted", "policy_version", "stop"}
 
 
-def finite_or_text(value: float | None, what: str) -> float | str | None:
-    """A number for JSON: infinities as "inf" and "-inf", None as None. NaN is refused (SampleInvalid)."""
+def finite_or_text(value: float | None, label: str) -> float | str | None:
+    """Converts a number for JSON: infinities to "inf" and "-inf", None to None. NaN is refused (SampleInvalid)."""
     if value is None:
         return None
     number = float(value)
     if math.isfinite(number):
         return number
     if math.isnan(number):
-        raise SampleInvalid(f"{what} is NaN", value=number, expected="a number, or None for 'not scored'")
+        raise SampleInvalid(f"{label} is NaN", value=number, expected="a number, or None for 'not scored'")
     return str(number)
 
 
-def _number(value: Any) -> float | None:
+def _float_or_none(value: Any) -> float | None:
     return None if value is None else float(value)
 
 
 def encode_array(array: NDArray[Any]) -> dict[str, Any]:
-    """An array as its dtype, shape and base64 of its bytes in C order; object and structured arrays are refused."""
+    """Encodes an array as its dtype, shape and base64 of its bytes in C order; refuses object and structured arrays."""
     if array.dtype.kind not in "biufcSUmM":
         raise SampleInvalid("an array that cannot be stored", value=array.dtype.str, expected="numbers or text")
-    return {"dtype": array.dtype.str, "shape": list(array.shape), "data": _base64(array.tobytes())}
+    return {"dtype": array.dtype.str, "shape": list(array.shape), "data": _encode_base64(array.tobytes())}
 
 
 def decode_array(dtype: str, shape: list[int], data: bytes) -> NDArray[Any]:
-    """A writable array from its bytes in C order."""
+    """Decodes a writable array from its bytes in C order."""
     return np.frombuffer(data, dtype=np.dtype(dtype)).reshape(shape).copy()
 
 
-def _base64(raw: bytes) -> str:
+def _encode_base64(raw: bytes) -> str:
     return binascii.b2a_base64(raw, newline=False).decode()
 
 
-def _value(value: Value) -> Any:
+def _encode_value(value: Value) -> Any:
     if isinstance(value, np.ndarray):
         return encode_array(value)
     if not isinstance(value, str):
@@ -96,13 +96,13 @@ def _value(value: Value) -> Any:
     return value
 
 
-def _read_value(value: Any) -> Value:
+def _decode_value(value: Any) -> Value:
     if isinstance(value, dict):
         return decode_array(value["dtype"], value["shape"], binascii.a2b_base64(value["data"]))
     return str(value)
 
 
-def _generation(generation: Generation) -> dict[str, Any]:
+def _encode_generation(generation: Generation) -> dict[str, Any]:
     sampled = np.asarray(generation.sampled, dtype=np.bool_)
     logprobs = np.asarray(generation.logprobs, dtype="<f4")
     if np.isnan(logprobs).any():
@@ -112,7 +112,7 @@ def _generation(generation: Generation) -> dict[str, Any]:
     row: dict[str, Any] = {
         "ids": np.asarray(generation.ids, dtype=np.int32).tolist(),
         "sampled": (sampled.view(np.uint8) + 48).tobytes().decode(),
-        "logprobs": _base64(logprobs.tobytes()),
+        "logprobs": _encode_base64(logprobs.tobytes()),
         "policy_version": generation.policy_version,
     }
     if generation.extends is not None:
@@ -126,7 +126,7 @@ def _generation(generation: Generation) -> dict[str, Any]:
     return row
 
 
-def _read_generation(row: Mapping[str, Any]) -> Generation:
+def _decode_generation(row: Mapping[str, Any]) -> Generation:
     ids = np.array(row["ids"], dtype=np.int32)
     sampled = np.frombuffer(row["sampled"].encode(), dtype=np.uint8) == 49
     logprobs = np.frombuffer(binascii.a2b_base64(row["logprobs"]), dtype="<f4").astype(np.float32)
@@ -147,14 +147,14 @@ def _read_generation(row: Mapping[str, Any]) -> Generation:
 
 
 def encode_step(step: Step) -> dict[str, Any]:
-    """A step as JSON values."""
-    row: dict[str, Any] = {"observation": _value(step.observation), "action": _value(step.action)}
+    """Encodes a step as JSON values."""
+    row: dict[str, Any] = {"observation": _encode_value(step.observation), "action": _encode_value(step.action)}
     if step.reward is not None:
         row["reward"] = finite_or_text(step.reward, "the reward of a step")
     if step.thought is not None:
         row["thought"] = step.thought
     if step.generations:
-        row["generations"] = [_generation(generation) for generation in step.generations]
+        row["generations"] = [_encode_generation(generation) for generation in step.generations]
     if step.agent is not None:
         row["agent"] = step.agent
     if step.info:
@@ -162,22 +162,22 @@ def encode_step(step: Step) -> dict[str, Any]:
     return row
 
 
-def _read_step(row: Mapping[str, Any]) -> Step:
+def _decode_step(row: Mapping[str, Any]) -> Step:
     return Step(
-        _read_value(row["observation"]),
-        _read_value(row["action"]),
-        _number(row.get("reward")),
+        _decode_value(row["observation"]),
+        _decode_value(row["action"]),
+        _float_or_none(row.get("reward")),
         row.get("thought"),
-        tuple(_read_generation(entry) for entry in row.get("generations", ())),
+        tuple(_decode_generation(entry) for entry in row.get("generations", ())),
         row.get("agent"),
         row.get("info", {}),
     )
 
 
-def begin_fields(
+def encode_episode_start(
     task: Task, *, sample: int, branch: Branch | None, group: str | None, meta: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What is known of an episode when it begins."""
+    """Encodes the fields of an episode that are known when it begins."""
     row: dict[str, Any] = {
         "task": {
             "id": task.id,
@@ -199,11 +199,11 @@ def begin_fields(
     return row
 
 
-def end_fields(final: Value, *, ended_by: str, score: Score, error: ErrorRecord | None) -> dict[str, Any]:
-    """What is known of an episode when it ends, apart from its steps."""
+def encode_episode_end(final: Value, *, ended_by: str, score: Score, error: ErrorRecord | None) -> dict[str, Any]:
+    """Encodes the fields of an episode that are known when it ends, apart from its steps."""
     row: dict[str, Any] = {"ended_by": ended_by}
     if isinstance(final, np.ndarray) or final != "":
-        row["final"] = _value(final)
+        row["final"] = _encode_value(final)
     if score != Score():
         raw, unit = finite_or_text(score.raw, "the raw score"), finite_or_text(score.unit, "the unit score")
         row["score"] = [raw, unit, score.success]
@@ -212,38 +212,40 @@ def end_fields(final: Value, *, ended_by: str, score: Score, error: ErrorRecord 
     return row
 
 
-def encode(trajectory: Trajectory) -> dict[str, Any]:
-    """A whole trajectory as JSON values, without the frame of its line.
+def encode_trajectory(trajectory: Trajectory) -> dict[str, Any]:
+    """Encodes a whole trajectory as JSON values, without the frame of its line.
 
     Raises:
         SampleInvalid: for NaN, or an array that cannot be stored.
     """
-    t = trajectory
-    meta, unknown = dict(t.meta), t.meta.get(UNKNOWN, ())
-    if unknown:
-        meta.pop(UNKNOWN)
-    row = begin_fields(t.task, sample=t.sample, branch=t.branch, group=t.group, meta=meta)
-    row["steps"] = [encode_step(step) for step in t.steps]
-    row |= end_fields(t.final_observation, ended_by=t.ended_by, score=t.score, error=t.error)
-    left = [[path, value] for path, value in unknown if not _put(row, path, value)]
-    if left:
-        row["meta"] = {**meta, UNKNOWN: left}
+    source = trajectory
+    meta, unknown_fields = dict(source.meta), source.meta.get(UNKNOWN_KEY, ())
+    if unknown_fields:
+        meta.pop(UNKNOWN_KEY)
+    row = encode_episode_start(source.task, sample=source.sample, branch=source.branch, group=source.group, meta=meta)
+    row["steps"] = [encode_step(step) for step in source.steps]
+    row |= encode_episode_end(
+        source.final_observation, ended_by=source.ended_by, score=source.score, error=source.error
+    )
+    unplaced = [[path, value] for path, value in unknown_fields if not _set_at_path(row, path, value)]
+    if unplaced:
+        row["meta"] = {**meta, UNKNOWN_KEY: unplaced}
     return row
 
 
-def interrupted(steps: int) -> list[Any]:
-    """The error of an episode whose process ended after so many steps."""
+def interruption_error(steps: int) -> list[Any]:
+    """Returns the error of an episode whose process ended after this number of steps."""
     return [INTERRUPTED, "the process ended before the episode did", steps, True]
 
 
-def decode(record: Mapping[str, Any]) -> Trajectory:
-    """The trajectory of a record (the fields of its line, or of its assembled lines).
+def decode_trajectory(record: Mapping[str, Any]) -> Trajectory:
+    """Decodes the trajectory of a record (the fields of its line, or of its assembled lines).
 
     Raises:
         SampleInvalid: where fields are missing or of a wrong form; the text names the trajectory.
     """
     try:
-        return _decode(record)
+        return _decode_fields(record)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, EvolventError) as error:
         raise SampleInvalid(
             f"record {record.get('traj')!r} is no trajectory: {type(error).__name__}: {error}",
@@ -251,12 +253,14 @@ def decode(record: Mapping[str, Any]) -> Trajectory:
         ) from error
 
 
-def _decode(record: Mapping[str, Any]) -> Trajectory:
+def _decode_fields(record: Mapping[str, Any]) -> Trajectory:
     task = record["task"]
     meta = dict(record.get("meta", {}))
-    unknown = _unknown(record)
-    if unknown:
-        meta[UNKNOWN] = unknown + [entry for entry in meta.get(UNKNOWN, ()) if entry not in unknown]
+    unknown_fields = _find_unknown_fields(record)
+    if unknown_fields:
+        meta[UNKNOWN_KEY] = unknown_fields + [
+            entry for entry in meta.get(UNKNOWN_KEY, ()) if entry not in unknown_fields
+        ]
     if "replaced" in record:
         meta["replaced"] = record["replaced"]
     raw, unit, success = record.get("score", (None, None, None))
@@ -264,10 +268,10 @@ def _decode(record: Mapping[str, Any]) -> Trajectory:
     return Trajectory(
         record["traj"],
         Task(task["world"], task["version"], task["spec"], task["kind"], task["tier"], task["split"]),
-        tuple(_read_step(row) for row in record["steps"]),
-        _read_value(record.get("final", "")),
+        tuple(_decode_step(row) for row in record["steps"]),
+        _decode_value(record.get("final", "")),
         record["ended_by"],
-        Score(_number(raw), _number(unit), success),
+        Score(_float_or_none(raw), _float_or_none(unit), success),
         record.get("sample", 0),
         Branch(*branch) if branch else None,
         ErrorRecord(*error) if error else None,
@@ -276,43 +280,43 @@ def _decode(record: Mapping[str, Any]) -> Trajectory:
     )
 
 
-def _unknown(record: Mapping[str, Any]) -> list[list[Any]]:
-    """Fields of a newer minor version: `[path, value]` pairs."""
-    found: list[list[Any]] = []
+def _find_unknown_fields(record: Mapping[str, Any]) -> list[list[Any]]:
+    """Returns fields of a newer minor version: `[path, value]` pairs."""
+    unknown_fields: list[list[Any]] = []
 
-    def look(path: list[str | int], row: Mapping[str, Any], known: set[str]) -> None:
-        if not known.issuperset(row):
-            found.extend([[*path, name], row[name]] for name in row if name not in known)
+    def collect(path: list[str | int], row: Mapping[str, Any], known_names: set[str]) -> None:
+        if not known_names.issuperset(row):
+            unknown_fields.extend([[*path, name], row[name]] for name in row if name not in known_names)
 
-    look([], record, _TRAJECTORY)
-    look(["task"], record["task"], _TASK)
+    collect([], record, _TRAJECTORY_FIELDS)
+    collect(["task"], record["task"], _TASK_FIELDS)
     for i, step in enumerate(record["steps"]):
-        look(["steps", i], step, _STEP)
+        collect(["steps", i], step, _STEP_FIELDS)
         for j, generation in enumerate(step.get("generations", ())):
-            look(["steps", i, "generations", j], generation, _GENERATION)
-    return found
+            collect(["steps", i, "generations", j], generation, _GENERATION_FIELDS)
+    return unknown_fields
 
 
-def _put(row: dict[str, Any], path: list[Any], value: object) -> bool:
-    """Set a field at a path of names and indices; False where the path is gone."""
-    place: Any = row
+def _set_at_path(row: dict[str, Any], path: list[Any], value: object) -> bool:
+    """Sets a field at a path of names and indices; returns False where the path is gone."""
+    node: Any = row
     for part in path[:-1]:
-        inside = isinstance(place, list) and isinstance(part, int) and part < len(place)
-        if not inside and not (isinstance(place, dict) and part in place):
+        is_list_index = isinstance(node, list) and isinstance(part, int) and part < len(node)
+        if not is_list_index and not (isinstance(node, dict) and part in node):
             return False
-        place = place[part]
-    if not isinstance(place, dict) or path[-1] in place:
+        node = node[part]
+    if not isinstance(node, dict) or path[-1] in node:
         return False
-    place[path[-1]] = value
+    node[path[-1]] = value
     return True
 
 
 def encode_annotation(annotation: Annotation) -> dict[str, Any]:
-    """An annotation as JSON values; a number, a label and a sequence of numbers are three different fields."""
-    place, value = annotation.place, annotation.value
+    """Encodes an annotation as JSON values; a number, a label and a sequence of numbers are three different fields."""
+    target, value = annotation.target, annotation.value
     row: dict[str, Any] = {
         "scorer": annotation.scorer,
-        "place": [place.step, place.generation, place.span, place.token],
+        "place": [target.step, target.generation, target.span, target.token],
     }
     if isinstance(value, str):
         row["label"] = value
@@ -324,7 +328,7 @@ def encode_annotation(annotation: Annotation) -> dict[str, Any]:
 
 
 def decode_annotation(record: Mapping[str, Any]) -> Annotation:
-    """The annotation of a record; sequences come back as tuples. Raises SampleInvalid."""
+    """Decodes the annotation of a record; sequences come back as tuples. Raises SampleInvalid."""
     try:
         if "label" in record:
             value: Any = str(record["label"])
@@ -332,6 +336,6 @@ def decode_annotation(record: Mapping[str, Any]) -> Annotation:
             value = tuple(float(entry) for entry in record["values"])
         else:
             value = float(record["value"])
-        return Annotation(record["traj"], record["scorer"], Place(*record["place"]), value)
+        return Annotation(record["traj"], record["scorer"], AnnotationTarget(*record["place"]), value)
     except (KeyError, TypeError, ValueError) as error:
         raise SampleInvalid(f"a record that is no annotation: {error!r}", value=record.get("traj")) from error

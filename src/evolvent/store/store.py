@@ -2,11 +2,11 @@
 
     with Store.open(folder, writing=True) as store:
         store.append(trajectory)
-    for trajectory in Store.open(folder).trajectories(where={"success": True}):
+    for trajectory in Store.open(folder).trajectories(filters={"success": True}):
         ...
 
-A store is a folder: `log/seg-NNNNNN.jsonl` is written, `parquet/<table>/part-<hash>.parquet` is what sealed segments
-became, `manifest.jsonl` says which are sealed. Reading is the same from the log, from Parquet, and from both.
+A store is a folder: `log/seg-NNNNNN.jsonl` is written, `parquet/<table>/part-<hash>.parquet` are the sealed segments,
+`manifest.jsonl` lists them. Reading is the same from the log, from Parquet, and from both.
 """
 
 from __future__ import annotations
@@ -20,9 +20,16 @@ from typing import TYPE_CHECKING, Any
 from evolvent.errors import ConfigError, Locked, SampleInvalid, StoreUnavailable
 from evolvent.files import disk_errors
 from evolvent.store.lock import WriterLock
-from evolvent.store.log import Disk, LogWriter, log_folder, segments
-from evolvent.store.recover import Recovered, tidy
-from evolvent.store.schema import INTERRUPTED, begin_fields, encode, encode_annotation, encode_step, end_fields
+from evolvent.store.log import DiskOperations, LogWriter, list_segments, log_folder
+from evolvent.store.recover import RecoveryReport, repair_log
+from evolvent.store.schema import (
+    INTERRUPTED,
+    encode_annotation,
+    encode_episode_end,
+    encode_episode_start,
+    encode_step,
+    encode_trajectory,
+)
 from evolvent.trajectory import Annotation, Branch, EndedBy, Score, Step, Task, Trajectory, Value, unscored
 
 if TYPE_CHECKING:
@@ -38,15 +45,15 @@ SEGMENT_BYTES = 32 << 20
 
 
 class Store:
-    """See the module. Open one with `Store.open`; any number may read while one writes."""
+    """A trajectory database in a folder. Open it with `Store.open`; any number may read while one process writes."""
 
     def __init__(self, path: Path) -> None:
-        """A store for reading; `Store.open` is the way to get one."""
+        """Opens a store for reading; use `Store.open` instead."""
         self.path = path
         self._lock: WriterLock | None = None
         self._log: LogWriter | None = None
         self._finished: dict[str, bool] = {}  # id -> whether it has an end of its own; interrupted ones may come again
-        self._recovered = Recovered(0, 0, 0)
+        self._recovered = RecoveryReport(0, 0, 0)
         self._process = os.getpid()
 
     @classmethod
@@ -57,15 +64,15 @@ class Store:
         writing: bool = False,
         run: str | None = None,
         segment_bytes: int = SEGMENT_BYTES,
-        disk: Disk | None = None,
+        disk: DiskOperations | None = None,
     ) -> Store:
-        """Open the store in a folder.
+        """Opens the store in a folder.
 
         Args:
-            writing: take the lock, recover what an earlier writer left, and be able to append.
-            run: the name of the run in its records; by default that of the folder that holds the store's.
+            writing: take the lock, recover the log of an earlier writer, and allow appending.
+            run: name of the run in its records; by default the name of the folder that holds the store's.
             segment_bytes: size at which a segment of the log ends.
-            disk: what the log asks of the system (to simulate failures).
+            disk: system calls of the log (to simulate failures).
         Raises:
             StoreUnavailable: nothing there to read, or a folder that cannot be used.
             Locked: another process writes it.
@@ -73,33 +80,33 @@ class Store:
         """
         store = cls(Path(path))
         if writing:
-            store._begin_writing(run, segment_bytes, disk or Disk())
+            store._begin_writing(run, segment_bytes, disk or DiskOperations())
         elif not store.path.is_dir():
             raise StoreUnavailable(f"{path} is no store", hint="check the folder, or open it with writing=True")
         return store
 
-    def _begin_writing(self, run: str | None, segment_bytes: int, disk: Disk) -> None:
+    def _begin_writing(self, run: str | None, segment_bytes: int, disk: DiskOperations) -> None:
         with disk_errors(self.path):
             log_folder(self.path).mkdir(parents=True, exist_ok=True)
         self._lock = WriterLock(self.path / "writer.lock")
-        ready = False
+        is_ready = False
         try:
             self._recovered = self._recover()
             name = run if run is not None else self.path.resolve().parent.name
             first = self._next_segment()
             self._log = LogWriter(self.path, first=first, run=name, segment_bytes=segment_bytes, disk=disk)
-            ready = True
+            is_ready = True
         finally:
-            if not ready:
+            if not is_ready:
                 self._lock.release()
 
     def _next_segment(self) -> int:
-        from evolvent.store.seal import manifest
+        from evolvent.store.seal import read_seal_manifest
 
-        return max([0, *segments(self.path), *manifest(self.path)]) + 1
+        return max([0, *list_segments(self.path), *read_seal_manifest(self.path)]) + 1
 
     def close(self) -> None:
-        """Wait until everything is on disk and give the lock back; calling it twice is harmless."""
+        """Waits until all data is on disk and releases the lock; calling it twice is harmless."""
         log, self._log = self._log, None
         lock, self._lock = self._lock, None
         if lock is not None and os.getpid() == self._process:
@@ -117,36 +124,40 @@ class Store:
 
     # ------------------------------------------------------------------ writing
 
-    def _writer(self) -> LogWriter:
+    def _require_writer(self) -> LogWriter:
         if self._log is None:
             raise StoreUnavailable(f"{self.path} is not open for writing", hint="use Store.open(path, writing=True)")
         if os.getpid() != self._process:
             raise Locked("this store was opened before a fork", pid=self._process, host="this host")
         return self._log
 
-    def _fresh(self, log: LogWriter, traj: str) -> None:
-        """Refuse an id that is taken; an interrupted episode may be done again."""
-        if not traj or not traj.isprintable():
-            raise SampleInvalid("an id that is empty or not printable", value=repr(traj), expected="printable text")
-        if self._finished.get(traj) or traj in log.open:
-            raise SampleInvalid(f"{self.path} already has a trajectory of this id", value=traj, expected="a new id")
+    def _check_new_id(self, log: LogWriter, trajectory_id: str) -> None:
+        """Refuses an id that is taken; an interrupted episode may be repeated."""
+        if not trajectory_id or not trajectory_id.isprintable():
+            raise SampleInvalid(
+                "an id that is empty or not printable", value=repr(trajectory_id), expected="printable text"
+            )
+        if self._finished.get(trajectory_id) or trajectory_id in log.open:
+            raise SampleInvalid(
+                f"{self.path} already has a trajectory of this id", value=trajectory_id, expected="a new id"
+            )
 
     def append(self, trajectory: Trajectory) -> None:
-        """Append a whole episode.
+        """Appends a whole episode.
 
         Raises:
             SampleInvalid: its id is taken, or it holds NaN or values that are not JSON; nothing is written.
-            NoSpace, StoreUnavailable: everything appended before stays readable.
+            NoSpace, StoreUnavailable: all episodes appended before stay readable.
         """
-        log = self._writer()
-        self._fresh(log, trajectory.id)
-        log.whole(trajectory.id, encode(trajectory))
+        log = self._require_writer()
+        self._check_new_id(log, trajectory.id)
+        log.append_episode(trajectory.id, encode_trajectory(trajectory))
         self._finished[trajectory.id] = trajectory.error is None or trajectory.error.kind != INTERRUPTED
-        log.settle()
+        log.sync_if_due()
 
     def begin(
         self,
-        traj: str,
+        trajectory_id: str,
         task: Task,
         *,
         sample: int = 0,
@@ -154,18 +165,20 @@ class Store:
         group: str | None = None,
         meta: Mapping[str, Any] | None = None,
     ) -> None:
-        """Begin to stream an episode. If its process ends before it does, it reads as interrupted, with its steps."""
-        log = self._writer()
-        self._fresh(log, traj)
-        log.begin(traj, begin_fields(task, sample=sample, branch=branch, group=group, meta=meta or {}))
+        """Starts to stream an episode. If its process ends before the episode, it reads as interrupted, with its
+        steps.
+        """
+        log = self._require_writer()
+        self._check_new_id(log, trajectory_id)
+        log.begin(trajectory_id, encode_episode_start(task, sample=sample, branch=branch, group=group, meta=meta or {}))
 
-    def step(self, traj: str, step: Step) -> None:
-        """The next step of an episode that has begun."""
-        self._begun(traj).step(traj, encode_step(step))
+    def step(self, trajectory_id: str, step: Step) -> None:
+        """Appends the next step of an episode that has begun."""
+        self._require_open(trajectory_id).step(trajectory_id, encode_step(step))
 
     def end(
         self,
-        traj: str,
+        trajectory_id: str,
         *,
         final_observation: Value = "",
         ended_by: EndedBy = "world",
@@ -173,28 +186,28 @@ class Store:
         error: ErrorRecord | None = None,
         meta: Mapping[str, Any] | None = None,
     ) -> None:
-        """The end of an episode that has begun; `meta` is added to that of its beginning."""
+        """Ends an episode that has begun; `meta` is added to that of its beginning."""
         if (error is not None) != (ended_by == "error"):
             raise SampleInvalid("an episode has an error exactly where it ended by one", value=(ended_by, error))
-        log = self._begun(traj)
-        fields = end_fields(final_observation, ended_by=ended_by, score=score or unscored(), error=error)
-        log.end(traj, {**fields, **({"meta": dict(meta)} if meta else {})})
-        self._finished[traj] = error is None or error.kind != INTERRUPTED
-        log.settle()
+        log = self._require_open(trajectory_id)
+        fields = encode_episode_end(final_observation, ended_by=ended_by, score=score or unscored(), error=error)
+        log.end(trajectory_id, {**fields, **({"meta": dict(meta)} if meta else {})})
+        self._finished[trajectory_id] = error is None or error.kind != INTERRUPTED
+        log.sync_if_due()
 
-    def _begun(self, traj: str) -> LogWriter:
-        log = self._writer()
-        if traj not in log.open:
-            raise SampleInvalid("no episode of this id has begun here", value=traj, expected="begin() first")
+    def _require_open(self, trajectory_id: str) -> LogWriter:
+        log = self._require_writer()
+        if trajectory_id not in log.open:
+            raise SampleInvalid("no episode of this id has begun here", value=trajectory_id, expected="begin() first")
         return log
 
     def annotate(self, annotation: Annotation) -> None:
-        """Append something learned about a trajectory of this store; records are never rewritten.
+        """Appends an annotation of a trajectory of this store; records are never rewritten.
 
         Raises:
             SampleInvalid: no such trajectory, or NaN.
         """
-        log = self._writer()
+        log = self._require_writer()
         if annotation.trajectory not in self._finished and annotation.trajectory not in log.open:
             raise SampleInvalid(
                 "an annotation of a trajectory that is not here",
@@ -202,49 +215,50 @@ class Store:
                 expected=f"an id of {self.path}",
             )
         log.annotate(annotation.trajectory, encode_annotation(annotation))
-        log.settle()
+        log.sync_if_due()
 
     def flush(self) -> None:
-        """Wait until everything appended so far is on disk (it is within 200 ms while appends go on)."""
-        self._writer().flush()
+        """Waits until all data appended so far is on disk (it is within 200 ms while appends go on)."""
+        self._require_writer().flush()
 
     # ------------------------------------------------------------------ reading
 
-    def trajectories(self, *, where: Mapping[str, Any] | None = None, prefix: str = "") -> Iterator[Trajectory]:
-        """The trajectories in the order of their appending, interrupted ones last, in constant memory.
+    def trajectories(self, *, filters: Mapping[str, Any] | None = None, prefix: str = "") -> Iterator[Trajectory]:
+        """Yields the trajectories in the order of their appending, interrupted ones last, in constant memory.
 
         Args:
-            where: column -> value, or values of which one must fit: {"world": "lookup", "tier": ["evo", "combo"]}.
-            prefix: how their ids begin.
+            filters: column -> value, or a list of accepted values: {"world": "lookup", "tier": ["evo", "combo"]}.
+            prefix: start of their ids.
         Raises:
             ConfigError: for an unknown column.
             CorruptRecord, UnknownSchema: naming the file and the byte.
         """
-        from evolvent.store.query import find
+        from evolvent.store.query import find_trajectories
 
-        return (found.read() for found in find(self.path, where=where, prefix=prefix))
+        return (stored.load() for stored in find_trajectories(self.path, filters=filters, prefix=prefix))
 
-    def ids(self, *, where: Mapping[str, Any] | None = None, prefix: str = "") -> Iterator[str]:
-        """The ids of `trajectories`, in the same order."""
-        from evolvent.store.query import find
+    def ids(self, *, filters: Mapping[str, Any] | None = None, prefix: str = "") -> Iterator[str]:
+        """Yields the ids of `trajectories`, in the same order."""
+        from evolvent.store.query import find_trajectories
 
-        return (found.id for found in find(self.path, where=where, prefix=prefix, ids_only=True))
+        return (stored.id for stored in find_trajectories(self.path, filters=filters, prefix=prefix, ids_only=True))
 
-    def get(self, traj: str, *, joined: bool = False) -> Trajectory:
-        """The trajectory of an id.
+    def get(self, trajectory_id: str, *, with_parent_steps: bool = False) -> Trajectory:
+        """Returns the trajectory of an id.
 
         Args:
-            joined: a branch holds its own steps only; put its parent's steps before them, up to the branching step
-                (which counts the parent's steps as joined).
+            with_parent_steps: a branch holds its own steps only; put its parent's steps before them, up to the
+                branching
+                step (which counts the parent's steps as joined).
         Raises:
-            SampleInvalid: where there is none.
+            SampleInvalid: no trajectory has this id.
         """
-        found = next(self.trajectories(where={"traj": traj}, prefix=traj), None)
-        if found is None:
-            raise SampleInvalid(f"{self.path} has no trajectory of this id", value=traj)
-        if not joined or found.branch is None:
-            return found
-        chain: list[Trajectory] = [found]
+        trajectory = next(self.trajectories(filters={"traj": trajectory_id}, prefix=trajectory_id), None)
+        if trajectory is None:
+            raise SampleInvalid(f"{self.path} has no trajectory of this id", value=trajectory_id)
+        if not with_parent_steps or trajectory.branch is None:
+            return trajectory
+        chain: list[Trajectory] = [trajectory]
         while (branch := chain[-1].branch) is not None:
             if any(branch.parent == child.id for child in chain):
                 raise SampleInvalid("branches that go round in a circle", value=[child.id for child in chain])
@@ -254,10 +268,10 @@ class Store:
             steps += member.steps
             if child is not None and child.branch is not None:
                 steps = steps[: child.branch.step]
-        return replace(found, steps=steps)
+        return replace(trajectory, steps=steps)
 
     def annotations(self, *, trajectory: str | None = None, scorer: str | None = None) -> Iterator[Annotation]:
-        """The annotations, of one trajectory or of one scorer if given."""
+        """Yields the annotations, of one trajectory or of one scorer if given."""
         from evolvent.store.query import find_annotations
 
         return find_annotations(self.path, trajectory=trajectory, scorer=scorer)
@@ -266,21 +280,21 @@ class Store:
         self,
         *,
         columns: Sequence[str] | None = None,
-        where: Mapping[str, Any] | None = None,
+        filters: Mapping[str, Any] | None = None,
         table: Table = "trajectories",
     ) -> Iterator[pa.RecordBatch]:
-        """Arrow batches of the table of trajectories or of steps, for queries over few columns."""
+        """Yields Arrow batches of the table of trajectories or of steps, for queries over few columns."""
         from evolvent.store.scan import scan
 
-        return scan(self.path, columns=columns, where=where, table=table)
+        return scan(self.path, columns=columns, filters=filters, table=table)
 
     # ------------------------------------------------------------------ upkeep
 
-    def recover(self) -> Recovered:
-        """Put the store in order after a kill; a store open for writing did so when it was opened.
+    def recover(self) -> RecoveryReport:
+        """Restores the store after a kill; a store open for writing did so when it was opened.
 
         Raises:
-            Locked: somebody writes it.
+            Locked: another process writes it.
             CorruptRecord: damage that is not the torn end of a killed writer; nothing is dropped then.
         """
         if self._log is not None:
@@ -291,35 +305,35 @@ class Store:
         finally:
             lock.release()
 
-    def _recover(self) -> Recovered:
-        from evolvent.store.query import find
-        from evolvent.store.seal import manifest
+    def _recover(self) -> RecoveryReport:
+        from evolvent.store.query import find_trajectories
+        from evolvent.store.seal import read_seal_manifest
 
-        dropped = tidy(self.path, sealed=set(manifest(self.path)))
-        self._finished = {found.id: not found.interrupted for found in find(self.path, ids_only=True)}
-        kept = sum(self._finished.values())
-        return Recovered(kept, dropped, len(self._finished) - kept)
+        dropped_bytes = repair_log(self.path, sealed=set(read_seal_manifest(self.path)))
+        self._finished = {stored.id: not stored.interrupted for stored in find_trajectories(self.path, ids_only=True)}
+        num_finished = sum(self._finished.values())
+        return RecoveryReport(num_finished, dropped_bytes, len(self._finished) - num_finished)
 
     def seal(self, *, older_than: int = 0) -> SealReport:
-        """Turn the log into Parquet; a writing store goes on in a new segment.
+        """Converts the log to Parquet; a writing store goes on in a new segment.
 
         Args:
-            older_than: only segments last written at least so many seconds ago.
+            older_than: only segments last written at least this number of seconds ago.
         Raises:
             Locked: another process writes the store.
-            NoSpace, StoreUnavailable, CorruptRecord: what is not sealed stays in the log.
+            NoSpace, StoreUnavailable, CorruptRecord: segments that are not sealed stay in the log.
         """
-        from evolvent.store.seal import seal
+        from evolvent.store.seal import seal_segments
 
         if older_than < 0:
             raise ConfigError("older_than is a number of seconds", value=older_than, expected="0 or more")
         if self._log is not None:
-            log = self._writer()
+            log = self._require_writer()
             log.rotate()
-            return seal(self.path, before=log.number, older_than=older_than)
+            return seal_segments(self.path, before=log.number, older_than=older_than)
         lock = WriterLock(self.path / "writer.lock")
         try:
             self._recover()
-            return seal(self.path, before=self._next_segment(), older_than=older_than)
+            return seal_segments(self.path, before=self._next_segment(), older_than=older_than)
         finally:
             lock.release()

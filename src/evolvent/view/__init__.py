@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 __all__ = ["ReportData", "page", "read_run", "report", "summary"]
 
-_HOME = {"ReportData": "data", "page": "document", "read_run": "data", "report": "document", "summary": "tables"}
+_MODULES = {"ReportData": "data", "page": "document", "read_run": "data", "report": "document", "summary": "tables"}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(import_module(f"evolvent.view.{_HOME[name]}"), name)
+    if name in _MODULES:
+        return getattr(import_module(f"evolvent.view.{_MODULES[name]}"), name)
     raise AttributeError(f"module 'evolvent.view' has no attribute {name!r}")

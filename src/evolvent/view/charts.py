@@ -13,7 +13,7 @@ from typing import Literal
 
 from markupsafe import Markup, escape
 
-from evolvent.view.escape import clip, plain
+from evolvent.view.escape import clip, show_hidden
 
 __all__ = [
     "ArmStyle",
@@ -22,11 +22,11 @@ __all__ = [
     "Frame",
     "Line",
     "Reference",
-    "binned",
+    "bin_points",
     "interval_strip",
+    "legend_marker",
     "line_chart",
-    "marker",
-    "spark",
+    "sparkline",
     "stacked_bar",
     "timeline",
 ]
@@ -36,7 +36,7 @@ ArmStyle = Literal["evolve", "control", "base", "expert", "other", "up", "down",
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One series: `points` are (x, y), `band` (x, low, high) at the same or other x. `arm` gives colour and marker.
+    """A series: `points` are (x, y), `band` (x, low, high) at the same or other x. `arm` sets color and marker.
 
     The first `unmarked` points only lead the line in from another series: they get no marker.
     """
@@ -94,82 +94,90 @@ class Bar:
     lane: str = ""
 
 
-def number(value: float, *, percent: bool = False) -> str:
-    """A short number for an axis or a title."""
+def format_short(value: float, *, percent: bool = False) -> str:
+    """Formats a short number for an axis or a title."""
     if percent:
         return f"{100 * value:.0f} %"
     if value == 0:
         return "0"
-    size = abs(value)
+    magnitude = abs(value)
     for limit, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
-        if size >= limit:
+        if magnitude >= limit:
             return f"{value / (1e3 if unit == 'k' else limit):.3g}{unit}"
-    return f"{value:.3g}" if 1e-3 <= size < 1e3 else f"{value:.0f}" if size >= 1e3 else f"{value:.0e}"
+    return f"{value:.3g}" if 1e-3 <= magnitude < 1e3 else f"{value:.0f}" if magnitude >= 1e3 else f"{value:.0e}"
 
 
-def ticks(low: float, high: float, most: int = 5, *, whole: bool = False) -> list[float]:
-    """Round numbers (1, 2 or 5 times a power of ten apart) inside low..high, at most about `most`."""
+def round_ticks(low: float, high: float, max_ticks: int = 5, *, integers_only: bool = False) -> list[float]:
+    """Returns round numbers (1, 2 or 5 times a power of ten apart) inside low..high, at most about `max_ticks`."""
     span = high - low
     if not span > 1e-300 or not isfinite(span):  # below it, steps would be no numbers any more
         return [low]
-    rough = span / max(1, most - 1)
-    power = 10.0 ** floor(log10(rough))
-    step = next((m * power for m in (1, 2, 5, 10) if m * power >= rough * 0.999), 10 * power)
-    step = max(1.0, float(ceil(step))) if whole else step
+    min_step = span / max(1, max_ticks - 1)
+    power = 10.0 ** floor(log10(min_step))
+    step = next((multiple * power for multiple in (1, 2, 5, 10) if multiple * power >= min_step * 0.999), 10 * power)
+    step = max(1.0, float(ceil(step))) if integers_only else step
     first = ceil(low / step - 1e-9)
     last = floor(high / step + 1e-9)
     return [k * step for k in range(first, last + 1)] or [low]
 
 
-def log_ticks(low: float, high: float, most: int = 5) -> list[float]:
-    """1, 2 and 5 times powers of ten inside low..high, only the powers where those are too many; else `ticks`."""
+def log_ticks(low: float, high: float, max_ticks: int = 5) -> list[float]:
+    """Returns 1, 2 and 5 times powers of ten inside low..high, only powers if those are too many; else
+    `round_ticks`.
+    """
     powers = [10.0**power for power in range(floor(log10(low)), ceil(log10(high)) + 1)]
     for steps in ((1, 2, 5), (1,)):
-        found = [step * power for power in powers for step in steps if low <= step * power <= high]
-        if 2 <= len(found) <= most:
-            return found
-    return found[:: ceil(len(found) / most)] if len(found) > most else ticks(low, high, most)
+        positions = [step * power for power in powers for step in steps if low <= step * power <= high]
+        if 2 <= len(positions) <= max_ticks:
+            return positions
+    return (
+        positions[:: ceil(len(positions) / max_ticks)]
+        if len(positions) > max_ticks
+        else round_ticks(low, high, max_ticks)
+    )
 
 
-def binned(
+def bin_points(
     points: Sequence[tuple[float, float]], bins: int = 60
 ) -> tuple[list[tuple[float, float]], list[tuple[float, float, float]]]:
-    """A long noisy curve as means of neighbouring points, and the band of their smallest and largest."""
+    """Reduces a long noisy curve to means of neighboring points, and the band of their minimum and maximum."""
     finite = sorted(point for point in points if isfinite(point[0]) and isfinite(point[1]))
     size = max(1, ceil(len(finite) / bins))
     means, band = [], []
     for start in range(0, len(finite), size):
-        part = finite[start : start + size]
-        x = sum(x for x, _ in part) / len(part)
-        ys = [y for _, y in part]
+        chunk = finite[start : start + size]
+        x = sum(x for x, _ in chunk) / len(chunk)
+        ys = [y for _, y in chunk]
         means.append((x, sum(ys) / len(ys)))
         band.append((x, min(ys), max(ys)))
     return means, band if size > 1 else []
 
 
-def _span(
-    values: Sequence[float], wanted: tuple[float, float] | None, *, floor_zero: bool = False
+def _axis_range(
+    values: Sequence[float], fixed_range: tuple[float, float] | None, *, floor_zero: bool = False
 ) -> tuple[float, float]:
-    if wanted is not None:
-        return wanted
+    if fixed_range is not None:
+        return fixed_range
     low, high = (min(values), max(values)) if values else (0.0, 1.0)
     low = min(0.0, low) if floor_zero else low
-    room = max(0.5, 1e-6 * abs(low))
-    return (low, high) if high > low else (low - room, low + room)
+    margin = max(0.5, 1e-6 * abs(low))
+    return (low, high) if high > low else (low - margin, low + margin)
 
 
 class _Axes:
-    """Where data lies on the drawing."""
+    """The mapping from data to positions on the drawing."""
 
     def __init__(self, frame: Frame, lines: Sequence[Line], events: Sequence[Event] = ()) -> None:
         xs = [x for line in lines for x, _ in line.points] + [event.x for event in events]
-        ys = [y for line in lines for _, y in line.points] + [y for line in lines for b in line.band for y in b[1:]]
-        self.x_low, self.x_high = _span(xs, frame.x_range)
+        ys = [y for line in lines for _, y in line.points] + [
+            y for line in lines for interval in line.band for y in interval[1:]
+        ]
+        self.x_low, self.x_high = _axis_range(xs, frame.x_range)
         self.log_x = frame.log_x
         if self.log_x:  # room for the marks at both ends
-            least, most = (min(xs), max(xs)) if xs else (1.0, 10.0)
-            self.x_low, self.x_high = least / 1.2, most * 1.2
-        self.y_low, self.y_high = _span(ys, frame.y_range, floor_zero=True)
+            min_x, max_x = (min(xs), max(xs)) if xs else (1.0, 10.0)
+            self.x_low, self.x_high = min_x / 1.2, max_x * 1.2
+        self.y_low, self.y_high = _axis_range(ys, frame.y_range, floor_zero=True)
         self.left, self.right, self.top, self.bottom = 38.0, frame.width - 10.0, 10.0, frame.height - 30.0
 
     def x(self, value: float) -> float:
@@ -185,77 +193,78 @@ class _Axes:
         return "M" + "L".join(f"{self.x(x):.1f} {self.y(y):.1f}" for x, y in points)
 
 
-def _safe(text: str) -> Markup:
-    return escape(plain(clip(text, 80)))
+def _escape_text(text: str) -> Markup:
+    return escape(show_hidden(clip(text, 80)))
 
 
-def _svg(width: float, height: float, label: str, body: str, *, style: str = "chart") -> Markup:
-    return Markup(
-        f'<svg class="{style}" viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{_safe(label)}">{body}</svg>'
-    )
+def _wrap_svg(width: float, height: float, label: str, body: str, *, style: str = "chart") -> Markup:
+    head = f'<svg class="{style}" viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{_escape_text(label)}">'
+    return Markup(f"{head}{body}</svg>")
 
 
 def line_chart(
     frame: Frame, lines: Sequence[Line], references: Sequence[Reference] = (), *, events: Sequence[Event] = ()
 ) -> Markup:
-    """Lines over bands over events and references. Lines without points are left out; points must be finite."""
-    shown = [line for line in lines if line.points]
-    axes = _Axes(frame, shown, events)
-    parts = [_grid(frame, axes)]
-    parts += [_event(event, axes) for event in events]
-    parts += _references(references, shown, frame, axes)
-    parts += [_band(line, axes) for line in shown if line.band]
-    parts += [_line(line, frame, axes) for line in shown]
-    names = ", ".join(dict.fromkeys(line.name for line in shown))
-    return _svg(frame.width, frame.height, f"{frame.title}: {names} by {frame.x_label}", "".join(parts))
+    """Draws lines over bands over events and references; skips lines without points. Points must be finite."""
+    drawn_lines = [line for line in lines if line.points]
+    axes = _Axes(frame, drawn_lines, events)
+    parts = [_draw_grid(frame, axes)]
+    parts += [_draw_event(event, axes) for event in events]
+    parts += _draw_references(references, drawn_lines, frame, axes)
+    parts += [_draw_band(line, axes) for line in drawn_lines if line.band]
+    parts += [_draw_line(line, frame, axes) for line in drawn_lines]
+    names = ", ".join(dict.fromkeys(line.name for line in drawn_lines))
+    return _wrap_svg(frame.width, frame.height, f"{frame.title}: {names} by {frame.x_label}", "".join(parts))
 
 
-def _references(references: Sequence[Reference], lines: Sequence[Line], frame: Frame, axes: _Axes) -> list[str]:
-    """Dashed levels with their names; names that would lie on each other share one label, names on data go."""
-    taken = [axes.y(y) for line in lines for x, y in line.points if axes.x(x) > 0.45 * (axes.left + axes.right)]
+def _draw_references(references: Sequence[Reference], lines: Sequence[Line], frame: Frame, axes: _Axes) -> list[str]:
+    """Draws dashed levels with their names; overlapping names share one label, and names on data are left out."""
+    occupied_heights = [
+        axes.y(y) for line in lines for x, y in line.points if axes.x(x) > 0.45 * (axes.left + axes.right)
+    ]
     parts: list[str] = []
     labels: list[tuple[float, str]] = []
-    for one in sorted(references, key=lambda one: one.y):
-        y = axes.y(one.y)
-        title = f"{_safe(one.name)}: {number(one.y, percent=frame.percent)}"
+    for reference in sorted(references, key=lambda reference: reference.y):
+        y = axes.y(reference.y)
+        title = f"{_escape_text(reference.name)}: {format_short(reference.y, percent=frame.percent)}"
         parts.append(f'<path class="reference" d="M{axes.left} {y:.1f}H{axes.right}"><title>{title}</title></path>')
         if labels and abs(labels[-1][0] - y) < 12:
-            labels[-1] = (y, f"{labels[-1][1]}, {one.name}")
+            labels[-1] = (y, f"{labels[-1][1]}, {reference.name}")
         else:
-            labels.append((y, one.name))
+            labels.append((y, reference.name))
     for y, name in labels:
-        at = y + 11 if y < axes.top + 14 else y - 4
-        if any(at - 15 < other < at + 7 for other in taken):
+        label_y = y + 11 if y < axes.top + 14 else y - 4
+        if any(label_y - 15 < height < label_y + 7 for height in occupied_heights):
             continue
-        parts.append(f'<text class="note end" x="{axes.right - 2}" y="{at:.1f}">{_safe(name)}</text>')
+        parts.append(f'<text class="note end" x="{axes.right - 2}" y="{label_y:.1f}">{_escape_text(name)}</text>')
     return parts
 
 
-def _grid(frame: Frame, axes: _Axes) -> str:
+def _draw_grid(frame: Frame, axes: _Axes) -> str:
     parts = []
-    for y in (0.0, 0.25, 0.5, 0.75, 1.0) if frame.percent else ticks(axes.y_low, axes.y_high):
-        at = axes.y(y)
-        parts.append(f'<path class="grid" d="M{axes.left} {at:.1f}H{axes.right}"/>')
-        label = number(100 * y if frame.percent else y)
-        parts.append(f'<text class="tick end" x="{axes.left - 6}" y="{at + 3.5:.1f}">{label}</text>')
-    most = max(5, frame.width // 50)
-    shown = ticks(axes.x_low, axes.x_high, most, whole=frame.whole_x)
-    for x in log_ticks(axes.x_low, axes.x_high, most + 2) if frame.log_x else shown:
-        parts.append(f'<text class="tick middle" x="{axes.x(x):.1f}" y="{axes.bottom + 14}">{number(x)}</text>')
-    parts.append(f'<text class="tick end" x="{axes.right}" y="{axes.bottom + 27}">{_safe(frame.x_label)}</text>')
+    for y in (0.0, 0.25, 0.5, 0.75, 1.0) if frame.percent else round_ticks(axes.y_low, axes.y_high):
+        grid_y = axes.y(y)
+        parts.append(f'<path class="grid" d="M{axes.left} {grid_y:.1f}H{axes.right}"/>')
+        label = format_short(100 * y if frame.percent else y)
+        parts.append(f'<text class="tick end" x="{axes.left - 6}" y="{grid_y + 3.5:.1f}">{label}</text>')
+    max_ticks = max(5, frame.width // 50)
+    x_ticks = round_ticks(axes.x_low, axes.x_high, max_ticks, integers_only=frame.whole_x)
+    for x in log_ticks(axes.x_low, axes.x_high, max_ticks + 2) if frame.log_x else x_ticks:
+        parts.append(f'<text class="tick middle" x="{axes.x(x):.1f}" y="{axes.bottom + 14}">{format_short(x)}</text>')
+    parts.append(f'<text class="tick end" x="{axes.right}" y="{axes.bottom + 27}">{_escape_text(frame.x_label)}</text>')
     if frame.y_label:
-        parts.append(f'<text class="tick" x="{axes.left}" y="{axes.bottom + 27}">{_safe(frame.y_label)}</text>')
+        parts.append(f'<text class="tick" x="{axes.left}" y="{axes.bottom + 27}">{_escape_text(frame.y_label)}</text>')
     return "".join(parts)
 
 
-def _event(event: Event, axes: _Axes) -> str:
-    """A thin line across the chart that stands on a wedge."""
+def _draw_event(event: Event, axes: _Axes) -> str:
+    """Draws a thin line across the chart that stands on a wedge."""
     x, bottom = axes.x(event.x), axes.bottom
-    drawn = f"M{x:.1f} {axes.top}V{bottom}M{x - 3.5:.1f} {bottom + 4}h7l-3.5 -5.5Z"
-    return f'<path class="event" d="{drawn}"><title>{_safe(event.name)}</title></path>'
+    outline = f"M{x:.1f} {axes.top}V{bottom}M{x - 3.5:.1f} {bottom + 4}h7l-3.5 -5.5Z"
+    return f'<path class="event" d="{outline}"><title>{_escape_text(event.name)}</title></path>'
 
 
-def _band(line: Line, axes: _Axes) -> str:
+def _draw_band(line: Line, axes: _Axes) -> str:
     if len(line.band) == 1:
         x, low, high = line.band[0]
         return f'<path class="whisker arm-{line.arm}" d="M{axes.x(x):.1f} {axes.y(low):.1f}V{axes.y(high):.1f}"/>'
@@ -263,20 +272,23 @@ def _band(line: Line, axes: _Axes) -> str:
     return f'<path class="band arm-{line.arm}" d="{axes.path(edge)}Z"/>'
 
 
-def _line(line: Line, frame: Frame, axes: _Axes) -> str:
+def _draw_line(line: Line, frame: Frame, axes: _Axes) -> str:
     parts = [f'<path class="line arm-{line.arm}" d="{axes.path(line.points)}"/>'] if len(line.points) > 1 else []
     intervals = {x: (low, high) for x, low, high in line.band}
     for x, y in line.points[line.unmarked :] if line.markers else ():
-        title = f"{_safe(line.name)}, {_safe(frame.x_label)} {number(x)}: {number(y, percent=frame.percent)}"
+        title = (
+            f"{_escape_text(line.name)}, {_escape_text(frame.x_label)} {format_short(x)}: "
+            f"{format_short(y, percent=frame.percent)}"
+        )
         if x in intervals:
-            low, high = (number(end, percent=frame.percent) for end in intervals[x])
+            low, high = (format_short(end, percent=frame.percent) for end in intervals[x])
             title += f" ({low} to {high})"
-        mark = _shape(line.arm, axes.x(x), axes.y(y))
+        mark = _draw_marker(line.arm, axes.x(x), axes.y(y))
         parts.append(f'<g class="mark arm-{line.arm}">{mark}<title>{title}</title></g>')
     return "".join(parts)
 
 
-def _shape(arm: ArmStyle, x: float, y: float) -> str:
+def _draw_marker(arm: ArmStyle, x: float, y: float) -> str:
     if arm == "control":
         return f'<rect x="{x - 3.2:.1f}" y="{y - 3.2:.1f}" width="6.4" height="6.4"/>'
     if arm == "base":
@@ -285,111 +297,127 @@ def _shape(arm: ArmStyle, x: float, y: float) -> str:
         tip = 4.6 if arm == "down" else -4.6
         return f'<path d="M{x:.1f} {y + tip:.1f}l4.4 {-1.7 * tip:.1f}h-8.8Z"/>'
     if arm in ("plus", "cross"):
-        turned = f' transform="rotate(45 {x:.1f} {y:.1f})"' if arm == "cross" else ""
-        drawn = f"M{x - 1.5:.1f} {y - 4.6:.1f}h3v3.1h3.1v3h-3.1v3.1h-3v-3.1h-3.1v-3h3.1Z"
-        return f'<path{turned} d="{drawn}"/>'
+        rotation = f' transform="rotate(45 {x:.1f} {y:.1f})"' if arm == "cross" else ""
+        outline = f"M{x - 1.5:.1f} {y - 4.6:.1f}h3v3.1h3.1v3h-3.1v3.1h-3v-3.1h-3.1v-3h3.1Z"
+        return f'<path{rotation} d="{outline}"/>'
     return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.6"/>'
 
 
-def marker(arm: ArmStyle) -> Markup:
-    """The mark of an arm alone, for legends: its shape tells the arms apart without colour."""
-    shape = f'<g class="mark arm-{arm}">{_shape(arm, 6, 6)}</g>'
+def legend_marker(arm: ArmStyle) -> Markup:
+    """Draws the marker of an arm alone, for legends: its shape tells the arms apart without color."""
+    shape = f'<g class="mark arm-{arm}">{_draw_marker(arm, 6, 6)}</g>'
     return Markup(f'<svg class="key" viewBox="0 0 12 12" aria-hidden="true">{shape}</svg>')
 
 
-def interval_strip(mean: float, low: float, high: float, *, reach: float, label: str) -> Markup:
-    """A difference with its interval on a scale from -reach to +reach, 0 in the middle; NaN ends draw no interval."""
+def interval_strip(mean: float, low: float, high: float, *, scale_end: float, label: str) -> Markup:
+    """Draws a difference with its interval on a scale from -scale_end to +scale_end; NaN ends draw no interval."""
     width, height, middle = 200.0, 22.0, 11.0
 
     def x(value: float) -> float:
-        return width / 2 + min(max(value / reach, -1.0), 1.0) * (width / 2 - 6)
+        return width / 2 + min(max(value / scale_end, -1.0), 1.0) * (width / 2 - 6)
 
     parts = []
-    clear = "clear" if low > 0 or high < 0 else "open"
+    clarity = "clear" if low > 0 or high < 0 else "open"
     if isfinite(low) and isfinite(high):
         ends = f"M{x(low):.1f} {middle - 4}v8M{x(low):.1f} {middle}H{x(high):.1f}M{x(high):.1f} {middle - 4}v8"
-        parts.append(f'<path class="strip {clear}" d="{ends}"/>')
-    parts.append(f'<circle class="strip-dot {clear}" cx="{x(mean):.1f}" cy="{middle}" r="4.2"/>')
-    return _svg(width, height, label, "".join(parts) + f"<title>{_safe(label)}</title>", style="strip-chart")
-
-
-def strip_scale(reach: float) -> Markup:
-    """The scale above interval strips of the same reach, in points."""
-    step = ticks(0, reach, 3)[-1]
-    places = [(100 + sign * step / reach * 94, sign * step) for sign in (-1, 0, 1)]
-    labels = [
-        f'<text class="tick middle" x="{x:.1f}" y="15">{"−" if value < 0 else "+" if value else ""}'
-        f"{number(abs(100 * value))}</text>"
-        for x, value in places
-    ]
-    return _svg(
-        200, 20, f"scale from {-100 * reach:.0f} to {100 * reach:.0f} points", "".join(labels), style="strip-chart"
+        parts.append(f'<path class="strip {clarity}" d="{ends}"/>')
+    parts.append(f'<circle class="strip-dot {clarity}" cx="{x(mean):.1f}" cy="{middle}" r="4.2"/>')
+    return _wrap_svg(
+        width, height, label, "".join(parts) + f"<title>{_escape_text(label)}</title>", style="strip-chart"
     )
 
 
-def spark(points: Sequence[tuple[float, float]], *, limit: float, beyond: bool, label: str) -> Markup:
-    """A course in the space of a word: its line, its last point, and the limit as a dashed level; finite points."""
+def strip_scale(scale_end: float) -> Markup:
+    """Draws the scale above interval strips that share `scale_end`, in points."""
+    step = round_ticks(0, scale_end, 3)[-1]
+    marks = [(100 + sign * step / scale_end * 94, sign * step) for sign in (-1, 0, 1)]
+    labels = [
+        f'<text class="tick middle" x="{x:.1f}" y="15">{"−" if value < 0 else "+" if value else ""}'
+        f"{format_short(abs(100 * value))}</text>"
+        for x, value in marks
+    ]
+    return _wrap_svg(
+        200,
+        20,
+        f"scale from {-100 * scale_end:.0f} to {100 * scale_end:.0f} points",
+        "".join(labels),
+        style="strip-chart",
+    )
+
+
+def sparkline(points: Sequence[tuple[float, float]], *, limit: float, is_beyond: bool, label: str) -> Markup:
+    """Draws a curve the size of a word: its line, its last point, and the limit as a dashed level; points are
+    finite.
+    """
     width, height = 120.0, 30.0
     xs, ys = [x for x, _ in points], [y for _, y in points]
     low, high = min(0.0, limit, *ys), max(0.0, limit, *ys)
-    first, whole = min(xs, default=0.0), max(xs, default=0.0) - min(xs, default=0.0)
+    first, x_span = min(xs, default=0.0), max(xs, default=0.0) - min(xs, default=0.0)
 
-    def at(x: float, y: float) -> str:
-        across = 3 + (x - first) / whole * (width - 8) if whole > 0 else width - 5
-        return f"{across:.1f} {_down(y, low, high, height):.1f}"
+    def locate(x: float, y: float) -> str:
+        left = 3 + (x - first) / x_span * (width - 8) if x_span > 0 else width - 5
+        return f"{left:.1f} {_distance_from_top(y, low, high, height):.1f}"
 
-    style = "spark-beyond" if beyond else "spark-within"
-    parts = [f'<path class="reference" d="M0 {_down(limit, low, high, height):.1f}H{width:g}"/>']
+    style = "spark-beyond" if is_beyond else "spark-within"
+    parts = [f'<path class="reference" d="M0 {_distance_from_top(limit, low, high, height):.1f}H{width:g}"/>']
     if points:
-        places = [at(x, y) for x, y in points]
-        parts.append(f'<path class="line {style}" d="M{"L".join(places)}"/>' if len(places) > 1 else "")
-        x, y = places[-1].split()
+        coordinates = [locate(x, y) for x, y in points]
+        parts.append(f'<path class="line {style}" d="M{"L".join(coordinates)}"/>' if len(coordinates) > 1 else "")
+        x, y = coordinates[-1].split()
         parts.append(f'<circle class="{style}" cx="{x}" cy="{y}" r="2.6"/>')
-    return _svg(width, height, label, "".join(parts) + f"<title>{_safe(label)}</title>", style="spark")
+    return _wrap_svg(width, height, label, "".join(parts) + f"<title>{_escape_text(label)}</title>", style="spark")
 
 
-def _down(value: float, low: float, high: float, height: float) -> float:
-    """How far from the top, with room for a mark at both ends."""
+def _distance_from_top(value: float, low: float, high: float, height: float) -> float:
+    """Returns the distance from the top, with margins for a marker at both ends."""
     return height - 4 - (value - low) / (high - low) * (height - 8) if high > low else height / 2
 
 
 def stacked_bar(bars: Sequence[Bar], *, label: str, unit: str) -> Markup:
-    """Shares of a whole as one horizontal bar. Sizes are not negative; an empty or zero whole draws an empty bar."""
-    whole = sum(bar.size for bar in bars)
-    return _strip(_placed(bars, whole), whole, label=label, unit=unit)
+    """Draws shares as one horizontal bar. Sizes are not negative; an empty or zero total draws an empty bar."""
+    total = sum(bar.size for bar in bars)
+    return _draw_strip(_place_bars(bars, total), total, label=label, unit=unit)
 
 
 def timeline(bars: Sequence[Bar], *, unit: str) -> list[tuple[str, Markup]]:
-    """Stages one after another: for each lane its name and its strip; all strips share one axis from 0 to the sum."""
-    whole = sum(bar.size for bar in bars)
-    placed = _placed(bars, whole)
+    """Draws stages in sequence: for each lane its name and its strip; all strips share one axis from 0 to the sum."""
+    total = sum(bar.size for bar in bars)
+    placed_bars = _place_bars(bars, total)
     lanes = dict.fromkeys(bar.lane for bar in bars)
     return [
-        (lane, _strip([one for one in placed if one[0].lane == lane], whole, label=f"stages of {lane}", unit=unit))
+        (
+            lane,
+            _draw_strip(
+                [placed_bar for placed_bar in placed_bars if placed_bar[0].lane == lane],
+                total,
+                label=f"stages of {lane}",
+                unit=unit,
+            ),
+        )
         for lane in lanes
     ]
 
 
-def _placed(bars: Sequence[Bar], whole: float) -> list[tuple[Bar, float, float]]:
-    """Each bar with its start and length in thousandths of the whole."""
-    placed, x = [], 0.0
+def _place_bars(bars: Sequence[Bar], total: float) -> list[tuple[Bar, float, float]]:
+    """Returns each bar with its start and length in thousandths of the total."""
+    placed_bars, x = [], 0.0
     for bar in bars:
-        long = 1000 * bar.size / whole if whole > 0 else 0.0
-        placed.append((bar, x, long))
-        x += long
-    return placed
+        length = 1000 * bar.size / total if total > 0 else 0.0
+        placed_bars.append((bar, x, length))
+        x += length
+    return placed_bars
 
 
-def _strip(placed: Sequence[tuple[Bar, float, float]], whole: float, *, label: str, unit: str) -> Markup:
+def _draw_strip(placed_bars: Sequence[tuple[Bar, float, float]], total: float, *, label: str, unit: str) -> Markup:
     parts = ['<rect class="track" width="1000" height="10"/>']
-    for bar, x, long in placed:
-        share = f" ({100 * bar.size / whole:.0f} %)" if whole > 0 else ""
-        title = f"{_safe(bar.label)}: {number(bar.size)} {_safe(unit)}{share}"
+    for bar, x, length in placed_bars:
+        share = f" ({100 * bar.size / total:.0f} %)" if total > 0 else ""
+        title = f"{_escape_text(bar.label)}: {format_short(bar.size)} {_escape_text(unit)}{share}"
         parts.append(
-            f'<rect class="{_safe(bar.style)}" x="{x:.2f}" width="{max(0.8, long - 1):.2f}" height="10">'
+            f'<rect class="{_escape_text(bar.style)}" x="{x:.2f}" width="{max(0.8, length - 1):.2f}" height="10">'
             f"<title>{title}</title></rect>"
         )
     body = Markup("".join(parts))
     return Markup(
         '<svg class="bar-chart" viewBox="0 0 1000 10" preserveAspectRatio="none" role="img" aria-label="{}">{}</svg>'
-    ).format(plain(label), body)
+    ).format(show_hidden(label), body)

@@ -1,4 +1,4 @@
-"""The chat page: a small local server around whoever replies, and the page that it serves.
+"""The chat page: a small local server around a chat agent, and the page that it serves.
 
 Everything said is text: it is escaped on the server, hidden characters are shown, and the content policy of the page
 lets nothing run or load but its own style and its one script, both known by their digests. The page works without the
@@ -29,99 +29,108 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.routing import Route
 
 from evolvent.errors import AtCapacity, EvolventError, LimitExceeded, boundary
-from evolvent.view.escape import marked
-from evolvent.view.templating import environment_of, style_sheet
-from evolvent.web import Access, App, guarded
+from evolvent.view.escape import mark_hidden
+from evolvent.view.templating import build_environment, style_sheet
+from evolvent.web import Access, App, guard_app
 
 if TYPE_CHECKING:
-    from evolvent.agents.speaker import Conversation, Speaker
+    from evolvent.agents.speaker import Conversation, PolicyChat
 
-__all__ = ["About", "chat_app", "chat_page"]
+__all__ = ["ChatInfo", "chat_app", "chat_page"]
 
-_KEPT = 64  # conversations that are remembered
-_WAITING = 16  # replies that are asked for at once
-_LONGEST = 20_000  # characters of what is said
-_UNSURE = (0.9, 0.7, 0.4, 0.15)  # probabilities at which the shade of a piece changes, as in the report
-_NUMBER = re.compile(r"[A-Za-z0-9_-]{22}")
+_MAX_CONVERSATIONS = 64  # conversations that are remembered
+_MAX_WAITING = 16  # replies that are asked for at once
+_MAX_CHARS = 20_000  # characters of what is said
+_SHADE_PROBABILITIES = (0.9, 0.7, 0.4, 0.15)  # probabilities at which the shade of a piece changes, as in the report
+_CONVERSATION_ID = re.compile(r"[A-Za-z0-9_-]{22}")
 _SCRIPT = re.compile(r"<script>(.*)</script>", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class About:
-    """What the page says beside the conversation.
+class ChatInfo:
+    """Facts shown beside the conversation.
 
     Args:
-        name: of the run or model. settings: how it replies, in a line.
-        words: the size of a closed vocabulary; 0: an open one.
+        name: of the run or model. settings: the settings of replies, in a line.
+        vocabulary_size: the size of a closed vocabulary; 0: an open one.
     """
 
     name: str
     settings: str = ""
-    words: int = 0
+    vocabulary_size: int = 0
 
 
 @dataclass
-class _Desk:
-    """The speaker, who answers one after the other, and the conversations by their secret names."""
+class _Conversations:
+    """The chat agent, which answers requests one at a time, and the conversations by their secret ids."""
 
-    speaker: Speaker
+    speaker: PolicyChat
     start: Conversation
     stop: Callable[[], bool]
     waiting: int = 0
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    known: OrderedDict[str, Conversation] = field(default_factory=OrderedDict)
+    by_number: OrderedDict[str, Conversation] = field(default_factory=OrderedDict)
 
-    def talk(self, number: str) -> Conversation:
-        """A conversation; one that is not known has not begun."""
-        return self.known.get(number, self.start)
+    def get(self, number: str) -> Conversation:
+        """Returns a conversation; a new conversation for an unknown id."""
+        return self.by_number.get(number, self.start)
 
-    async def say(self, number: str, text: str) -> None:
-        """Ask for a reply and remember it."""
-        if self.waiting >= _WAITING:
+    async def reply(self, number: str, text: str) -> None:
+        """Generates a reply and stores it."""
+        if self.waiting >= _MAX_WAITING:
             raise AtCapacity("too many replies are asked for at once", retry_after_s=5, value=self.waiting)
         self.waiting += 1
         try:
             async with self.lock:
-                talk = self.talk(number)
-                said = await asyncio.to_thread(self.speaker.say, talk, text, stop=self.stop)
-                self.known[number] = talk.after(said)
-                self.known.move_to_end(number)
-                while len(self.known) > _KEPT:
-                    self.known.popitem(last=False)
+                conversation = self.get(number)
+                exchange = await asyncio.to_thread(self.speaker.reply, conversation, text, stop=self.stop)
+                self.by_number[number] = conversation.after(exchange)
+                self.by_number.move_to_end(number)
+                while len(self.by_number) > _MAX_CONVERSATIONS:
+                    self.by_number.popitem(last=False)
         finally:
             self.waiting -= 1
 
 
 def chat_app(
-    speaker: Speaker, start: Conversation, about: About, *, access: Access, stop: Callable[[], bool] = lambda: False
+    speaker: PolicyChat,
+    start: Conversation,
+    info: ChatInfo,
+    *,
+    access: Access,
+    stop: Callable[[], bool] = lambda: False,
 ) -> App:
-    """The server, guarded: `/` begins a conversation, `/talk/ID` shows it and takes what is said (a form), `/state`
-    tells who speaks and who could.
+    """Builds the guarded server.
+
+    `/` begins a conversation, `/talk/ID` shows it and takes messages (a form), and `/state` returns the current and
+    the newest model.
 
     Args:
-        speaker: who replies; nobody else uses it meanwhile.
-        start: the conversation before anything was said.
-        stop: True gives up the reply that is being written: the server is ending.
+        speaker: the agent that replies; no other caller uses it meanwhile.
+        start: the conversation before the first message.
+        stop: True interrupts the reply that is being written: the server is ending.
     """
-    desk = _Desk(speaker, start, stop)
+    conversations = _Conversations(speaker, start, stop)
 
     async def begin(request: Request) -> Response:
         return RedirectResponse(f"/talk/{secrets.token_urlsafe(16)}", 303)
 
     async def show(request: Request) -> Response:
         number = request.path_params["number"]
-        return _shown(desk, about, number) if _NUMBER.fullmatch(number) else await begin(request)
+        return (
+            _page_response(conversations, info, number) if _CONVERSATION_ID.fullmatch(number) else await begin(request)
+        )
 
-    async def said(request: Request) -> Response:
+    async def receive(request: Request) -> Response:
         number, text = request.path_params["number"], ""
-        if not _NUMBER.fullmatch(number):
+        if not _CONVERSATION_ID.fullmatch(number):
             return await begin(request)
         try:
-            text = _text(await request.body())
+            text = _parse_message(await request.body())
             with boundary(EvolventError, "the reply failed"):
-                await desk.say(number, text)
+                await conversations.reply(number, text)
         except EvolventError as error:
-            return _shown(desk, about, number, problem=str(error), draft=text)
+            return _page_response(conversations, info, number, problem=str(error), draft=text)
         return RedirectResponse(f"/talk/{number}#end", 303)
 
     async def state(request: Request) -> Response:
@@ -129,99 +138,116 @@ def chat_app(
             newest = speaker.newest()
         except EvolventError:
             newest = None  # the next reply says what is wrong
-        return JSONResponse({"voice": _voice(speaker), "newest": newest}, headers=_headers())
+        return JSONResponse({"voice": _voice_name(speaker), "newest": newest}, headers=_response_headers())
 
-    talk = "/talk/{number}"
-    routes = [Route("/", begin), Route("/state", state), Route(talk, show), Route(talk, said, methods=["POST"])]
-    return guarded(Starlette(routes=routes), access)
+    path = "/talk/{number}"
+    routes = [Route("/", begin), Route("/state", state), Route(path, show), Route(path, receive, methods=["POST"])]
+    return guard_app(Starlette(routes=routes), access)
 
 
-def _text(body: bytes) -> str:
-    """What was said, from the form. Line ends are those of the form; the space around it says nothing."""
+def _parse_message(body: bytes) -> str:
+    """Parses the message of the form. Line ends are those of the form; surrounding space is removed."""
     fields = parse_qs(body.decode("utf-8", "replace"), max_num_fields=8)
     text = fields.get("text", [""])[0].replace("\r\n", "\n").strip()
-    if not 0 < len(text) <= _LONGEST:
+    if not 0 < len(text) <= _MAX_CHARS:
         raise LimitExceeded(
-            "nothing, or too much, was said", value=f"{len(text)} characters", expected=f"1 to {_LONGEST}"
+            "nothing, or too much, was said", value=f"{len(text)} characters", expected=f"1 to {_MAX_CHARS}"
         )
     return text
 
 
-def _voice(speaker: Speaker) -> str | None:
+def _voice_name(speaker: PolicyChat) -> str | None:
     return speaker.voice.name if speaker.voice else None
 
 
-def _shown(desk: _Desk, about: About, number: str, *, problem: str = "", draft: str = "") -> Response:
-    page = chat_page(desk.talk(number), about, number=number, voice=_voice(desk.speaker), problem=problem, draft=draft)
-    return HTMLResponse(page.encode("utf-8", "replace"), 400 if problem else 200, headers=_headers())
+def _page_response(
+    conversations: _Conversations, info: ChatInfo, number: str, *, problem: str = "", draft: str = ""
+) -> Response:
+    page = chat_page(
+        conversations.get(number),
+        info,
+        number=number,
+        voice=_voice_name(conversations.speaker),
+        problem=problem,
+        draft=draft,
+    )
+    return HTMLResponse(page.encode("utf-8", "replace"), 400 if problem else 200, headers=_response_headers())
 
 
 # ---------------------------------------------------------------------- the page
 
 
 def chat_page(
-    talk: Conversation, about: About, *, number: str, voice: str | None, problem: str = "", draft: str = ""
+    conversation: Conversation, info: ChatInfo, *, number: str, voice: str | None, problem: str = "", draft: str = ""
 ) -> str:
-    """A conversation as one HTML document.
+    """Renders a conversation as one HTML document.
 
     Args:
-        number: the secret name of the conversation, where the form goes to.
-        voice: who speaks.
-        problem: what went wrong with what was said last. draft: that text, for another try.
+        number: the secret id of the conversation, to which the form is sent.
+        voice: the name of the model that replies.
+        problem: the error of the last message. draft: its text, for another try.
     """
     return (
-        _environment()
+        _build_environment()
         .get_template("chat.html")
         .render(
-            talk=talk.exchanges,
-            name=about.name,
-            settings=about.settings,
-            words=about.words,
+            talk=conversation.exchanges,
+            name=info.name,
+            settings=info.settings,
+            words=info.vocabulary_size,
             number=number,
             voice=voice,
             problem=problem,
             draft=draft,
-            most=_LONGEST,
-            style=_style(),
+            most=_MAX_CHARS,
+            style=_chat_style(),
         )
     )
 
 
 @cache
-def _environment() -> Environment:
-    return environment_of(
-        {"marked": _marked, "shade": _shade, "chance": _chance, "brief": _brief, "count": "{:,}".format},
-        longest=_LONGEST,
+def _build_environment() -> Environment:
+    return build_environment(
+        {
+            "marked": _mark_message,
+            "shade": _shade_class,
+            "chance": _format_probability,
+            "brief": _format_seconds,
+            "count": "{:,}".format,
+        },
+        max_chars=_MAX_CHARS,
     )
 
 
-def _marked(text: str) -> Markup:
-    return marked(text, limit=4 * _LONGEST)
+def _mark_message(text: str) -> Markup:
+    return mark_hidden(text, limit=4 * _MAX_CHARS)
 
 
-def _shade(logprob: float) -> str:
-    return f"unsure-{sum(logprob < log(chance) for chance in _UNSURE)}"
+def _shade_class(logprob: float) -> str:
+    return f"unsure-{sum(logprob < log(chance) for chance in _SHADE_PROBABILITIES)}"
 
 
-def _chance(logprob: float) -> str:
+def _format_probability(logprob: float) -> str:
     return f"probability {exp(min(0.0, logprob)):.2g}"
 
 
-def _brief(seconds: float) -> str:
+def _format_seconds(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds >= 0.1 else f"{1000 * seconds:.0f} ms"
 
 
 @cache
-def _style() -> Markup:
+def _chat_style() -> Markup:
     return style_sheet() + Markup((files("evolvent.view") / "chat.css").read_text(encoding="utf-8"))
 
 
 @cache
-def _headers() -> Mapping[str, str]:
-    """Of every answer. The policy names the style and the script of the page by their digests."""
+def _response_headers() -> Mapping[str, str]:
+    """Returns the headers of every answer. The content policy names the style and the script of the page by their
+    digests.
+    """
     script = _SCRIPT.search(files("evolvent.view").joinpath("templates/chat.html").read_text(encoding="utf-8"))
-    allowed = {"style-src": str(_style()), "script-src": script[1] if script else ""}
-    digests = [f"{name} 'sha256-{_digest(text)}'" for name, text in allowed.items()]
+    allowed = {"style-src": str(_chat_style()), "script-src": script[1] if script else ""}
+    digests = [f"{name} 'sha256-{_sha256_base64(text)}'" for name, text in allowed.items()]
     rules = [
         "default-src 'none'",
         *digests,
@@ -239,5 +265,5 @@ def _headers() -> Mapping[str, str]:
     }
 
 
-def _digest(text: str) -> str:
+def _sha256_base64(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -1,4 +1,4 @@
-"""What a report shows, read from the files of a run directory, which may be half-written, damaged or hostile.
+"""Data of a report, read from the files of a run directory, which may be half-written, damaged or hostile.
 
 Nothing in those files is trusted: a value of the wrong type is dropped, a broken line is counted and passed over, and
 a missing file is an empty part of the report. Reading never fails because of what a file holds.
@@ -13,29 +13,29 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from evolvent.errors import ConfigError, StoreUnavailable
-from evolvent.view.credit import Credited, read_credit
-from evolvent.view.searches import SearchRow, SearchTreeFile, search_row, tree_file
+from evolvent.view.credit import CreditRow, parse_credit
+from evolvent.view.searches import SearchRow, SearchTreeFile, parse_search_row, parse_tree_file
 from evolvent.view.values import as_count, as_list, as_mapping, as_number, as_numbers, as_rate, as_text
 
 __all__ = [
     "Episode",
     "EpisodeStep",
-    "Evaluated",
-    "Measured",
+    "EvaluationRow",
+    "MeasuredValue",
     "Metric",
     "ReportData",
     "Result",
     "RunInfo",
     "StageRow",
     "Token",
-    "parsed_file",
+    "read_json_file",
     "read_run",
 ]
 
 T = TypeVar("T")
 
 _LIMIT_BYTES = 256 * 2**20
-_TREES = 400  # files of trees that are read
+_MAX_TREE_FILES = 400  # files of trees that are read
 _NOT_VALUES = frozenset({"time_s", "cpu_s", "stage", "arm", "kind", "step", "round"})
 
 
@@ -106,8 +106,8 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """One number of an evaluation; `value` is None where withheld, `low` and `high` where there is no interval."""
+class MeasuredValue:
+    """A number of an evaluation; `value` is None where withheld, `low` and `high` where there is no interval."""
 
     metric: str
     value: float | None
@@ -117,8 +117,8 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluated:
-    """One line of `evaluations.jsonl`: what an evaluator found of the snapshot of an update, or the error that it had.
+class EvaluationRow:
+    """A line of `evaluations.jsonl`: the numbers of an evaluator for the snapshot of an update, or its error.
 
     `settings` is a digest: numbers are one series only where it is the same.
     """
@@ -127,7 +127,7 @@ class Evaluated:
     stage: str
     settings: str
     seconds: float
-    measures: tuple[Measured, ...]
+    measures: tuple[MeasuredValue, ...]
     error: str
 
 
@@ -180,14 +180,14 @@ class ReportData:
     examples: tuple[Episode, ...] = ()
     floors: Mapping[tuple[str, str], Mapping[str, float]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    evaluations: tuple[Evaluated, ...] = ()
-    credit: tuple[Credited, ...] = ()
+    evaluations: tuple[EvaluationRow, ...] = ()
+    credit: tuple[CreditRow, ...] = ()
     searches: tuple[SearchRow, ...] = ()
     trees: tuple[SearchTreeFile, ...] = ()
 
 
 def read_run(run: Path) -> ReportData:
-    """Read a run directory, whatever state it is in.
+    """Reads a run directory in any state.
 
     Raises:
         ConfigError: there is no such directory. StoreUnavailable: a file of it cannot be opened.
@@ -195,20 +195,23 @@ def read_run(run: Path) -> ReportData:
     if not run.is_dir():
         raise ConfigError("there is no run to report on", value=str(run), expected="the directory of a run")
     notes: list[str] = []
-    results = {(r.arm, r.round, r.world, r.tier, r.split): r for r in _rows(run / "results.jsonl", _result, notes)}
-    stages = {(row.index, row.name): row for row in _rows(run / "stages.jsonl", _stage, notes)}
-    examples = _document(run / "examples.json", notes)
+    results = {
+        (result.arm, result.round, result.world, result.tier, result.split): result
+        for result in _read_rows(run / "results.jsonl", _parse_result, notes)
+    }
+    stages = {(row.index, row.name): row for row in _read_rows(run / "stages.jsonl", _parse_stage, notes)}
+    examples = _read_document(run / "examples.json", notes)
     return ReportData(
-        info=_info(as_mapping(_document(run / "run.json", notes))),
-        metrics=tuple(_rows(run / "metrics.jsonl", _metric, notes)),
+        info=_parse_info(as_mapping(_read_document(run / "run.json", notes))),
+        metrics=tuple(_read_rows(run / "metrics.jsonl", _parse_metric, notes)),
         stages=tuple(sorted(stages.values(), key=lambda row: row.index)),
         results=tuple(results.values()),
-        examples=tuple(_episode(row) for row in as_list(examples) if isinstance(row, dict)),
-        floors=_floors(as_mapping(_document(run / "floors.json", notes))),
-        evaluations=tuple(_rows(run / "evaluations.jsonl", _evaluated, notes)),
-        credit=read_credit(_document(run / "credit.json", notes)),
-        searches=tuple(_rows(run / "searches.jsonl", search_row, notes)),
-        trees=_trees(run / "trees", notes),
+        examples=tuple(_parse_episode(row) for row in as_list(examples) if isinstance(row, dict)),
+        floors=_parse_floors(as_mapping(_read_document(run / "floors.json", notes))),
+        evaluations=tuple(_read_rows(run / "evaluations.jsonl", _parse_evaluation, notes)),
+        credit=parse_credit(_read_document(run / "credit.json", notes)),
+        searches=tuple(_read_rows(run / "searches.jsonl", parse_search_row, notes)),
+        trees=_read_trees(run / "trees", notes),
         notes=tuple(notes),
     )
 
@@ -216,7 +219,7 @@ def read_run(run: Path) -> ReportData:
 # ---------------------------------------------------------------- files
 
 
-def _bytes(path: Path, notes: list[str]) -> bytes:
+def _read_bytes(path: Path, notes: list[str]) -> bytes:
     try:
         with path.open("rb") as file:
             data = file.read(_LIMIT_BYTES + 1)
@@ -233,56 +236,58 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-def _parsed(data: bytes) -> Any:
-    """The JSON value, or None where it is none (torn, too deep, NaN)."""
+def _parse_json(data: bytes) -> Any:
+    """Parses JSON; returns None for invalid text (torn, too deep, NaN)."""
     try:
         return json.loads(data, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
         return None
 
 
-def _document(path: Path, notes: list[str]) -> Any:
-    data = _bytes(path, notes)
-    value = _parsed(data) if data else None
+def _read_document(path: Path, notes: list[str]) -> Any:
+    data = _read_bytes(path, notes)
+    value = _parse_json(data) if data else None
     if data and value is None:
         notes.append(f"{path.name} is not readable as JSON")
     return value
 
 
-def parsed_file(path: Path) -> Any:
-    """The JSON value of a file of a run; None where it is missing or holds none.
+def read_json_file(path: Path) -> Any:
+    """Reads the JSON value of a file of a run; None where the file is missing or invalid.
 
     Raises:
         StoreUnavailable: it cannot be opened.
     """
-    return _document(path, [])
+    return _read_document(path, [])
 
 
-def _rows(path: Path, read: Callable[[Mapping[str, Any]], T | None], notes: list[str]) -> Iterator[T]:
-    """Each line that is a JSON object, through `read`; the last line may be torn while the run goes on."""
-    broken, lines = 0, _bytes(path, notes).split(b"\n")
+def _read_rows(path: Path, parse_row: Callable[[Mapping[str, Any]], T | None], notes: list[str]) -> Iterator[T]:
+    """Yields each line that is a JSON object, parsed by `parse_row`; the last line may be torn while the run goes
+    on.
+    """
+    num_broken, lines = 0, _read_bytes(path, notes).split(b"\n")
     for number, line in enumerate(lines):
-        value = _parsed(line) if line.strip() else {}
-        row = read(value) if isinstance(value, dict) and value else None
+        value = _parse_json(line) if line.strip() else {}
+        row = parse_row(value) if isinstance(value, dict) and value else None
         if row is not None:
             yield row
         elif line.strip() and number < len(lines) - 1:
-            broken += 1
-    if broken:
-        notes.append(f"{path.name} has {broken} unreadable line{'s' if broken > 1 else ''}, passed over")
+            num_broken += 1
+    if num_broken:
+        notes.append(f"{path.name} has {num_broken} unreadable line{'s' if num_broken > 1 else ''}, passed over")
 
 
-def _trees(folder: Path, notes: list[str]) -> tuple[SearchTreeFile, ...]:
-    """The search trees that a folder holds, by name; no folder, no trees."""
-    paths = sorted(folder.glob("*.json"))[:_TREES] if folder.is_dir() else []
-    found = (tree_file(path.name, _document(path, notes)) for path in paths)
-    return tuple(tree for tree in found if tree is not None)
+def _read_trees(folder: Path, notes: list[str]) -> tuple[SearchTreeFile, ...]:
+    """Reads the search trees of a folder, by name; empty without the folder."""
+    paths = sorted(folder.glob("*.json"))[:_MAX_TREE_FILES] if folder.is_dir() else []
+    trees = (parse_tree_file(path.name, _read_document(path, notes)) for path in paths)
+    return tuple(tree for tree in trees if tree is not None)
 
 
 # ---------------------------------------------------------------- rows
 
 
-def _info(row: Mapping[str, Any]) -> RunInfo:
+def _parse_info(row: Mapping[str, Any]) -> RunInfo:
     return RunInfo(
         method=as_text(row.get("method")),
         name=as_text(row.get("name")),
@@ -296,7 +301,7 @@ def _info(row: Mapping[str, Any]) -> RunInfo:
     )
 
 
-def _metric(row: Mapping[str, Any]) -> Metric | None:
+def _parse_metric(row: Mapping[str, Any]) -> Metric | None:
     time_s = as_number(row.get("time_s"))
     if time_s is None:
         return None
@@ -312,7 +317,7 @@ def _metric(row: Mapping[str, Any]) -> Metric | None:
     )
 
 
-def _stage(row: Mapping[str, Any]) -> StageRow | None:
+def _parse_stage(row: Mapping[str, Any]) -> StageRow | None:
     index, seconds = as_count(row.get("index")), as_number(row.get("seconds"))
     if index is None or seconds is None or seconds < 0:
         return None
@@ -329,19 +334,19 @@ def _stage(row: Mapping[str, Any]) -> StageRow | None:
     )
 
 
-def _result(row: Mapping[str, Any]) -> Result | None:
-    number, n = as_count(row.get("round")), as_count(row.get("n"))
-    if number is None or n is None:
+def _parse_result(row: Mapping[str, Any]) -> Result | None:
+    round_number, n = as_count(row.get("round")), as_count(row.get("n"))
+    if round_number is None or n is None:
         return None
     outcomes = tuple(
-        (as_text(one[0]), as_text(one[1]), as_rate(one[2]))
-        for one in as_list(row.get("outcomes"))
-        if isinstance(one, list) and len(one) == 3
+        (as_text(entry[0]), as_text(entry[1]), as_rate(entry[2]))
+        for entry in as_list(row.get("outcomes"))
+        if isinstance(entry, list) and len(entry) == 3
     )
     return Result(
         as_text(row.get("stage")),
         as_text(row.get("arm")),
-        number,
+        round_number,
         as_text(row.get("world")),
         as_text(row.get("tier")),
         as_text(row.get("split")),
@@ -356,28 +361,28 @@ def _result(row: Mapping[str, Any]) -> Result | None:
     )
 
 
-def _evaluated(row: Mapping[str, Any]) -> Evaluated | None:
+def _parse_evaluation(row: Mapping[str, Any]) -> EvaluationRow | None:
     step = as_number(row.get("step"))
     if step is None:
         return None
     measures = tuple(
-        Measured(
-            as_text(one.get("metric")),
-            as_number(one.get("value")),
-            as_number(one.get("low")),
-            as_number(one.get("high")),
-            as_count(one.get("n")) or 0,
+        MeasuredValue(
+            as_text(entry.get("metric")),
+            as_number(entry.get("value")),
+            as_number(entry.get("low")),
+            as_number(entry.get("high")),
+            as_count(entry.get("n")) or 0,
         )
-        for one in as_list(row.get("measures"))
-        if isinstance(one, dict)
+        for entry in as_list(row.get("measures"))
+        if isinstance(entry, dict)
     )
     error = as_mapping(row.get("error"))
-    told = ": ".join(filter(None, (as_text(error.get("kind")), as_text(error.get("message")))))
+    error_text = ": ".join(filter(None, (as_text(error.get("kind")), as_text(error.get("message")))))
     seconds = max(0.0, as_number(row.get("seconds")) or 0.0)
-    return Evaluated(step, as_text(row.get("stage")), as_text(row.get("settings")), seconds, measures, told)
+    return EvaluationRow(step, as_text(row.get("stage")), as_text(row.get("settings")), seconds, measures, error_text)
 
 
-def _episode(row: Mapping[str, Any]) -> Episode:
+def _parse_episode(row: Mapping[str, Any]) -> Episode:
     success = row.get("success")
     steps = tuple(
         EpisodeStep(
@@ -411,7 +416,7 @@ def _episode(row: Mapping[str, Any]) -> Episode:
     )
 
 
-def _floors(row: Mapping[str, Any]) -> dict[tuple[str, str], dict[str, float]]:
+def _parse_floors(row: Mapping[str, Any]) -> dict[tuple[str, str], dict[str, float]]:
     return {
         (world, tier): as_numbers(values) for world, tiers in row.items() for tier, values in as_mapping(tiers).items()
     }

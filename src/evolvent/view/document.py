@@ -17,59 +17,59 @@ from jinja2 import Environment
 
 from evolvent.files import write_atomic
 from evolvent.view import charts, sections
-from evolvent.view.credit import credit_scale, credit_tokens, pictures
+from evolvent.view.credit import build_credit_scale, build_pictures, render_credit_tokens
 from evolvent.view.data import ReportData, Token, read_run
-from evolvent.view.escape import clip, marked
-from evolvent.view.outcome import headline, kinds, main_arm, pairs, panels
-from evolvent.view.reinforcement import practised
-from evolvent.view.search import searched
-from evolvent.view.templating import environment_of, written
-from evolvent.view.training import training_page
+from evolvent.view.escape import clip, mark_hidden
+from evolvent.view.outcome import build_headline, build_panels, compare_kinds, main_arm, select_pairs
+from evolvent.view.reinforcement import summarize_training
+from evolvent.view.search import build_search_report
+from evolvent.view.templating import build_environment, render_page
+from evolvent.view.training import build_training_report
 
-__all__ = ["environment", "page", "report", "report_values"]
+__all__ = ["page", "report", "report_environment", "report_values"]
 
-_UNSURE = (0.9, 0.7, 0.4, 0.15)  # probabilities at which the shade of a token changes
+_SHADE_PROBABILITIES = (0.9, 0.7, 0.4, 0.15)  # probabilities at which the shade of a token changes
 
 
-def report(run: Path, to: Path) -> None:
-    """Write the report of the run directory `run` to the file `to`, whole or not at all.
+def report(run: Path, output_path: Path) -> None:
+    """Write the report of the run directory `run` to the file `output_path`, whole or not at all.
 
     The run may still be going on: what is there is shown.
 
     Raises:
         ConfigError: there is no such directory. StoreError: a file cannot be read or written.
     """
-    write_atomic(to, page(read_run(run)))
+    write_atomic(output_path, page(read_run(run)))
 
 
 def page(data: ReportData) -> str:
-    """The report as one HTML document."""
-    return written(environment(), "report.html", report_values(data))
+    """Renders the report as one HTML document."""
+    return render_page(report_environment(), "report.html", report_values(data))
 
 
 def report_values(data: ReportData) -> dict[str, Any]:
-    """All that `report_body.html` shows, by the names that it has there."""
-    shown, training, practice = panels(data), training_page(data), practised(data)
+    """Returns the template variables of `report_body.html`."""
+    evaluated_panels, training, rl_training = build_panels(data), build_training_report(data), summarize_training(data)
     return {
         "data": data,
         "info": data.info,
-        "head": headline(data, shown),
+        "head": build_headline(data, evaluated_panels),
         "main": main_arm(data),
-        "panels": shown,
-        "strips": sections.strips(data, shown),
-        "practice": practice,
-        "worlds": sections.multiples(data, shown, by="iteration" if practice else "round"),
-        "pictures": pictures([row for row in data.credit if practice and row.stage == practice.stage]),
-        "curves": [] if training else sections.curves(data),
-        "speeds": [] if training else sections.speeds(data),
-        "cost": sections.cost(data),
+        "panels": evaluated_panels,
+        "strips": sections.draw_strips(data, evaluated_panels),
+        "practice": rl_training,
+        "worlds": sections.draw_multiples(data, evaluated_panels, round_label="iteration" if rl_training else "round"),
+        "pictures": build_pictures([row for row in data.credit if rl_training and row.stage == rl_training.stage]),
+        "curves": [] if training else sections.draw_curves(data),
+        "speeds": [] if training else sections.draw_speeds(data),
+        "cost": sections.summarize_cost(data),
         "training": training,
-        "search": None if training or practice else searched(data),
-        "kinds": [(panel, kinds(panel)) for panel in shown],
-        "pairs": pairs(data),
-        "floors": sections.floors(data),
-        "config": sections.flat(data.info.config),
-        "versions": sections.flat(data.info.versions),
+        "search": None if training or rl_training else build_search_report(data),
+        "kinds": [(panel, compare_kinds(panel)) for panel in evaluated_panels],
+        "pairs": select_pairs(data),
+        "floors": sections.list_floors(data),
+        "config": sections.flatten_settings(data.info.config),
+        "versions": sections.flatten_settings(data.info.versions),
         "errors": [row for row in data.results if row.errors],
     }
 
@@ -78,77 +78,77 @@ def report_values(data: ReportData) -> dict[str, Any]:
 
 
 @cache
-def environment() -> Environment:
-    """The templates of this room with their filters; whatever they print is text unless it is markup."""
-    return environment_of(
+def report_environment() -> Environment:
+    """Builds the template environment with its filters; printed values are text unless they are markup."""
+    return build_environment(
         {
             "arm": sections.arm_style,
-            "count": _count,
-            "credit_scale": credit_scale,
-            "credit_tokens": credit_tokens,
-            "marked": marked,
-            "marker": charts.marker,
-            "moment": _moment,
-            "percent": _percent,
-            "points": _points,
-            "range": _range,
-            "rate_of_work": _rate_of_work,
-            "seconds": _seconds,
-            "short": _short,
-            "signed": _signed,
-            "size": _size,
+            "count": _format_count,
+            "credit_scale": build_credit_scale,
+            "credit_tokens": render_credit_tokens,
+            "marked": mark_hidden,
+            "marker": charts.legend_marker,
+            "moment": _format_time,
+            "percent": _format_percent,
+            "points": _format_points,
+            "range": _format_range,
+            "rate_of_work": _format_flops,
+            "seconds": _format_seconds,
+            "short": _clip_name,
+            "signed": _format_signed,
+            "size": _format_bytes,
             "token_class": _token_class,
-            "value": _value,
+            "value": _format_value,
         }
     )
 
 
-def _short(text: str) -> str:
-    """A name for the head of the page."""
+def _clip_name(text: str) -> str:
+    """Returns a name shortened for the head of the page."""
     return clip(text, 80)
 
 
-def _moment(text: str) -> str:
-    """A time stamp as people write it; other text as it is."""
+def _format_time(text: str) -> str:
+    """Formats a time stamp; other text stays unchanged."""
     try:
         return datetime.fromisoformat(text).strftime("%Y-%m-%d %H:%M %Z")
     except ValueError:
         return text or "–"
 
 
-def _percent(value: float | None) -> str:
+def _format_percent(value: float | None) -> str:
     return "–" if value is None else f"{100 * value:.1f} %"
 
 
-def _points(value: float | None) -> str:
+def _format_points(value: float | None) -> str:
     if value is None or isnan(value):
         return "–"
     text = f"{100 * value:+.1f}"
     return "0.0" if float(text) == 0 else text.replace("-", "−")
 
 
-def _range(low: float | None, high: float | None) -> str:
+def _format_range(low: float | None, high: float | None) -> str:
     return "no interval" if low is None or high is None or isnan(low) else f"{100 * low:.1f} to {100 * high:.1f}"
 
 
-def _count(value: float | None) -> str:
+def _format_count(value: float | None) -> str:
     return "–" if value is None else f"{value:,.0f}"
 
 
-def _value(value: float | None) -> str:
-    """A number of any size in four digits."""
+def _format_value(value: float | None) -> str:
+    """Formats a number of any size in four digits."""
     if value is None:
         return "–"
     return (f"{value:,.0f}" if 1000 <= abs(value) < 1e7 else f"{value:.4g}").replace("-", "−")
 
 
-def _signed(value: float) -> str:
-    """A number with its sign, in three digits."""
+def _format_signed(value: float) -> str:
+    """Formats a number with its sign, in three digits."""
     return f"{value:+.3g}".replace("-", "−") if value else "0"
 
 
-def _size(value: float | None) -> str:
-    """Bytes in the unit that they fill."""
+def _format_bytes(value: float | None) -> str:
+    """Formats bytes in the largest fitting unit."""
     if value is None:
         return "–"
     for power, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
@@ -157,12 +157,12 @@ def _size(value: float | None) -> str:
     return f"{value:.0f} B"
 
 
-def _rate_of_work(value: float) -> str:
-    """Operations per second."""
+def _format_flops(value: float) -> str:
+    """Formats operations per second."""
     return f"{value / 1e12:.3g} TFLOP/s" if value >= 1e12 else f"{value / 1e9:.3g} GFLOP/s"
 
 
-def _seconds(value: float | None) -> str:
+def _format_seconds(value: float | None) -> str:
     if value is None:
         return "–"
     minutes, seconds = divmod(round(value), 60)
@@ -175,4 +175,4 @@ def _seconds(value: float | None) -> str:
 def _token_class(token: Token) -> str:
     if not token.sampled or token.logprob is None:
         return "read"
-    return f"unsure-{sum(token.logprob < log(chance) for chance in _UNSURE)}"
+    return f"unsure-{sum(token.logprob < log(chance) for chance in _SHADE_PROBABILITIES)}"

@@ -1,4 +1,4 @@
-"""The door of the viewer: a token in the address that a browser is opened at, a cookie from then on.
+"""Access control of the viewer: a token in the address that a browser is opened at, a cookie from then on.
 
 Whoever reaches the loopback could otherwise read every run: other people of the machine, and programs in sandboxes
 that share its network. The token stands in the address once, is answered with a cookie that scripts cannot read, and
@@ -11,26 +11,30 @@ import hashlib
 import hmac
 import json
 
-from evolvent.web import App, Receive, Scope, Send, answer, reject
+from evolvent.web import App, Receive, Scope, Send, reject, send_response
 
-__all__ = ["ENTER", "doored"]
+__all__ = ["ENTRY_PATH", "require_token"]
 
-ENTER = "/enter/"
+ENTRY_PATH = "/enter/"
 """Before the token, in the address that opens the viewer."""
 
 _COOKIE = "HttpOnly; SameSite=Lax; Path=/"  # Strict would not come back from a link in another program's page
 
 
-def doored(app: App, token: str) -> App:
-    """The app behind the token: any other request is answered 403, whatever its path and method."""
+def require_token(app: App, token: str) -> App:
+    """Wraps the app behind the token: any other request is answered 403, whatever its path and method."""
     name = f"evolvent-{hashlib.sha256(token.encode()).hexdigest()[:10]}"  # cookies do not know ports, servers do
     bearer = f"Bearer {token}"
 
-    async def door(scope: Scope, receive: Receive, send: Send) -> None:
+    async def guard(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             return await app(scope, receive, send)
         path = str(scope["path"])
-        if path.startswith(ENTER) and _same(path[len(ENTER) :], token) and scope["type"] == "http":
+        if (
+            path.startswith(ENTRY_PATH)
+            and _equal_in_constant_time(path[len(ENTRY_PATH) :], token)
+            and scope["type"] == "http"
+        ):
             cookie = f"{name}={token}; {_COOKIE}"
             headers = [
                 (b"location", b"/"),
@@ -38,11 +42,11 @@ def doored(app: App, token: str) -> App:
                 (b"cache-control", b"no-store"),
                 (b"referrer-policy", b"no-referrer"),
             ]
-            return await answer(send, 303, b"", headers=headers, kind=b"text/plain")
-        headers_of = dict(scope["headers"])
-        if _same(headers_of.get(b"authorization", b"").decode("latin-1"), bearer) or _same(
-            _cookie(headers_of.get(b"cookie", b"").decode("latin-1"), name), token
-        ):
+            return await send_response(send, 303, b"", headers=headers, kind=b"text/plain")
+        request_headers = dict(scope["headers"])
+        if _equal_in_constant_time(
+            request_headers.get(b"authorization", b"").decode("latin-1"), bearer
+        ) or _equal_in_constant_time(_cookie_value(request_headers.get(b"cookie", b"").decode("latin-1"), name), token):
             return await app(scope, receive, send)
         row = {
             "kind": "AccessDenied",
@@ -52,15 +56,17 @@ def doored(app: App, token: str) -> App:
         }
         return await reject(scope, send, status=403, body=json.dumps(row).encode())
 
-    return door
+    return guard
 
 
-def _same(given: str, wanted: str) -> bool:
-    """Whether they are equal, in a time that does not tell where they differ."""
-    return hmac.compare_digest(given.encode("utf-8", "replace"), wanted.encode())
+def _equal_in_constant_time(received: str, expected: str) -> bool:
+    """Returns whether the texts are equal; the time taken does not reveal where they differ."""
+    return hmac.compare_digest(received.encode("utf-8", "replace"), expected.encode())
 
 
-def _cookie(header: str, name: str) -> str:
-    """The value of a cookie. Other servers of this host set theirs too, in forms that no strict parser reads past."""
+def _cookie_value(header: str, name: str) -> str:
+    """Returns the value of a cookie. Other servers of this host set theirs too, in forms that no strict parser reads
+    past.
+    """
     parts = (part.strip().partition("=") for part in header.split(";"))
     return next((value for key, _, value in parts if key == name), "")

@@ -1,4 +1,4 @@
-"""The runs below a folder: found, told apart by short keys, and read again only when their files have changed.
+"""The runs below a folder: discovered, identified by short keys, and read again only when their files have changed.
 
 A key is a digest of the place of a run below the folder. Pages name runs by keys alone, so nothing that a browser sends
 is ever part of a path.
@@ -21,9 +21,9 @@ from evolvent.view.data import ReportData, read_run
 from evolvent.view.queries import TrajectoryIndex
 from evolvent.view.values import as_list, as_mapping, as_number, as_text
 
-__all__ = ["Library", "RunPlace", "Tail"]
+__all__ = ["Library", "RunEntry", "RunStatus"]
 
-_FILES = (
+_WATCHED_FILES = (
     "run.json",
     "metrics.jsonl",
     "results.jsonl",
@@ -35,19 +35,21 @@ _FILES = (
     "floors.json",
     "agent-eval.json",
 )
-_MARKS = ("run.json", "stages.jsonl", "metrics.jsonl", "trajectories")
-_SKIPPED = frozenset({"stages", "trajectories", "snapshots", "checkpoints", "model", "policy", "trees", "beliefs"})
-_DEEPEST, _MOST = 4, 2000  # folders below the one that is shown, and runs
-_AGAIN_S = 2.0  # the folder is looked through again after so long
-_KEPT = 6  # reports and indexes that are remembered
-_TAIL = 1 << 16  # bytes at the end of a file that say how a run stands
-_QUIET_S = 120.0  # a run that says "running" and has written nothing for so long is not called live
-_LARGEST = 8 << 20  # bytes of a run.json
+_RUN_MARKERS = ("run.json", "stages.jsonl", "metrics.jsonl", "trajectories")
+_SKIPPED_FOLDERS = frozenset(
+    {"stages", "trajectories", "snapshots", "checkpoints", "model", "policy", "trees", "beliefs"}
+)
+_MAX_DEPTH, _MAX_RUNS = 4, 2000  # folders below the one that is shown, and runs
+_RESCAN_S = 2.0  # the folder is looked through again after so long
+_MAX_CACHED = 6  # reports and indexes that are remembered
+_TAIL_BYTES = 1 << 16  # bytes at the end of a file that say how a run stands
+_LIVE_S = 120.0  # a run that says "running" and has written nothing for so long is not called live
+_MAX_INFO_BYTES = 8 << 20  # bytes of a run.json
 
 
 @dataclass(frozen=True, slots=True)
-class RunPlace:
-    """A run: its key in addresses, its place below the folder, and what `run.json` says of it.
+class RunEntry:
+    """A run: its key in addresses, its path below the folder, and the fields of its `run.json`.
 
     Attributes:
         changed: when any of its files last did (seconds since the epoch). live: it says that it runs, and wrote lately.
@@ -68,13 +70,13 @@ class RunPlace:
 
     @property
     def store(self) -> Path:
-        """The folder of its trajectories."""
+        """Returns the folder of its trajectories."""
         return self.folder / "trajectories"
 
 
 @dataclass(frozen=True, slots=True)
-class Tail:
-    """How a run stands, by the last lines of its files; None where they do not say.
+class RunStatus:
+    """The status of a run, from the last lines of its files; None where they lack a number.
 
     Attributes:
         step: newest update or iteration. loss: there. success: mean over the panels of the newest evaluation.
@@ -86,10 +88,10 @@ class Tail:
 
 
 class Library:
-    """See the module; several threads may ask."""
+    """A cache of runs, reports and indexes; several threads may query it."""
 
     def __init__(self, folder: Path) -> None:
-        """The runs of a folder, which may itself be one.
+        """Opens a folder of runs, which may itself be a run.
 
         Raises:
             ConfigError: there is no such folder.
@@ -102,97 +104,99 @@ class Library:
         self._looked = float("-inf")
         self._reports: OrderedDict[str, tuple[str, ReportData]] = OrderedDict()
         self._indexes: OrderedDict[str, TrajectoryIndex] = OrderedDict()
-        self._tails: dict[str, tuple[str, Tail]] = {}  # of the runs that there are
+        self._tails: dict[str, tuple[str, RunStatus]] = {}  # of the runs that there are
 
-    def runs(self) -> list[RunPlace]:
-        """All of them, what changed last first."""
+    def runs(self) -> list[RunEntry]:
+        """Returns all runs, the most recently changed first."""
         with self._lock:
-            if time.monotonic() - self._looked > _AGAIN_S:
-                found = _found(self.folder)
-                self._places = {_key(self.folder, path): path for path in found}
+            if time.monotonic() - self._looked > _RESCAN_S:
+                paths = _find_runs(self.folder)
+                self._places = {_run_key(self.folder, path): path for path in paths}
                 self._tails = {key: tail for key, tail in self._tails.items() if key in self._places}
                 self._looked = time.monotonic()
-            places = list(self._places.items())
+            keyed_paths = list(self._places.items())
         return sorted(
-            (_place(self.folder, key, path) for key, path in places), key=lambda run: (-run.changed, run.name)
+            (_read_entry(self.folder, key, path) for key, path in keyed_paths), key=lambda run: (-run.changed, run.name)
         )
 
-    def run(self, key: str) -> RunPlace | None:
-        """The run of a key; None: there is none (any more)."""
+    def run(self, key: str) -> RunEntry | None:
+        """Returns the run of a key; None if it does not exist (any more)."""
         with self._lock:
             path = self._places.get(key)
         if path is None:
             return next((run for run in self.runs() if run.key == key), None)
-        return _place(self.folder, key, path) if path.is_dir() else None
+        return _read_entry(self.folder, key, path) if path.is_dir() else None
 
-    def report(self, run: RunPlace) -> ReportData:
-        """What its report shows, read again where a file has changed.
+    def report(self, run: RunEntry) -> ReportData:
+        """Returns the data of its report, read again if a file has changed.
 
         Raises:
             ConfigError, StoreUnavailable: it is gone, or cannot be read.
         """
         with self._lock:
-            known = self._reports.get(run.key)
-        if known is not None and known[0] == run.stamp:
-            return known[1]
+            cached = self._reports.get(run.key)
+        if cached is not None and cached[0] == run.stamp:
+            return cached[1]
         data = read_run(run.folder)
         with self._lock:
             self._reports[run.key] = run.stamp, data
             self._reports.move_to_end(run.key)
-            while len(self._reports) > _KEPT:
+            while len(self._reports) > _MAX_CACHED:
                 self._reports.popitem(last=False)
         return data
 
-    def index(self, run: RunPlace) -> TrajectoryIndex:
-        """The index of its trajectories, which remembers what it has read."""
+    def index(self, run: RunEntry) -> TrajectoryIndex:
+        """Returns the index of its trajectories, which caches the rows it has read."""
         with self._lock:
-            found = self._indexes.setdefault(run.key, TrajectoryIndex(run.store))
+            trajectory_index = self._indexes.setdefault(run.key, TrajectoryIndex(run.store))
             self._indexes.move_to_end(run.key)
-            while len(self._indexes) > _KEPT:
+            while len(self._indexes) > _MAX_CACHED:
                 self._indexes.popitem(last=False)
-            return found
+            return trajectory_index
 
-    def tail(self, run: RunPlace) -> Tail:
-        """How it stands, from a few kilobytes, read again where a file has changed."""
+    def status(self, run: RunEntry) -> RunStatus:
+        """Returns the status of the run, from a few kilobytes, read again if a file has changed."""
         with self._lock:
-            known = self._tails.get(run.key)
-        if known is None or known[0] != run.stamp:
-            known = run.stamp, _tail(run)
+            cached = self._tails.get(run.key)
+        if cached is None or cached[0] != run.stamp:
+            cached = run.stamp, _read_status(run)
             with self._lock:
-                self._tails[run.key] = known
-        return known[1]
+                self._tails[run.key] = cached
+        return cached[1]
 
 
 # ---------------------------------------------------------------------- finding
 
 
-def _found(folder: Path) -> list[Path]:
-    """Folders of runs, no deeper than is useful; links are not followed, and a run holds no further runs."""
-    found: list[Path] = []
-    waiting = [(folder, 0)]
-    while waiting and len(found) < _MOST:
-        path, depth = waiting.pop()
+def _find_runs(folder: Path) -> list[Path]:
+    """Finds the folders of runs, up to a depth limit; links are not followed, and a run holds no further runs."""
+    paths: list[Path] = []
+    pending = [(folder, 0)]
+    while pending and len(paths) < _MAX_RUNS:
+        path, depth = pending.pop()
         try:
-            inside = {entry.name: entry.is_dir(follow_symlinks=False) for entry in os.scandir(path)}
+            entries = {entry.name: entry.is_dir(follow_symlinks=False) for entry in os.scandir(path)}
         except OSError:
             continue  # a folder that may not be read, or is gone
-        if any(mark in inside for mark in _MARKS):
-            found.append(path)
-        elif depth < _DEEPEST:
-            below = sorted(name for name, is_folder in inside.items() if is_folder and name not in _SKIPPED)
-            waiting += [(path / name, depth + 1) for name in reversed(below) if not name.startswith(".")]
-    return found
+        if any(marker in entries for marker in _RUN_MARKERS):
+            paths.append(path)
+        elif depth < _MAX_DEPTH:
+            subfolders = sorted(
+                name for name, is_folder in entries.items() if is_folder and name not in _SKIPPED_FOLDERS
+            )
+            pending += [(path / name, depth + 1) for name in reversed(subfolders) if not name.startswith(".")]
+    return paths
 
 
-def _key(folder: Path, path: Path) -> str:
+def _run_key(folder: Path, path: Path) -> str:
     return hashlib.sha256(os.fsencode(path.relative_to(folder))).hexdigest()[:12]
 
 
-def _place(folder: Path, key: str, path: Path) -> RunPlace:
-    info, changes = _info(path / "run.json"), list(_changes(path))
+def _read_entry(folder: Path, key: str, path: Path) -> RunEntry:
+    info, changes = _read_info(path / "run.json"), list(_list_changes(path))
     name = str(path.relative_to(folder)) if path != folder else folder.resolve().name
-    changed, state = max((when for _, when, _ in changes), default=0.0), as_text(info.get("state"))
-    return RunPlace(
+    changed, state = max((changed_at for _, changed_at, _ in changes), default=0.0), as_text(info.get("state"))
+    return RunEntry(
         key=key,
         name=name,
         folder=path,
@@ -202,17 +206,17 @@ def _place(folder: Path, key: str, path: Path) -> RunPlace:
         seed=as_text(info.get("seed")),
         arms=tuple(map(as_text, as_list(info.get("arms")))),
         changed=changed,
-        live=state == "running" and time.time() - changed < _QUIET_S,
+        live=state == "running" and time.time() - changed < _LIVE_S,
         stamp=hashlib.sha256(repr(changes).encode()).hexdigest()[:16],
     )
 
 
-def _changes(path: Path) -> Iterator[tuple[str, float, int]]:
-    """(name, when, bytes) of its files, and of what its store is written to."""
+def _list_changes(path: Path) -> Iterator[tuple[str, float, int]]:
+    """Yields (name, time of change, bytes) of its files, and of the files that its store is written to."""
     store = path / "trajectories"
     logs = sorted((store / "log").glob("seg-*.jsonl"))[-1:]
-    more = [store / "manifest.jsonl", *logs, path / "trees", path / "beliefs"]
-    for file in (*(path / name for name in _FILES), *more):
+    further_paths = [store / "manifest.jsonl", *logs, path / "trees", path / "beliefs"]
+    for file in (*(path / name for name in _WATCHED_FILES), *further_paths):
         try:
             state = file.stat()
         except OSError:
@@ -220,42 +224,44 @@ def _changes(path: Path) -> Iterator[tuple[str, float, int]]:
         yield file.name, state.st_mtime, state.st_size
 
 
-def _info(path: Path) -> Mapping[str, object]:
+def _read_info(path: Path) -> Mapping[str, object]:
     try:
         with path.open("rb") as file:
-            return as_mapping(json.loads(file.read(_LARGEST)))
+            return as_mapping(json.loads(file.read(_MAX_INFO_BYTES)))
     except (OSError, ValueError, RecursionError):
         return {}
 
 
-def _tail(run: RunPlace) -> Tail:
-    rows = list(_last_rows(run.folder / "metrics.jsonl"))
+def _read_status(run: RunEntry) -> RunStatus:
+    rows = list(_read_last_rows(run.folder / "metrics.jsonl"))
     step = next((number for row in rows if (number := as_number(row.get("step"))) is not None), None)
     loss = next((number for row in rows if (number := as_number(row.get("loss"))) is not None), None)
-    means = [as_number(row.get("mean")) for row in _newest_stage(run.folder / "results.jsonl")]
-    known = [mean for mean in means if mean is not None]
-    return Tail(step, loss, sum(known) / len(known) if known and len(known) == len(means) else None)
+    means = [as_number(row.get("mean")) for row in _newest_stage_rows(run.folder / "results.jsonl")]
+    known_means = [mean for mean in means if mean is not None]
+    return RunStatus(
+        step, loss, sum(known_means) / len(known_means) if known_means and len(known_means) == len(means) else None
+    )
 
 
-def _newest_stage(path: Path) -> list[Mapping[str, object]]:
-    """All rows of the newest stage: with their outcomes they may be larger than a tail. None of them if too large."""
-    most = _TAIL
-    while most <= _LARGEST:
-        rows = list(_last_rows(path, most))
-        own = [row for row in rows if row.get("stage") == rows[0].get("stage")]
-        if len(own) < len(rows) or not path.is_file() or path.stat().st_size <= most:
-            return own
-        most *= 4
+def _newest_stage_rows(path: Path) -> list[Mapping[str, object]]:
+    """Returns all rows of the newest stage: with their outcomes they may exceed a tail. Empty if too large."""
+    max_bytes = _TAIL_BYTES
+    while max_bytes <= _MAX_INFO_BYTES:
+        rows = list(_read_last_rows(path, max_bytes))
+        stage_rows = [row for row in rows if row.get("stage") == rows[0].get("stage")]
+        if len(stage_rows) < len(rows) or not path.is_file() or path.stat().st_size <= max_bytes:
+            return stage_rows
+        max_bytes *= 4
     return []
 
 
-def _last_rows(path: Path, most: int = _TAIL) -> Iterator[Mapping[str, object]]:
-    """The JSON objects in the last bytes of a file, the newest first."""
+def _read_last_rows(path: Path, max_bytes: int = _TAIL_BYTES) -> Iterator[Mapping[str, object]]:
+    """Yields the JSON objects in the last bytes of a file, the newest first."""
     try:
         with path.open("rb") as file:
-            begin = max(0, file.seek(0, os.SEEK_END) - most)
+            begin = max(0, file.seek(0, os.SEEK_END) - max_bytes)
             file.seek(begin)
-            lines = file.read(most).split(b"\n")[1 if begin else 0 :]
+            lines = file.read(max_bytes).split(b"\n")[1 if begin else 0 :]
     except OSError:
         return
     for line in reversed(lines):

@@ -1,4 +1,4 @@
-"""What a run's results say: the panels, the arms compared on the same tasks, and the examples worth showing.
+"""Results of a run: the panels, the arms compared on the same tasks, and the examples to show.
 
 The page and the plain table both show these values, so that they cannot disagree.
 """
@@ -11,15 +11,26 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from math import isnan
 
-from evolvent.stats import Interval, paired
+from evolvent.stats import Interval, paired_interval
 from evolvent.trajectory import sample_rng
 from evolvent.view.data import Episode, ReportData, Result
 
-__all__ = ["Headline", "KindRow", "Pair", "Panel", "headline", "held_out_tiers", "kinds", "main_arm", "pairs", "panels"]
+__all__ = [
+    "Headline",
+    "KindRow",
+    "Pair",
+    "Panel",
+    "build_headline",
+    "build_panels",
+    "compare_kinds",
+    "held_out_tiers",
+    "main_arm",
+    "select_pairs",
+]
 
 _TIER_ORDER = ("seen", "evo", "combo", "longer")
 _SPLIT_ORDER = ("test", "dev", "train")
-_PRIMARY = ("evo", "combo")
+_PRIMARY_TIERS = ("evo", "combo")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,119 +89,132 @@ class Pair:
 
 
 def main_arm(data: ReportData) -> str:
-    """The arm the run is about: the first one it names."""
+    """Returns the arm that the run is about: the first it names."""
     return next((arm for arm in data.info.arms if arm not in ("base", "control")), "evolve")
 
 
-def panels(data: ReportData) -> list[Panel]:
-    """Every panel that was evaluated, by world and by tier (nearest to the demonstrations first).
+def build_panels(data: ReportData) -> list[Panel]:
+    """Builds every panel that was evaluated, by world and by tier (nearest to the demonstrations first).
 
     Where a round was chosen on another split, that split is not shown: its numbers are too good.
     """
     splits = {row.split for row in data.results}
-    measured = next((split for split in _SPLIT_ORDER if split in splits), None)
-    found: dict[tuple[str, str, str], dict[str, list[Result]]] = defaultdict(lambda: defaultdict(list))
+    main_split = next((split for split in _SPLIT_ORDER if split in splits), None)
+    results_per_panel: dict[tuple[str, str, str], dict[str, list[Result]]] = defaultdict(lambda: defaultdict(list))
     for row in data.results:
-        if measured not in (None, row.split):
+        if main_split not in (None, row.split):
             continue
-        found[row.world, row.tier, row.split][row.arm].append(row)
-    return [_panel(key, found[key], data) for key in sorted(found, key=lambda key: (key[0], _tier_place(key[1]), key))]
+        results_per_panel[row.world, row.tier, row.split][row.arm].append(row)
+    return [
+        _build_panel(key, results_per_panel[key], data)
+        for key in sorted(results_per_panel, key=lambda key: (key[0], _tier_rank(key[1]), key))
+    ]
 
 
-def _tier_place(tier: str) -> int:
+def _tier_rank(tier: str) -> int:
     return _TIER_ORDER.index(tier) if tier in _TIER_ORDER else len(_TIER_ORDER)
 
 
-def _panel(key: tuple[str, str, str], arms: Mapping[str, list[Result]], data: ReportData) -> Panel:
+def _build_panel(key: tuple[str, str, str], arms: Mapping[str, list[Result]], data: ReportData) -> Panel:
     curves = {arm: tuple(sorted(rows, key=lambda row: row.round)) for arm, rows in arms.items()}
     main, control = curves.get(main_arm(data), ()), curves.get("control", ())
     shared = {row.round for row in main} & {row.round for row in control}
-    compared = next((row for row in reversed(main) if row.round in shared or not shared), None)
-    against = next((row for row in reversed(control) if row.round in shared or not shared), None)
-    difference, withheld = _difference([(compared, against)], data)
+    compared_result = next((row for row in reversed(main) if row.round in shared or not shared), None)
+    control_result = next((row for row in reversed(control) if row.round in shared or not shared), None)
+    difference, withheld = _paired_difference([(compared_result, control_result)], data)
     base = curves.get("base", (None,))[0]
-    return Panel(*key, curves, base, main[-1] if main else None, compared, against, difference, withheld)
+    return Panel(*key, curves, base, main[-1] if main else None, compared_result, control_result, difference, withheld)
 
 
-def _difference(sides: Iterable[tuple[Result | None, Result | None]], data: ReportData) -> tuple[Interval | None, str]:
-    """The paired difference over panels that count equally, or why there is none."""
-    a: list[float] = []
-    b: list[float] = []
+def _paired_difference(
+    sides: Iterable[tuple[Result | None, Result | None]], data: ReportData
+) -> tuple[Interval | None, str]:
+    """Returns the paired difference over panels that count equally, or the reason why there is none."""
+    main_scores: list[float] = []
+    control_scores: list[float] = []
     kind_labels: list[str] = []
     strata: list[str] = []
-    for one, other in sides:
-        if one is None or other is None:
+    for result, control_result in sides:
+        if result is None or control_result is None:
             return None, "not evaluated yet"
-        if one.errors or other.errors or any(success is None for _, _, success in (*one.outcomes, *other.outcomes)):
+        if (
+            result.errors
+            or control_result.errors
+            or any(success is None for _, _, success in (*result.outcomes, *control_result.outcomes))
+        ):
             return None, "withheld: episodes with errors"
-        scores = {task: success for task, _, success in other.outcomes if success is not None}
-        matched = [(kind, success, scores[task]) for task, kind, success in one.outcomes if task in scores]
-        if not matched or len(matched) != max(len(one.outcomes), len(other.outcomes)):
+        scores = {task: success for task, _, success in control_result.outcomes if success is not None}
+        matched = [(kind, success, scores[task]) for task, kind, success in result.outcomes if task in scores]
+        if not matched or len(matched) != max(len(result.outcomes), len(control_result.outcomes)):
             return None, "the arms played different tasks"
         for kind, success, control in matched:
-            a.append(success or 0.0)
-            b.append(control)
+            main_scores.append(success or 0.0)
+            control_scores.append(control)
             kind_labels.append(kind)
-            strata.append(f"{one.world}\n{one.tier}\n{one.split}")
-    if not a:
+            strata.append(f"{result.world}\n{result.tier}\n{result.split}")
+    if not main_scores:
         return None, "not evaluated yet"
-    rng = sample_rng("report", data.info.seed, len(a))
-    return paired(a, b, levels=[kind_labels], strata=strata, rng=rng).within(-1.0, 1.0), ""
+    rng = sample_rng("report", data.info.seed, len(main_scores))
+    return paired_interval(main_scores, control_scores, levels=[kind_labels], strata=strata, rng=rng).clip(
+        -1.0, 1.0
+    ), ""
 
 
-def held_out_tiers(shown: Sequence[Panel]) -> tuple[str, ...]:
-    """The tiers of the primary number: evo and combo, else all but seen, else all."""
-    tiers = sorted({panel.tier for panel in shown}, key=lambda tier: (_tier_place(tier), tier))
-    primary = tuple(tier for tier in tiers if tier in _PRIMARY)
+def held_out_tiers(evaluated_panels: Sequence[Panel]) -> tuple[str, ...]:
+    """Returns the tiers of the primary number: evo and combo, else all but seen, else all."""
+    tiers = sorted({panel.tier for panel in evaluated_panels}, key=lambda tier: (_tier_rank(tier), tier))
+    primary = tuple(tier for tier in tiers if tier in _PRIMARY_TIERS)
     return primary or tuple(tier for tier in tiers if tier != "seen") or tuple(tiers)
 
 
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = list(values)
-    numbers = [value for value in known if value is not None]
-    return sum(numbers) / len(numbers) if numbers and len(numbers) == len(known) else None
+def _mean_or_none(values: Iterable[float | None]) -> float | None:
+    all_values = list(values)
+    numbers = [value for value in all_values if value is not None]
+    return sum(numbers) / len(numbers) if numbers and len(numbers) == len(all_values) else None
 
 
-def headline(data: ReportData, shown: Sequence[Panel]) -> Headline:
-    """The primary comparison of the run, and the sentence that says what it does and does not show."""
-    tiers = held_out_tiers(shown)
-    chosen = [panel for panel in shown if panel.tier in tiers]
-    difference, reason = _difference([(panel.compared, panel.control) for panel in chosen], data)
-    rounds = {panel.compared.round for panel in chosen if panel.compared}
-    ceiling = _mean(data.floors.get((panel.world, panel.tier), {}).get("expert") for panel in chosen)
+def build_headline(data: ReportData, evaluated_panels: Sequence[Panel]) -> Headline:
+    """Builds the primary comparison of the run, and the sentence that states its result and limits."""
+    tiers = held_out_tiers(evaluated_panels)
+    primary_panels = [panel for panel in evaluated_panels if panel.tier in tiers]
+    difference, reason = _paired_difference([(panel.compared, panel.control) for panel in primary_panels], data)
+    rounds = {panel.compared.round for panel in primary_panels if panel.compared}
+    ceiling = _mean_or_none(data.floors.get((panel.world, panel.tier), {}).get("expert") for panel in primary_panels)
     main = main_arm(data)
     return Headline(
         tiers=tiers,
-        worlds=tuple(dict.fromkeys(panel.world for panel in chosen)),
+        worlds=tuple(dict.fromkeys(panel.world for panel in primary_panels)),
         round=max(rounds, default=None),
-        base=_mean(panel.base.mean if panel.base else None for panel in chosen),
-        main=_mean(panel.compared.mean if panel.compared else None for panel in chosen),
-        control=_mean(panel.control.mean if panel.control else None for panel in chosen),
+        base=_mean_or_none(panel.base.mean if panel.base else None for panel in primary_panels),
+        main=_mean_or_none(panel.compared.mean if panel.compared else None for panel in primary_panels),
+        control=_mean_or_none(panel.control.mean if panel.control else None for panel in primary_panels),
         ceiling=ceiling,
         difference=difference,
-        sentence=_sentence(main, difference, reason),
+        sentence=_build_sentence(main, difference, reason),
     )
 
 
-def _sentence(main: str, difference: Interval | None, reason: str) -> str:
+def _build_sentence(main: str, difference: Interval | None, reason: str) -> str:
     if difference is None:
-        why = {"": "nothing was evaluated yet", "not evaluated yet": "one of them has not been evaluated yet"}
-        return f"Exploration: {main} and its train-matched control cannot be compared ({why.get(reason, reason)})."
+        reasons = {"": "nothing was evaluated yet", "not evaluated yet": "one of them has not been evaluated yet"}
+        return f"Exploration: {main} and its train-matched control cannot be compared ({reasons.get(reason, reason)})."
     points = f"{abs(100 * difference.mean):.1f} points"
-    side = "above" if difference.mean > 0 else "below"
-    ended = f"ended {points} {side}" if round(abs(100 * difference.mean), 1) else "ended level with"
+    direction = "above" if difference.mean > 0 else "below"
+    outcome_text = f"ended {points} {direction}" if round(abs(100 * difference.mean), 1) else "ended level with"
     verdict = "the interval excludes 0 on this seed" if difference.excludes(0.0) else "no difference is shown"
     if isnan(difference.low):
-        return f"Exploration on one seed: {main} {ended} its train-matched control; too few tasks for an interval."
-    between = f"95 % interval {100 * difference.low:+.1f} to {100 * difference.high:+.1f}, paired by task"
+        return (
+            f"Exploration on one seed: {main} {outcome_text} its train-matched control; too few tasks for an interval."
+        )
+    interval_text = f"95 % interval {100 * difference.low:+.1f} to {100 * difference.high:+.1f}, paired by task"
     return (
-        f"Exploration on one seed: {main} {ended} its train-matched control ({between}); {verdict}. "
+        f"Exploration on one seed: {main} {outcome_text} its train-matched control ({interval_text}); {verdict}. "
         f"One seed is no proof: another may differ."
     )
 
 
-def kinds(panel: Panel) -> list[KindRow]:
-    """Success per kind for base, main arm and control; kinds in which the arms differ most come first."""
+def compare_kinds(panel: Panel) -> list[KindRow]:
+    """Returns success per kind for base, main arm and control; kinds in which the arms differ most come first."""
     sides = {"base": panel.base, "main": panel.compared, "control": panel.control}
     table: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for arm, result in sides.items():
@@ -206,26 +230,26 @@ def kinds(panel: Panel) -> list[KindRow]:
     return sorted(rows, key=gap)
 
 
-def pairs(data: ReportData, *, most: int = 12) -> list[Pair]:
-    """Tasks shown before and after, taking turns between the worlds and between what changed."""
+def select_pairs(data: ReportData, *, max_pairs: int = 12) -> list[Pair]:
+    """Selects tasks shown before and after, alternating between the worlds and between kinds of change."""
     main = main_arm(data)
-    before = {(one.world, one.task): one for one in data.examples if one.arm == "base"}
+    before = {(episode.world, episode.task): episode for episode in data.examples if episode.arm == "base"}
     after: dict[tuple[str, str], Episode] = {}
-    for one in data.examples:
-        key = (one.world, one.task)
-        if one.arm == main and (key not in after or one.round >= after[key].round):
-            after[key] = one
+    for episode in data.examples:
+        key = (episode.world, episode.task)
+        if episode.arm == main and (key not in after or episode.round >= after[key].round):
+            after[key] = episode
     queues: dict[tuple[str, str], list[Pair]] = defaultdict(list)
-    for key, first in before.items():
+    for key, base_episode in before.items():
         if key in after:
-            change = _change(first.success, after[key].success)
-            queues[change, first.world].append(Pair(first, after[key], change))
+            change = _describe_change(base_episode.success, after[key].success)
+            queues[change, base_episode.world].append(Pair(base_episode, after[key], change))
     order = {"solved now": 0, "lost": 1, "still unsolved": 2, "solved before and after": 3, "not scored": 4}
     turns = zip_longest(*(queues[key] for key in sorted(queues, key=lambda key: (order[key[0]], key[1]))))
-    return [pair for turn in turns for pair in turn if pair is not None][:most]
+    return [pair for turn in turns for pair in turn if pair is not None][:max_pairs]
 
 
-def _change(before: bool | None, after: bool | None) -> str:
+def _describe_change(before: bool | None, after: bool | None) -> str:
     if before is None or after is None:
         return "not scored"
     if before:

@@ -1,4 +1,4 @@
-"""What is published of a run: which policy, which of the run's evaluations measured it, and what it cost.
+"""A published policy of a run: the policy, the evaluations that measured it, and its cost.
 
 An evaluation is shown for a policy only where the ledger says that it measured that very policy: one of the same arm
 and round, after its fit and before the next one. The last one of a finished run measures what its method returned.
@@ -12,16 +12,25 @@ from math import inf
 
 from evolvent.stats import Interval
 from evolvent.view.data import ReportData, Result, StageRow
-from evolvent.view.outcome import Headline, headline, main_arm, panels
+from evolvent.view.outcome import Headline, build_headline, build_panels, main_arm
 
-__all__ = ["License", "Line", "Published", "Weights", "final_evaluation", "lineage", "lines", "overall"]
+__all__ = [
+    "License",
+    "PanelLine",
+    "PolicyFacts",
+    "PublishedPolicy",
+    "build_lines",
+    "compare_with_control",
+    "find_final_evaluation",
+    "find_lineage",
+]
 
 _Key = tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class License:
-    """A licence by its SPDX id, by the Hub's id, and by a name where the Hub knows it as `other` only."""
+    """A license by its SPDX id, by the Hub's id, and by a name where the Hub knows it as `other` only."""
 
     spdx: str
     hub: str
@@ -29,8 +38,8 @@ class License:
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
-    """What the loaded policy says about itself.
+class PolicyFacts:
+    """Facts about the loaded policy.
 
     Args:
         architecture: the class of its model, as `config.json` names it.
@@ -53,7 +62,7 @@ class Weights:
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishedPolicy:
     """A policy of a run, about to be published.
 
     Args:
@@ -68,7 +77,7 @@ class Published:
 
     name: str
     data: ReportData
-    weights: Weights
+    weights: PolicyFacts
     source: str
     fit: StageRow | None
     result: bool
@@ -76,13 +85,13 @@ class Published:
 
     @property
     def arm(self) -> str:
-        """The arm that it belongs to; "base" before any exploring."""
+        """Returns the arm that it belongs to; "base" before any exploring."""
         return self.fit.arm if self.fit is not None else main_arm(self.data)
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """One panel that the policy was measured on, beside what it is to be compared with.
+class PanelLine:
+    """A panel that the policy was measured on, with the results to compare.
 
     Args:
         result: of this policy.
@@ -99,109 +108,131 @@ class Line:
     floors: Mapping[str, float]
 
 
-def final_evaluation(data: ReportData) -> StageRow | None:
-    """The stage in which a finished run measured its result; None for a run whose end is not recorded."""
+def find_final_evaluation(data: ReportData) -> StageRow | None:
+    """Returns the stage in which a finished run measured its result; None for a run whose end is not recorded."""
     arms = (main_arm(data), "base")
     if data.info.state != "finished":
         return None
     return next((row for row in reversed(data.stages) if row.verb == "evaluate" and row.arm in arms), None)
 
 
-def lineage(published: Published) -> tuple[StageRow, ...]:
-    """The finished stages that led to the policy; to a run's result all of its arm did, as they chose it."""
+def find_lineage(published: PublishedPolicy) -> tuple[StageRow, ...]:
+    """Returns the finished stages that led to the policy; for the result of a run, all stages of its arm."""
     arms = {"base", published.arm} | ({main_arm(published.data)} if published.result else set())
-    own = [row for row in published.data.stages if row.arm in arms]
+    arm_rows = [row for row in published.data.stages if row.arm in arms]
     if published.result or published.fit is None:
-        return tuple(own)
-    last = max([published.fit.index, *(_index(published.data).get(row.stage, 0) for row in _measured(published))])
-    return tuple(row for row in own if row.index <= last)
+        return tuple(arm_rows)
+    last_index = max(
+        [
+            published.fit.index,
+            *(_evaluation_indices(published.data).get(row.stage, 0) for row in _policy_results(published)),
+        ]
+    )
+    return tuple(row for row in arm_rows if row.index <= last_index)
 
 
-def lines(published: Published) -> tuple[Line, ...]:
-    """Every panel that this policy was measured on, by world, tier and split; empty where there is none."""
-    found: list[Line] = []
-    rows = _measured(published)
-    for data, shared in _moments(published.data, rows):
-        shown = {(panel.world, panel.tier, panel.split): panel for panel in panels(data)}
-        for row in shared:
-            panel = shown[_key(row)]
-            against = panel.control if row.arm not in ("base", "control") else None
-            same = against is not None and panel.compared == row and against.round == row.round
-            found.append(
-                Line(
+def build_lines(published: PublishedPolicy) -> tuple[PanelLine, ...]:
+    """Returns every panel that this policy was measured on, by world, tier and split; empty where there is none."""
+    panel_lines: list[PanelLine] = []
+    rows = _policy_results(published)
+    for data, group in _snapshots(published.data, rows):
+        panels_by_key = {(panel.world, panel.tier, panel.split): panel for panel in build_panels(data)}
+        for row in group:
+            panel = panels_by_key[_panel_key(row)]
+            control_result = panel.control if row.arm not in ("base", "control") else None
+            is_comparable = control_result is not None and panel.compared == row and control_result.round == row.round
+            panel_lines.append(
+                PanelLine(
                     row,
                     None if row.arm == "base" else panel.base,
-                    against if same else None,
-                    panel.difference if same else None,
-                    _floors(published.data, row),
+                    control_result if is_comparable else None,
+                    panel.difference if is_comparable else None,
+                    _panel_floors(published.data, row),
                 )
             )
-    order = {_key(row): place for place, row in enumerate(rows)}
-    return tuple(sorted(found, key=lambda line: order[_key(line.result)]))
+    order = {_panel_key(row): position for position, row in enumerate(rows)}
+    return tuple(sorted(panel_lines, key=lambda line: order[_panel_key(line.result)]))
 
 
-def overall(published: Published) -> Headline | None:
-    """The policy against the control over the held-out tiers; None where the run has no control at its round."""
-    for data, shared in reversed(_moments(published.data, _measured(published))):
-        own = {_key(row) for row in shared}
-        shown = [panel for panel in panels(data) if (panel.world, panel.tier, panel.split) in own]
-        head = headline(data, shown)
-        level = all(
-            panel.compared in shared and panel.control is not None and panel.control.round == panel.compared.round
-            for panel in shown
-            if panel.tier in head.tiers and panel.compared is not None
+def compare_with_control(published: PublishedPolicy) -> Headline | None:
+    """Returns the policy against the control over the held-out tiers; None where the run has no control at its
+    round.
+    """
+    for data, group in reversed(_snapshots(published.data, _policy_results(published))):
+        panel_keys = {_panel_key(row) for row in group}
+        measured_panels = [
+            panel for panel in build_panels(data) if (panel.world, panel.tier, panel.split) in panel_keys
+        ]
+        primary = build_headline(data, measured_panels)
+        is_same_round = all(
+            panel.compared in group and panel.control is not None and panel.control.round == panel.compared.round
+            for panel in measured_panels
+            if panel.tier in primary.tiers and panel.compared is not None
         )
-        if head.difference is not None and level:
-            return head
+        if primary.difference is not None and is_same_round:
+            return primary
     return None
 
 
-def _measured(published: Published) -> list[Result]:
-    """The rows that measured this policy, one a panel; of the held-out split where there are several.
+def _policy_results(published: PublishedPolicy) -> list[Result]:
+    """Returns the rows that measured this policy, one a panel; of the held-out split where there are several.
 
     The last evaluation of a finished run is of its result, though it bears the last round: that of another policy,
     which was measured before it then.
     """
-    data, final = published.data, final_evaluation(published.data)
-    own = _after_fit(data, published.fit) if published.fit is not None else []
-    ending = [row for row in data.results if final is not None and (row.stage, row.arm) == (final.name, final.arm)]
-    chosen = [*own, *ending] if published.result else [row for row in own if row not in ending] or own
-    rows = {_key(row): row for row in chosen}
-    return [rows[panel.world, panel.tier, panel.split] for panel in panels(replace(data, results=tuple(rows.values())))]
+    data, final = published.data, find_final_evaluation(published.data)
+    fit_results = _results_after_fit(data, published.fit) if published.fit is not None else []
+    final_results = [
+        row for row in data.results if final is not None and (row.stage, row.arm) == (final.name, final.arm)
+    ]
+    candidates = (
+        [*fit_results, *final_results]
+        if published.result
+        else [row for row in fit_results if row not in final_results] or fit_results
+    )
+    rows = {_panel_key(row): row for row in candidates}
+    return [
+        rows[panel.world, panel.tier, panel.split]
+        for panel in build_panels(replace(data, results=tuple(rows.values())))
+    ]
 
 
-def _after_fit(data: ReportData, fit: StageRow) -> list[Result]:
-    """The rows of the fit's arm and round that were measured after it, and before the next fit of that round."""
-    index, place = _index(data), (fit.arm, fit.round)
-    fits = [row.index for row in data.stages if row.verb == "fit" and (row.arm, row.round) == place]
-    end = min((later for later in fits if later > fit.index), default=inf)
-    rows = [row for row in data.results if (row.arm, row.round) == place]
-    return [row for row in rows if fit.index < index.get(row.stage, -1) < end]
+def _results_after_fit(data: ReportData, fit: StageRow) -> list[Result]:
+    """Returns the rows of the fit's arm and round that were measured after it, and before the next fit of that
+    round.
+    """
+    stage_indices, arm_and_round = _evaluation_indices(data), (fit.arm, fit.round)
+    fits = [row.index for row in data.stages if row.verb == "fit" and (row.arm, row.round) == arm_and_round]
+    next_fit = min((fit_index for fit_index in fits if fit_index > fit.index), default=inf)
+    rows = [row for row in data.results if (row.arm, row.round) == arm_and_round]
+    return [row for row in rows if fit.index < stage_indices.get(row.stage, -1) < next_fit]
 
 
-def _moments(data: ReportData, rows: Sequence[Result]) -> list[tuple[ReportData, list[Result]]]:
-    """The run as it stood when these rows were measured, by round, arm and split, with the rows of that moment."""
-    moments: dict[tuple[int, str, str], list[Result]] = {}
+def _snapshots(data: ReportData, rows: Sequence[Result]) -> list[tuple[ReportData, list[Result]]]:
+    """Returns the run at the time when these rows were measured, by round, arm and split, with the rows of each
+    group.
+    """
+    groups: dict[tuple[int, str, str], list[Result]] = {}
     for row in rows:
-        moments.setdefault((row.round, row.arm, row.split), []).append(row)
-    found = []
-    for (number, arm, split), shared in sorted(moments.items(), key=lambda item: item[0]):
+        groups.setdefault((row.round, row.arm, row.split), []).append(row)
+    states = []
+    for (number, arm, split), group in sorted(groups.items(), key=lambda item: item[0]):
         past = (row for row in data.results if row.arm in (arm, "control", "base") and row.round <= number)
-        kept = tuple(row for row in past if row.split == split)
-        found.append((replace(data, info=replace(data.info, arms=(arm,)), results=kept), shared))
-    return found
+        results = tuple(row for row in past if row.split == split)
+        states.append((replace(data, info=replace(data.info, arms=(arm,)), results=results), group))
+    return states
 
 
-def _index(data: ReportData) -> dict[str, int]:
+def _evaluation_indices(data: ReportData) -> dict[str, int]:
     return {row.name: row.index for row in data.stages if row.verb == "evaluate"}
 
 
-def _key(row: Result) -> _Key:
+def _panel_key(row: Result) -> _Key:
     return row.world, row.tier, row.split
 
 
-def _floors(data: ReportData, row: Result) -> Mapping[str, float]:
-    """Floors were measured on one split: that of the run's settings."""
+def _panel_floors(data: ReportData, row: Result) -> Mapping[str, float]:
+    """Returns the floors of a panel. They were measured on one split: the split of the run's settings."""
     panel = data.info.config.get("panel")
     split = panel.get("split") if isinstance(panel, Mapping) else None
     return data.floors.get((row.world, row.tier), {}) if split in (None, row.split) else {}

@@ -1,4 +1,4 @@
-"""Questions to the trajectories of a run, answered from columns: filters, words, an order, a page of rows.
+"""Queries over the trajectories of a run, answered from columns: filters, words, an order, a page of rows.
 
 An index holds a row of columns for each episode (who, what, how it went) and its searchable text, never the records. It
 is read segment by segment within a time that the caller gives, and goes on where it stopped: sealed segments from their
@@ -21,12 +21,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from evolvent.errors import SampleInvalid, StoreError, StoreUnavailable
-from evolvent.store.log import segments
+from evolvent.store.log import list_segments
 from evolvent.store.schema import INTERRUPTED
-from evolvent.store.seal import manifest
+from evolvent.store.seal import read_seal_manifest
 from evolvent.trajectory import Annotation, Trajectory
-from evolvent.view.segments import COLUMNS, Unit, read_annotated, read_trajectory
-from evolvent.view.words import Haystack
+from evolvent.view.segments import COLUMNS, SegmentReader, read_trajectory, read_trajectory_annotations
+from evolvent.view.words import TextIndex
 
 __all__ = ["FILTERS", "SORTS", "Answer", "Query", "TrajectoryIndex"]
 
@@ -42,7 +42,7 @@ _TERMS = 8  # words of a question that are looked at
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Which trajectories, and in which order.
+    """A selection of trajectories and their order.
 
     Args:
         text: words that must all occur, in any case: in ids, the task, actions, the final observation or the error.
@@ -57,7 +57,7 @@ class Query:
     descending: bool = False
 
     def key(self) -> tuple[object, ...]:
-        """Equal for equal questions."""
+        """Returns a key that is equal for equal queries."""
         return self.text, tuple(sorted(self.where.items())), self.sort, self.descending
 
 
@@ -80,29 +80,29 @@ class Answer:
 
 
 class TrajectoryIndex:
-    """The rows of the store in a folder; several threads may ask. A folder without a store has no rows."""
+    """The rows of the store in a folder; several threads may query it. A folder without a store has no rows."""
 
     def __init__(self, root: Path) -> None:
-        """An index that has read nothing yet."""
+        """Creates an index that has read nothing yet."""
         self._root, self._lock = root, RLock()
-        self._units: dict[int, Unit] = {}
+        self._units: dict[int, SegmentReader] = {}
         self._table: pa.Table | None = None
-        self._haystack: Haystack | None = None
+        self._haystack: TextIndex | None = None
         self._whole, self._problem, self._version = False, "", 0
         self._asked: tuple[object, ...] = ()
         self._places: Any = np.zeros(0, np.int64)
 
     def advance(self, seconds: float) -> bool:
-        """Read on for about so long; returns whether everything that is there now has been read."""
+        """Reads on for about `seconds`; returns whether everything that is stored now has been read."""
         end = time.monotonic() + seconds
         with self._lock:
             try:
-                self._whole, self._problem = self._read(end), ""
+                self._whole, self._problem = self._read_segments(end), ""
             except StoreError as error:
                 self._whole, self._problem = True, str(error)
             return self._whole
 
-    def _read(self, end: float) -> bool:
+    def _read_segments(self, end: float) -> bool:
         for attempt in (0, 1):
             try:
                 return self._read_once(end)
@@ -112,105 +112,113 @@ class TrajectoryIndex:
         return True
 
     def _read_once(self, end: float) -> bool:
-        """One stretch at least, whatever the time; True where nothing is left to be read."""
-        live, sealed = segments(self._root), manifest(self._root)  # in this order: what is being sealed is in one
-        late = False
-        for gone in self._units.keys() - {*sealed, *live}:
-            del self._units[gone]
-            self._changed()
+        """Reads at least one stretch, whatever the time; returns whether nothing is left to be read."""
+        live, sealed = (
+            list_segments(self._root),
+            read_seal_manifest(self._root),
+        )  # in this order: what is being sealed is in one
+        is_late = False
+        for removed in self._units.keys() - {*sealed, *live}:
+            del self._units[removed]
+            self._mark_changed()
         for number in sorted({*sealed, *live}):
             unit = self._units.get(number)
-            if unit is None or unit.row != sealed.get(number) or unit.replaced():
-                unit = self._units[number] = Unit(self._root, number, sealed.get(number))
-                self._changed()
-            if not unit.unread():
+            if unit is None or unit.row != sealed.get(number) or unit.is_replaced():
+                unit = self._units[number] = SegmentReader(self._root, number, sealed.get(number))
+                self._mark_changed()
+            if not unit.has_unread():
                 continue
-            if late:
+            if is_late:
                 return False
             before = unit.reads
             try:
                 unit.advance(end, last=bool(live) and number == live[-1])
             finally:  # also what stands before a damaged record
                 if unit.reads > before:
-                    self._changed()
-            late = time.monotonic() > end
-            if late and not unit.sealed and unit.unread():
+                    self._mark_changed()
+            is_late = time.monotonic() > end
+            if is_late and not unit.sealed and unit.has_unread():
                 return False
         return True
 
-    def _changed(self) -> None:
+    def _mark_changed(self) -> None:
         self._table = None
         self._version += 1
 
     def version(self) -> int:
-        """Grows whenever rows may have changed."""
+        """Returns a version number, which increases whenever rows may have changed."""
         return self._version
 
-    def ask(self, query: Query, *, first: int = 0, count: int = 100) -> Answer:
-        """The rows from place `first` on, at most `count`."""
+    def query(self, filter_query: Query, *, first: int = 0, count: int = 100) -> Answer:
+        """Returns the rows from position `first` on, at most `count`."""
         with self._lock:
-            table, places = self._settled(), self._matching(query)
-            first = max(0, min(first, max(0, len(places) - 1)))
-            rows = table.drop_columns(["text"]).take(pa.array(places[first : first + count])).to_pylist()
-            return Answer(rows, first, len(places), table.num_rows, self._whole, self._problem)
+            table, row_indices = self._current_table(), self._matching_rows(filter_query)
+            first = max(0, min(first, max(0, len(row_indices) - 1)))
+            rows = table.drop_columns(["text"]).take(pa.array(row_indices[first : first + count])).to_pylist()
+            return Answer(rows, first, len(row_indices), table.num_rows, self._whole, self._problem)
 
     def choices(self) -> dict[str, list[tuple[str, int]]]:
-        """The values of each filter with how often they occur, the commonest first; none where there is only one."""
+        """Returns the values of each filter with their counts, most frequent first; none where there is only one
+        value.
+        """
         with self._lock:
-            table = self._settled()
-            found = {}
+            table = self._current_table()
+            choices_per_filter = {}
             for name in FILTERS:
-                counted = sorted(
+                counted_values = sorted(
                     (
-                        (one["values"], one["counts"])
-                        for one in pc.value_counts(table[name]).to_pylist()
-                        if one["values"]
+                        (entry["values"], entry["counts"])
+                        for entry in pc.value_counts(table[name]).to_pylist()
+                        if entry["values"]
                     ),
                     key=lambda pair: (-pair[1], pair[0]),
                 )
-                found[name] = counted[:_CHOICES] if len(counted) > 1 else []
-            return found
+                choices_per_filter[name] = counted_values[:_CHOICES] if len(counted_values) > 1 else []
+            return choices_per_filter
 
-    def beside(self, query: Query, traj: str) -> tuple[str | None, str | None]:
-        """The ids before and after one of the rows that fit; None at the ends, and where it does not fit."""
+    def neighbors(self, query: Query, traj: str) -> tuple[str | None, str | None]:
+        """Returns the ids before and after a row that matches; None at the ends, and where the row does not match."""
         with self._lock:
-            table, places = self._settled(), self._matching(query)
+            table, row_indices = self._current_table(), self._matching_rows(query)
             row = pc.index(table["traj"], traj).as_py()
-            at = np.flatnonzero(places == row)
-            if row < 0 or not len(at):
+            matches = np.flatnonzero(row_indices == row)
+            if row < 0 or not len(matches):
                 return None, None
-            near = (int(at[0]) - 1, int(at[0]) + 1)
+            positions = (int(matches[0]) - 1, int(matches[0]) + 1)
             before, after = (
-                table["traj"][int(places[place])].as_py() if 0 <= place < len(places) else None for place in near
+                table["traj"][int(row_indices[position])].as_py() if 0 <= position < len(row_indices) else None
+                for position in positions
             )
             return before, after
 
-    def known(self, names: Iterable[str]) -> frozenset[str]:
-        """Those of the ids that there are rows of."""
+    def select_stored(self, names: Iterable[str]) -> frozenset[str]:
+        """Returns the ids that have rows."""
         with self._lock:
-            ids = self._settled()["traj"]
-        wanted = pa.array([name for name in names if _writable(name)], pa.string())
-        return frozenset(ids.filter(pc.is_in(ids, value_set=wanted)).to_pylist())
+            ids = self._current_table()["traj"]
+        wanted_ids = pa.array([name for name in names if _is_writable(name)], pa.string())
+        return frozenset(ids.filter(pc.is_in(ids, value_set=wanted_ids)).to_pylist())
 
-    def solved(self) -> dict[str, dict[str, Any]]:
-        """By task: its world, kind, tier and split, episodes that were scored, how many were solved, and one's id."""
+    def task_outcomes(self) -> dict[str, dict[str, Any]]:
+        """Returns by task: its world, kind, tier and split, scored episodes, solved episodes, and the id of an
+        episode.
+        """
         with self._lock:
-            table = self._settled().select(["task", "world", "kind", "tier", "split", "success", "traj"])
-        found: dict[str, dict[str, Any]] = {}
+            table = self._current_table().select(["task", "world", "kind", "tier", "split", "success", "traj"])
+        outcomes: dict[str, dict[str, Any]] = {}
         for row in table.filter(pc.is_valid(table["success"])).to_pylist():
-            known = found.setdefault(row["task"], {**row, "n": 0, "won": 0})
-            known["n"] += 1
-            known["won"] += row["success"]
-        return found
+            outcome = outcomes.setdefault(row["task"], {**row, "n": 0, "won": 0})
+            outcome["n"] += 1
+            outcome["won"] += row["success"]
+        return outcomes
 
     def get(self, traj: str) -> Trajectory:
-        """The trajectory of an id, read from where its row says that it is.
+        """Returns the trajectory of an id, read from the location that its row gives.
 
         Raises:
             SampleInvalid: no row of this id, or a record that is none. StoreError: it cannot be read.
         """
         with self._lock:
-            table = self._settled()
+            table = self._current_table()
             row = pc.index(table["traj"], traj).as_py()
             if row < 0:
                 raise SampleInvalid("there is no trajectory of this id", value=traj)
@@ -218,69 +226,75 @@ class TrajectoryIndex:
         return read_trajectory(self._root, traj, number=number, offset=offset)
 
     def annotations(self, traj: str) -> list[Annotation]:
-        """What was noted about a trajectory, in the order of appending."""
+        """Returns the annotations of a trajectory, in the order of appending."""
         with self._lock:
             live = [(unit.number, offset) for unit in self._units.values() for offset in unit.notes.get(traj, ())]
             sealed = [unit.number for unit in self._units.values() if unit.sealed]
-        return read_annotated(self._root, traj, sealed=sealed, live=live)
+        return read_trajectory_annotations(self._root, traj, sealed=sealed, live=live)
 
     # ------------------------------------------------------------------ rows
 
-    def _settled(self) -> pa.Table:
-        """All rows in the order of appending; an interrupted episode gives way to a later one of its id."""
+    def _current_table(self) -> pa.Table:
+        """Returns all rows in the order of appending; an interrupted episode gives way to a later episode of its id."""
         if self._table is None:
             tables = [unit.table() for _, unit in sorted(self._units.items())]
             table = pa.concat_tables([COLUMNS.empty_table(), *tables])
-            self._table, self._haystack = _without_replaced(table), None
+            self._table, self._haystack = _drop_replaced(table), None
         return self._table
 
-    def _matching(self, query: Query) -> Any:
-        """[found] places of the rows that fit, in their order; kept until another question comes."""
+    def _matching_rows(self, query: Query) -> Any:
+        """Returns [found] indices of the rows that match, in their order; cached until the query changes."""
         key = (*query.key(), self._version)
         if key != self._asked:
-            table, words = self._settled(), _terms(query.text)
-            fits = np.ones(table.num_rows, np.bool_)
-            if words and self._haystack is None:
-                self._haystack = Haystack(table["text"])
-            if words and self._haystack is not None:
-                fits &= self._haystack.holding(words)
-            self._places, self._asked = _places(table, query, fits), key
+            table, terms = self._current_table(), _parse_terms(query.text)
+            matches = np.ones(table.num_rows, np.bool_)
+            if terms and self._haystack is None:
+                self._haystack = TextIndex(table["text"])
+            if terms and self._haystack is not None:
+                matches &= self._haystack.contains_all(terms)
+            self._places, self._asked = _select_rows(table, query, matches), key
         return self._places
 
 
-def _without_replaced(table: pa.Table) -> pa.Table:
+def _drop_replaced(table: pa.Table) -> pa.Table:
     broken = pc.fill_null(pc.equal(table["error"], INTERRUPTED), False)
     if not pc.any(broken).as_py():
         return table
     ids, interrupted = table["traj"].to_pylist(), broken.to_pylist()
-    last = {traj: place for place, traj in enumerate(ids)}
-    whole = [place for place, bad in enumerate(interrupted) if not bad]
-    held = [place for place, bad in enumerate(interrupted) if bad and last[ids[place]] == place]
-    return table.take(pa.array([*whole, *held], pa.int64()))
+    last = {traj: row_index for row_index, traj in enumerate(ids)}
+    complete_rows = [row_index for row_index, is_interrupted in enumerate(interrupted) if not is_interrupted]
+    unreplaced_rows = [
+        row_index
+        for row_index, is_interrupted in enumerate(interrupted)
+        if is_interrupted and last[ids[row_index]] == row_index
+    ]
+    return table.take(pa.array([*complete_rows, *unreplaced_rows], pa.int64()))
 
 
-def _places(table: pa.Table, query: Query, fits: NDArray[np.bool_]) -> Any:
-    """The places of those rows that fit and have the values that are asked for, in the order that is asked for."""
+def _select_rows(table: pa.Table, query: Query, matches: NDArray[np.bool_]) -> Any:
+    """Returns the indices of matching rows that have the filter values of the query, in the order of the query."""
     for name, value in query.where.items():
         if name in FILTERS:
-            fits = fits & pc.fill_null(pc.equal(table[name], value), False).to_numpy()
-    places = np.flatnonzero(fits)
+            matches = matches & pc.fill_null(pc.equal(table[name], value), False).to_numpy()
+    row_indices = np.flatnonzero(matches)
     if query.sort == "seq" or query.sort not in SORTS:
-        return places[::-1] if query.descending else places
-    column = table[query.sort].take(pa.array(places)).combine_chunks()
+        return row_indices[::-1] if query.descending else row_indices
+    column = table[query.sort].take(pa.array(row_indices)).combine_chunks()
     keys = [("value", "descending" if query.descending else "ascending"), ("place", "ascending")]
-    order = pc.sort_indices(pa.table({"value": column, "place": places}), sort_keys=keys)  # those without come last
-    return places[order.to_numpy()]
+    order = pc.sort_indices(
+        pa.table({"value": column, "place": row_indices}), sort_keys=keys
+    )  # those without come last
+    return row_indices[order.to_numpy()]
 
 
-def _writable(name: str) -> bool:
-    """Whether a file could hold a text: half surrogates, which hostile rows can spell, are in none."""
+def _is_writable(name: str) -> bool:
+    """Returns whether a file could hold the text; lone surrogates, which hostile rows can spell, cannot be written."""
     return name.isascii() or not any("\ud800" <= character <= "\udfff" for character in name)
 
 
-def _terms(text: str) -> list[str]:
-    """The words of a question in lower case; what stands between double quotes is one."""
-    found = []
-    for place, piece in enumerate(" ".join(text.lower().split()).split('"')):
-        found += [piece] if place % 2 else piece.split()
-    return [term for term in found if term][:_TERMS]
+def _parse_terms(text: str) -> list[str]:
+    """Parses the words of a query in lower case; text between double quotes is one term."""
+    terms = []
+    for index, piece in enumerate(" ".join(text.lower().split()).split('"')):
+        terms += [piece] if index % 2 else piece.split()
+    return [term for term in terms if term][:_TERMS]

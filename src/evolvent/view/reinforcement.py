@@ -1,4 +1,4 @@
-"""A policy that practises, as the page shows it: first why it is not learning, then its curves.
+"""Page of a policy trained by reinforcement learning: first why it is not learning, then its curves.
 
 The signs and their thresholds are in `signs.py`. One is judged by its mean over the last iterations, so that one bad
 iteration is no alarm and one good one no comfort.
@@ -14,20 +14,30 @@ from typing import Any, Literal
 
 from markupsafe import Markup
 
-from evolvent.view.charts import Frame, Line, Reference, binned, line_chart, spark
+from evolvent.view.charts import Frame, Line, Reference, bin_points, line_chart, sparkline
 from evolvent.view.data import Metric, ReportData
-from evolvent.view.outcome import Panel, main_arm, panels
+from evolvent.view.outcome import Panel, build_panels, main_arm
 from evolvent.view.sections import Figure
 from evolvent.view.signs import SIGNS, Sign
 
-__all__ = ["Practised", "Reading", "Trend", "practised", "told", "trend", "verdict"]
+__all__ = [
+    "Reading",
+    "TrainingSummary",
+    "Trend",
+    "build_verdict",
+    "compute_trend",
+    "format_number",
+    "summarize_training",
+]
 
 Course = Literal["rose", "fell", "stayed", "early"]
-_LAST = 5  # iterations whose mean is "now"
-_SURE = 2.3  # standard errors beyond which a change of two means of five is no chance (t, 8 degrees of freedom)
-_SOLVED = 0.95
-_SHARES = frozenset({"success", *(sign.name for sign in SIGNS if sign.share)})
-_UPDATES = (
+_RECENT_ITERATIONS = 5  # iterations whose mean is "now"
+_SIGNIFICANT_ERRORS = (
+    2.3  # standard errors beyond which a change of two means of five is no chance (t, 8 degrees of freedom)
+)
+_SOLVED_RATE = 0.95
+_RATE_NAMES = frozenset({"success", *(sign.name for sign in SIGNS if sign.share)})
+_UPDATE_METRICS = (
     ("sampled_entropy", "Entropy of a token, nats"),
     ("kl", "KL divergence of updates"),
     ("clipped", "Clipped ratios, %"),
@@ -55,7 +65,7 @@ class Trend:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A sign and what it says now: the mean of the last iterations, None where it was not measured."""
+    """A sign and its current value: the mean of the last iterations, None where it was not measured."""
 
     sign: Sign
     now: float | None
@@ -64,18 +74,18 @@ class Reading:
 
     @property
     def shown(self) -> str:
-        """The number as people read it."""
-        return "–" if self.now is None else told(self.sign.name, self.now)
+        """Returns the formatted number."""
+        return "–" if self.now is None else format_number(self.sign.name, self.now)
 
     @property
     def limit(self) -> str:
-        """The threshold in words."""
-        return f"{self.sign.side} {told(self.sign.name, self.sign.limit)}"
+        """Returns the threshold as text."""
+        return f"{self.sign.side} {format_number(self.sign.name, self.sign.limit)}"
 
 
 @dataclass(frozen=True, slots=True)
-class Practised:
-    """What the page of a practice shows.
+class TrainingSummary:
+    """Contents of the page of a reinforcement learning stage.
 
     Attributes:
         iterations, goal: done, and asked for where that is known. repeated: rows of iterations that were done again.
@@ -110,50 +120,53 @@ class Practised:
     others: int
 
 
-def practised(data: ReportData) -> Practised | None:
-    """What is shown of a run that practised: its newest practice of the main arm; None where there is none."""
+def summarize_training(data: ReportData) -> TrainingSummary | None:
+    """Describes the newest reinforcement learning stage of the main arm; None where there is none."""
     rows = [row for row in data.metrics if row.kind == "practise" and row.step >= 1]
     if not rows:
         return None
     newest = next((row for row in reversed(rows) if row.arm == main_arm(data)), rows[-1])
-    own = [row for row in rows if row.stage == newest.stage]
-    kept = sorted({row.step: row for row in own}.values(), key=lambda row: row.step)
-    ends = min(_LAST, len(kept))
-    success, returned = trend(_column(kept, "success")), trend(_column(kept, "return"))
-    readings = _readings(kept, ends)
-    measured = _measured(panels(data), newest.arm)
-    axes = _axes(kept)
-    return Practised(
+    stage_rows = [row for row in rows if row.stage == newest.stage]
+    iteration_rows = sorted({row.step: row for row in stage_rows}.values(), key=lambda row: row.step)
+    num_recent = min(_RECENT_ITERATIONS, len(iteration_rows))
+    success, returned = (
+        compute_trend(_column(iteration_rows, "success")),
+        compute_trend(_column(iteration_rows, "return")),
+    )
+    readings = _read_signs(iteration_rows, num_recent)
+    evaluations = _mean_over_panels(build_panels(data), newest.arm)
+    axes = _iteration_axes(iteration_rows)
+    return TrainingSummary(
         method=newest.arm or data.info.method,
         stage=newest.stage,
-        iterations=len(kept),
-        goal=_goal(data.info.config),
-        repeated=len(own) - len(kept),
-        ends=ends,
-        idle=sum(row.values.get("idle", 0.0) > 0 for row in kept),
-        episodes=kept[-1].values.get("episodes"),
-        env_steps=kept[-1].values.get("env_steps"),
-        generated=axes["tokens generated"].get(kept[-1].step),
+        iterations=len(iteration_rows),
+        goal=_requested_iterations(data.info.config),
+        repeated=len(stage_rows) - len(iteration_rows),
+        ends=num_recent,
+        idle=sum(row.values.get("idle", 0.0) > 0 for row in iteration_rows),
+        episodes=iteration_rows[-1].values.get("episodes"),
+        env_steps=iteration_rows[-1].values.get("env_steps"),
+        generated=axes["tokens generated"].get(iteration_rows[-1].step),
         success=success,
         returned=returned,
-        verdict=verdict(success, returned, readings),
+        verdict=build_verdict(success, returned, readings),
         readings=readings,
-        beyond=sum(one.beyond for one in readings),
-        missing=[sign.title for sign in SIGNS if sign.name not in {one.sign.name for one in readings}],
-        before=next((mean for number, mean in measured if number == 0), None),
-        now=next((mean for number, mean in reversed(measured) if number > 0), None),
-        learning=_learning(kept, axes, measured),
-        measured=bool(measured),
-        updates=_updates(kept),
+        beyond=sum(reading.beyond for reading in readings),
+        missing=[sign.title for sign in SIGNS if sign.name not in {reading.sign.name for reading in readings}],
+        before=next((mean for number, mean in evaluations if number == 0), None),
+        now=next((mean for number, mean in reversed(evaluations) if number > 0), None),
+        learning=_draw_learning(iteration_rows, axes, evaluations),
+        measured=bool(evaluations),
+        updates=_draw_updates(iteration_rows),
         others=len({row.stage for row in rows}) - 1,
     )
 
 
-def _goal(config: Mapping[str, Any]) -> int | None:
-    found: Any = config
+def _requested_iterations(config: Mapping[str, Any]) -> int | None:
+    setting: Any = config
     for name in ("rl", "practice", "iterations"):
-        found = found.get(name) if isinstance(found, Mapping) else None
-    return found if isinstance(found, int) and not isinstance(found, bool) and 0 < found < 2**53 else None
+        setting = setting.get(name) if isinstance(setting, Mapping) else None
+    return setting if isinstance(setting, int) and not isinstance(setting, bool) and 0 < setting < 2**53 else None
 
 
 def _column(rows: Sequence[Metric], name: str) -> list[tuple[float, float]]:
@@ -163,84 +176,90 @@ def _column(rows: Sequence[Metric], name: str) -> list[tuple[float, float]]:
 # ---------------------------------------------------------------- why it is not learning
 
 
-def trend(points: Sequence[tuple[float, float]]) -> Trend | None:
-    """Whether a number changed from its first few points to its last: by more than the spread inside them explains.
+def compute_trend(points: Sequence[tuple[float, float]]) -> Trend | None:
+    """Compares the first and last few points of a number: did it change by more than the spread within them
+    explains?
 
     Five points a side, fewer of a short course; below two a side it is early to say. None: no points.
     """
     ys = [y for _, y in points]
     if not ys:
         return None
-    side = max(1, min(_LAST, len(ys) // 2))
-    first, last = ys[:side], ys[-side:]
+    num_side = max(1, min(_RECENT_ITERATIONS, len(ys) // 2))
+    first, last = ys[:num_side], ys[-num_side:]
     change = statistics.fmean(last) - statistics.fmean(first)
     course: Course = "early"
-    if side > 1:
-        error = sqrt((statistics.variance(first) + statistics.variance(last)) / side)
-        course = "stayed" if abs(change) <= _SURE * error else "rose" if change > 0 else "fell"
+    if num_side > 1:
+        error = sqrt((statistics.variance(first) + statistics.variance(last)) / num_side)
+        course = "stayed" if abs(change) <= _SIGNIFICANT_ERRORS * error else "rose" if change > 0 else "fell"
     return Trend(statistics.fmean(first), statistics.fmean(last), course, len(ys))
 
 
-def verdict(success: Trend | None, returned: Trend | None, readings: Sequence[Reading]) -> str:
-    """Whether it learns, and the first sign that says why not."""
-    beyond = [one for one in readings if one.beyond]
-    learns, sentence = _learns(success, returned)
-    if not beyond:
-        rest = "" if learns else " The reason is none of these: look at credit, the tasks and the learning rate."
-        return f"{sentence} No sign is beyond its threshold.{rest}"
-    one, still = beyond[0], "Still, " if learns else ""
-    named = f"{one.sign.title}, {one.shown}. It means that {one.sign.means}."
-    if len(beyond) == 1:
-        one_sign = "one sign is" if still else "One sign is"
-        return f"{sentence} {still}{one_sign} beyond its threshold: {named}"
-    return f"{sentence} {still}{len(beyond)} signs are beyond their thresholds. The first: {named}"
+def build_verdict(success: Trend | None, returned: Trend | None, readings: Sequence[Reading]) -> str:
+    """Returns whether the policy learns, and the first sign that explains why not."""
+    alarms = [first_alarm for first_alarm in readings if first_alarm.beyond]
+    learns, sentence = _judge_learning(success, returned)
+    if not alarms:
+        addition = "" if learns else " The reason is none of these: look at credit, the tasks and the learning rate."
+        return f"{sentence} No sign is beyond its threshold.{addition}"
+    first_alarm, prefix = alarms[0], "Still, " if learns else ""
+    description = f"{first_alarm.sign.title}, {first_alarm.shown}. It means that {first_alarm.sign.means}."
+    if len(alarms) == 1:
+        one_sign = "one sign is" if prefix else "One sign is"
+        return f"{sentence} {prefix}{one_sign} beyond its threshold: {description}"
+    return f"{sentence} {prefix}{len(alarms)} signs are beyond their thresholds. The first: {description}"
 
 
-def _learns(success: Trend | None, returned: Trend | None) -> tuple[bool, str]:
-    """Whether there is nothing to worry about, and a sentence."""
-    rising = success is not None and returned is not None and (success.course, returned.course) == ("stayed", "rose")
-    kind, one = ("success", success) if success is not None and not rising else ("return", returned)
-    if one is None:
+def _judge_learning(success: Trend | None, returned: Trend | None) -> tuple[bool, str]:
+    """Returns whether there is nothing to worry about, and a sentence."""
+    is_return_rising = (
+        success is not None and returned is not None and (success.course, returned.course) == ("stayed", "rose")
+    )
+    kind, shown_trend = ("success", success) if success is not None and not is_return_rising else ("return", returned)
+    if shown_trend is None:
         return False, "Nothing says whether it learns: no iteration has a success or a return."
     name = "success in practice" if kind == "success" else "the return in practice"
-    first, last = told(kind, one.first), told(kind, one.last)
-    over = f"over {one.count} iterations"
-    if kind == "success" and one.last >= _SOLVED:
+    first, last = format_number(kind, shown_trend.first), format_number(kind, shown_trend.last)
+    duration = f"over {shown_trend.count} iterations"
+    if kind == "success" and shown_trend.last >= _SOLVED_RATE:
         return True, f"Nearly everything is solved: {name} is {last}. Little is left to learn here."
+    plural = "s" if shown_trend.count > 1 else ""
     sentences = {
-        "early": f"It is early to say: {name} is {last} after {one.count} iteration{'s' if one.count > 1 else ''}.",
-        "rose": f"It is learning: {name} rose from {first} to {last} {over}.",
-        "fell": f"It is getting worse: {name} fell from {first} to {last} {over}.",
-        "stayed": f"It is not learning: {name} was {first} at first and is {last} now, no change beyond chance {over}.",
+        "early": f"It is early to say: {name} is {last} after {shown_trend.count} iteration{plural}.",
+        "rose": f"It is learning: {name} rose from {first} to {last} {duration}.",
+        "fell": f"It is getting worse: {name} fell from {first} to {last} {duration}.",
+        "stayed": f"It is not learning: {name} was {first} at first and is {last} now, "
+        f"no change beyond chance {duration}.",
     }
-    return one.course == "rose", sentences[one.course]
+    return shown_trend.course == "rose", sentences[shown_trend.course]
 
 
-def _readings(rows: Sequence[Metric], ends: int) -> list[Reading]:
-    """All signs of which there is a number, those beyond their threshold first, else in the order of `SIGNS`.
+def _read_signs(rows: Sequence[Metric], num_recent: int) -> list[Reading]:
+    """Returns the signs that have a number, those beyond their threshold first, else in the order of `SIGNS`.
 
     Groups are compared where there is no critic; with one, their variance is the last that it could be.
     """
-    found, criticised = [], any("explained" in row.values for row in rows)
+    readings, has_critic = [], any("explained" in row.values for row in rows)
     for sign in SIGNS:
         points = _column(rows, sign.name)
         if not points:
             continue
-        recent = [row.values[sign.name] for row in rows[-ends:] if sign.name in row.values]
+        recent = [row.values[sign.name] for row in rows[-num_recent:] if sign.name in row.values]
         now = statistics.fmean(recent) if recent else None
-        beyond = now is not None and (now > sign.limit if sign.side == "above" else now < sign.limit)
-        reading = Reading(sign, now, beyond, None)
+        is_beyond = now is not None and (now > sign.limit if sign.side == "above" else now < sign.limit)
+        reading = Reading(sign, now, is_beyond, None)
         label = f"{sign.title}: now {reading.shown}, of {len(points)} iterations; the threshold is {reading.limit}"
-        course = spark(binned(points, 40)[0], limit=sign.limit, beyond=beyond, label=label)
-        found.append(replace(reading, course=course))
+        course = sparkline(bin_points(points, 40)[0], limit=sign.limit, is_beyond=is_beyond, label=label)
+        readings.append(replace(reading, course=course))
     return sorted(
-        found, key=lambda one: (not one.beyond, one.beyond and criticised and one.sign.name == "equal_groups")
+        readings,
+        key=lambda entry: (not entry.beyond, entry.beyond and has_critic and entry.sign.name == "equal_groups"),
     )
 
 
-def told(name: str, value: float) -> str:
-    """A number as people read it: shares as per cent."""
-    if name in _SHARES:
+def format_number(name: str, value: float) -> str:
+    """Formats a number; shares are percentages."""
+    if name in _RATE_NAMES:
         return f"{100 * value:.1f} %" if 0 < value < 0.1 else f"{100 * value:.0f} %"
     if value and abs(value) < 1e-4:
         return "about 0"
@@ -250,18 +269,22 @@ def told(name: str, value: float) -> str:
 # ---------------------------------------------------------------- curves
 
 
-def _measured(shown: Sequence[Panel], arm: str) -> list[tuple[int, float]]:
-    """Iteration and the plain mean over all panels, where every panel has one; the base is iteration 0."""
-    found: dict[int, list[float | None]] = {}
-    for panel in shown:
+def _mean_over_panels(evaluated_panels: Sequence[Panel], arm: str) -> list[tuple[int, float]]:
+    """Returns iteration and plain mean over all panels, where every panel has a mean; the base is iteration 0."""
+    means_per_round: dict[int, list[float | None]] = {}
+    for panel in evaluated_panels:
         for row in (*panel.curves.get("base", ())[:1], *panel.curves.get(arm, ())):
-            found.setdefault(row.round, []).append(row.mean)
-    complete = {number: [mean for mean in means if mean is not None] for number, means in found.items()}
-    return sorted((number, statistics.fmean(means)) for number, means in complete.items() if len(means) == len(shown))
+            means_per_round.setdefault(row.round, []).append(row.mean)
+    complete = {number: [mean for mean in means if mean is not None] for number, means in means_per_round.items()}
+    return sorted(
+        (number, statistics.fmean(means)) for number, means in complete.items() if len(means) == len(evaluated_panels)
+    )
 
 
-def _axes(rows: Sequence[Metric]) -> dict[str, dict[float, float]]:
-    """What an iteration is on each axis: its number, environment steps and generated tokens until then."""
+def _iteration_axes(rows: Sequence[Metric]) -> dict[str, dict[float, float]]:
+    """Returns for each axis the position of an iteration: its number, environment steps and generated tokens until
+    then.
+    """
     generated, episodes = 0.0, 0.0
     tokens: dict[float, float] = {}
     for row in rows:
@@ -277,72 +300,72 @@ def _axes(rows: Sequence[Metric]) -> dict[str, dict[float, float]]:
     }
 
 
-def _learning(
-    rows: Sequence[Metric], axes: Mapping[str, Mapping[float, float]], measured: Sequence[tuple[int, float]]
+def _draw_learning(
+    rows: Sequence[Metric], axes: Mapping[str, Mapping[float, float]], evaluations: Sequence[tuple[int, float]]
 ) -> list[Figure]:
-    """Success and, where it says something else, return, over iterations, environment steps and tokens."""
+    """Draws success and, where it differs, return, over iterations, environment steps and tokens."""
     success, returned = _column(rows, "success"), _column(rows, "return")
     figures = []
-    for name, points, rate in (("Success", success, True), ("Return", returned, False)):
-        if not points or (not rate and points == success):
+    for name, points, is_rate in (("Success", success, True), ("Return", returned, False)):
+        if not points or (not is_rate and points == success):
             continue
-        rate = rate and all(0 <= y <= 1 for _, y in points)
-        for axis, places in axes.items():
-            line = _line(name, [(places[step], y) for step, y in points if step in places])
-            starts = [(places.get(number, 0.0 if number == 0 else None), mean) for number, mean in measured]
-            known = [(x, mean) for x, mean in starts if x is not None] if name == "Success" else []
+        is_rate = is_rate and all(0 <= y <= 1 for _, y in points)
+        for axis, positions in axes.items():
+            line = _build_line(name, [(positions[step], y) for step, y in points if step in positions])
+            starts = [(positions.get(number, 0.0 if number == 0 else None), mean) for number, mean in evaluations]
+            evaluation_points = [(x, mean) for x, mean in starts if x is not None] if name == "Success" else []
             if not line.points:
                 continue
             frame = Frame(
                 f"{name} by {axis}",
                 axis,
-                f"{name.lower()}, %" if rate else name.lower(),
-                x_range=_from_0([*line.points, *known]),
-                y_range=(0.0, 1.0) if rate else None,
-                percent=rate,
+                f"{name.lower()}, %" if is_rate else name.lower(),
+                x_range=_range_from_zero([*line.points, *evaluation_points]),
+                y_range=(0.0, 1.0) if is_rate else None,
+                percent=is_rate,
                 whole_x=True,
                 width=330,
                 height=200,
             )
-            chart = line_chart(frame, [line, Line("measured", "control", known)])
+            chart = line_chart(frame, [line, Line("measured", "control", evaluation_points)])
             figures.append(Figure(name, chart, f"by {axis}"))
     return figures
 
 
-def _updates(rows: Sequence[Metric]) -> list[Figure]:
-    """What the updates did, as small multiples; a threshold that is near is drawn."""
+def _draw_updates(rows: Sequence[Metric]) -> list[Figure]:
+    """Draws the metrics of the updates as small multiples; a threshold is drawn where it is near."""
     limits = {sign.name: sign.limit for sign in SIGNS}
     figures = []
-    for name, title in _UPDATES:
-        scale = 100.0 if name in _SHARES else 1.0
+    for name, title in _UPDATE_METRICS:
+        scale = 100.0 if name in _RATE_NAMES else 1.0
         points = [(step, scale * y) for step, y in _column(rows, name)]
         if not points:
             continue
-        line = _line(title, points)
-        ends = [y for _, y in line.points] + [y for _, *band in line.band for y in band]
-        low, high = min(0.0, *ends), max(0.0, *ends)
+        line = _build_line(title, points)
+        extremes = [y for _, y in line.points] + [y for _, *band in line.band for y in band]
+        low, high = min(0.0, *extremes), max(0.0, *extremes)
         limit = scale * limits[name] if name in limits else None
-        near = limit is not None and low <= limit <= 3 * high
-        high = max(high, (limit or 0.0) / 20, limit if near and limit is not None else 0.0)
+        is_near = limit is not None and low <= limit <= 3 * high
+        high = max(high, (limit or 0.0) / 20, limit if is_near and limit is not None else 0.0)
         frame = Frame(
             title,
             "iteration",
-            x_range=_from_0(points),
+            x_range=_range_from_zero(points),
             whole_x=True,
             width=250,
             height=170,
             y_range=(low, high) if high > low else None,
         )
-        references = [Reference("threshold", limit)] if near and limit is not None else []
+        references = [Reference("threshold", limit)] if is_near and limit is not None else []
         figures.append(Figure(title, line_chart(frame, [line], references)))
     return figures
 
 
-def _line(name: str, points: Sequence[tuple[float, float]]) -> Line:
-    means, band = binned(points)
+def _build_line(name: str, points: Sequence[tuple[float, float]]) -> Line:
+    means, band = bin_points(points)
     return Line(name, "evolve", means, band, markers=len(means) <= 12)
 
 
-def _from_0(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
+def _range_from_zero(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
     xs = [x for x, _ in points]
     return min(0.0, *xs), max(1.0, *xs)

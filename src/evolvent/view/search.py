@@ -1,4 +1,4 @@
-"""Searches on the page: what accuracy costs in tokens and CPU seconds, method by method, and the trees.
+"""Searches on the page: accuracy against tokens and CPU seconds, method by method, and the trees.
 
 What a search spent is drawn as the mean of a task, so a point stands at what was used, not at what was allowed.
 """
@@ -12,27 +12,27 @@ from markupsafe import Markup
 
 from evolvent.view.charts import ArmStyle, Frame, Line, Reference, line_chart
 from evolvent.view.data import ReportData
-from evolvent.view.searches import BASELINES, SearchCell, SearchTreeFile, cells
+from evolvent.view.searches import BASELINES, SearchCell, SearchTreeFile, aggregate_cells
 from evolvent.view.searchtree import draw_tree
 from evolvent.view.sections import Figure
 from evolvent.view.values import as_mapping
 
-__all__ = ["DrawnTree", "Searching", "searched"]
+__all__ = ["DrawnTree", "SearchReport", "build_search_report"]
 
-_STYLES: Mapping[str, ArmStyle] = {"greedy": "base", "samples": "control", "best_of_n": "up"}
-_SEARCHES: tuple[ArmStyle, ...] = ("evolve", "down", "plus", "cross", "expert", "other")
+_BASELINE_STYLES: Mapping[str, ArmStyle] = {"greedy": "base", "samples": "control", "best_of_n": "up"}
+_SEARCH_STYLES: tuple[ArmStyle, ...] = ("evolve", "down", "plus", "cross", "expert", "other")
 _AXES: tuple[tuple[str, str, Callable[[SearchCell], float | None]], ...] = (
     ("generated", "generated tokens of a task", lambda cell: cell.generated),
     ("computed", "computed tokens of a task", lambda cell: cell.computed),
     ("cpu", "CPU seconds of a task", lambda cell: cell.cpu_s),
 )
-_LIMITS = {"generated": "generated tokens", "computed": "computed tokens"}
-_NODES = 4500  # of all trees that are drawn: some 220 bytes each
+_BUDGET_LABELS = {"generated": "generated tokens", "computed": "computed tokens"}
+_MAX_NODES = 4500  # of all trees that are drawn: some 220 bytes each
 
 
 @dataclass(frozen=True, slots=True)
 class DrawnTree:
-    """A tree and its drawing; no drawing where those before it fill the page.
+    """A tree and its drawing; no drawing where the previous trees fill the page.
 
     Attributes:
         begins, ends: whether a list of several trees of one problem begins before it, and ends after it.
@@ -45,8 +45,8 @@ class DrawnTree:
 
 
 @dataclass(frozen=True, slots=True)
-class Searching:
-    """What the page shows of searches.
+class SearchReport:
+    """Contents of the page's search section.
 
     Attributes:
         sentence: what they came to. rows: the table. legend: methods with their styles.
@@ -71,84 +71,98 @@ class Searching:
     told: bool
 
 
-def searched(data: ReportData) -> Searching | None:
-    """What is shown of a run that searched; None where none did."""
+def build_search_report(data: ReportData) -> SearchReport | None:
+    """Returns the contents of the search section; None for runs without searches."""
     if not data.searches:
         return None
-    found = cells(data.searches)
-    styles = _styles(found)
-    worlds = list(dict.fromkeys(cell.world for cell in found))
-    known = [row.computed for row in data.searches if row.computed is not None]
+    search_cells = aggregate_cells(data.searches)
+    styles = _method_styles(search_cells)
+    worlds = list(dict.fromkeys(cell.world for cell in search_cells))
+    known_computed = [row.computed for row in data.searches if row.computed is not None]
     reasons: dict[tuple[str, str], int] = {}
     for row in {row.key: row for row in data.searches}.values():
         if row.success is None:
-            where = (row.world, row.error or "no reason is known")
-            reasons[where] = reasons.get(where, 0) + 1
-    return Searching(
-        sentence=_sentence(found),
-        rows=found,
+            world_and_reason = (row.world, row.error or "no reason is known")
+            reasons[world_and_reason] = reasons.get(world_and_reason, 0) + 1
+    return SearchReport(
+        sentence=_build_sentence(search_cells),
+        rows=search_cells,
         legend=list(styles.items()),
-        worlds=[(world, _figures([cell for cell in found if cell.world == world], styles)) for world in worlds],
-        trees=_drawn(data.trees),
-        withheld=[(*where, count) for where, count in reasons.items()],
+        worlds=[
+            (world, _draw_figures([cell for cell in search_cells if cell.world == world], styles)) for world in worlds
+        ],
+        trees=_draw_trees(data.trees),
+        withheld=[(*world_and_reason, count) for world_and_reason, count in reasons.items()],
         tasks=len({(row.world, row.task) for row in data.searches}),
         searches=len({row.key for row in data.searches}),
         generated=sum(row.generated for row in data.searches),
-        computed=sum(known) if len(known) == len(data.searches) else None,
+        computed=sum(known_computed) if len(known_computed) == len(data.searches) else None,
         cpu_s=sum(row.cpu_s for row in data.searches),
-        dropped=sum(cell.dropped for cell in found),
-        told=_told(data.info.config),
-        of=[_LIMITS.get(of, of) for of in dict.fromkeys(row.of for row in data.searches if row.of)],
+        dropped=sum(cell.dropped for cell in search_cells),
+        told=_uses_world_verdicts(data.info.config),
+        of=[
+            _BUDGET_LABELS.get(unit, unit)
+            for unit in dict.fromkeys(row.budget_unit for row in data.searches if row.budget_unit)
+        ],
     )
 
 
-def _told(config: Mapping[str, object]) -> bool:
+def _uses_world_verdicts(config: Mapping[str, object]) -> bool:
     search = as_mapping(config.get("search"))
     return search.get("value") in ("rollouts", "reward") or search.get("terminal") == "reward"
 
 
-def _styles(found: Sequence[SearchCell]) -> dict[str, ArmStyle]:
-    methods = list(dict.fromkeys(cell.method for cell in found))
-    others = [method for method in methods if method not in BASELINES]
-    own = {method: _SEARCHES[place % len(_SEARCHES)] for place, method in enumerate(others)}
-    return {method: _STYLES.get(method) or own[method] for method in methods}
+def _method_styles(search_cells: Sequence[SearchCell]) -> dict[str, ArmStyle]:
+    methods = list(dict.fromkeys(cell.method for cell in search_cells))
+    search_methods = [method for method in methods if method not in BASELINES]
+    search_styles = {method: _SEARCH_STYLES[index % len(_SEARCH_STYLES)] for index, method in enumerate(search_methods)}
+    return {method: _BASELINE_STYLES.get(method) or search_styles[method] for method in methods}
 
 
-def _sentence(found: Sequence[SearchCell]) -> str:
-    """The best search of each world beside greedy decoding and beside best of n within the same budget."""
-    said = []
-    for world in dict.fromkeys(cell.world for cell in found):
-        own = [(cell, cell.rate.mean) for cell in found if cell.world == world and cell.rate is not None]
-        searches = [(cell, mean) for cell, mean in own if cell.method not in BASELINES]
+def _build_sentence(search_cells: Sequence[SearchCell]) -> str:
+    """Compares the best search of each world with greedy decoding and with best of n within the same budget."""
+    sentences = []
+    for world in dict.fromkeys(cell.world for cell in search_cells):
+        scored_cells = [
+            (cell, cell.rate.mean) for cell in search_cells if cell.world == world and cell.rate is not None
+        ]
+        searches = [(cell, mean) for cell, mean in scored_cells if cell.method not in BASELINES]
         if not searches:
             continue
-        best, mean = max(searches, key=lambda pair: pair[1])
-        budget = "" if best.budget is None else f" at {best.budget:,}"
-        parts = [f"In {world} {best.method}{budget} is right in {_percent(mean)} of the tasks"]
-        parts += [f"greedy decoding in {_percent(level)}" for cell, level in own if cell.method == "greedy"]
-        if best.against is not None:
-            ends = f"{_points(best.against.low)} to {_points(best.against.high)}"
-            parts.append(f"{_points(best.against.mean)} points ({ends}) against best of n at the same budget")
-        said.append(", ".join(parts) + ".")
-    return " ".join(said) or "No search has come to an end yet."
+        best_cell, mean = max(searches, key=lambda pair: pair[1])
+        budget = "" if best_cell.budget is None else f" at {best_cell.budget:,}"
+        parts = [f"In {world} {best_cell.method}{budget} is right in {_format_percent(mean)} of the tasks"]
+        parts += [
+            f"greedy decoding in {_format_percent(rate)}" for cell, rate in scored_cells if cell.method == "greedy"
+        ]
+        if best_cell.against is not None:
+            interval_text = f"{_format_points(best_cell.against.low)} to {_format_points(best_cell.against.high)}"
+            parts.append(
+                f"{_format_points(best_cell.against.mean)} points ({interval_text}) against best of n at the "
+                f"same budget"
+            )
+        sentences.append(", ".join(parts) + ".")
+    return " ".join(sentences) or "No search has come to an end yet."
 
 
-def _percent(rate: float) -> str:
+def _format_percent(rate: float) -> str:
     return f"{100 * rate:.1f} %"
 
 
-def _points(value: float) -> str:
+def _format_points(value: float) -> str:
     text = f"{100 * value:+.1f}"
     return "0.0" if float(text) == 0 else text.replace("-", "−")
 
 
-def _figures(own: Sequence[SearchCell], styles: Mapping[str, ArmStyle]) -> list[Figure]:
-    """Accuracy against what it cost, one chart for each thing that it costs; greedy decoding is also a level."""
+def _draw_figures(world_cells: Sequence[SearchCell], styles: Mapping[str, ArmStyle]) -> list[Figure]:
+    """Draws accuracy against each kind of cost, one chart a kind; greedy decoding is also a level."""
     figures = []
-    level = [Reference("greedy", cell.rate.mean) for cell in own if cell.method == "greedy" and cell.rate is not None]
+    references = [
+        Reference("greedy", cell.rate.mean) for cell in world_cells if cell.method == "greedy" and cell.rate is not None
+    ]
     for name, label, cost in _AXES:
         lines = [
-            _line(method, style, [cell for cell in own if cell.method == method], cost)
+            _build_line(method, style, [cell for cell in world_cells if cell.method == method], cost)
             for method, style in styles.items()
         ]
         if not any(line.points for line in lines):
@@ -164,29 +178,34 @@ def _figures(own: Sequence[SearchCell], styles: Mapping[str, ArmStyle]) -> list[
             log_x=True,
         )
         title = {"generated": "Generated tokens", "computed": "Computed tokens", "cpu": "CPU seconds"}[name]
-        figures.append(Figure(title, line_chart(frame, lines, level)))
+        figures.append(Figure(title, line_chart(frame, lines, references)))
     return figures
 
 
-def _line(method: str, style: ArmStyle, own: Sequence[SearchCell], cost: Callable[[SearchCell], float | None]) -> Line:
-    placed = [(x, cell.rate) for cell in own if (x := cost(cell)) and cell.rate is not None]
-    points = [(x, rate.mean) for x, rate in placed]
-    return Line(method, style, points, [(x, rate.low, rate.high) for x, rate in placed])
+def _build_line(
+    method: str, style: ArmStyle, method_cells: Sequence[SearchCell], cost: Callable[[SearchCell], float | None]
+) -> Line:
+    rates_by_cost = [(x, cell.rate) for cell in method_cells if (x := cost(cell)) and cell.rate is not None]
+    points = [(x, rate.mean) for x, rate in rates_by_cost]
+    return Line(method, style, points, [(x, rate.low, rate.high) for x, rate in rates_by_cost])
 
 
-def _drawn(trees: Sequence[SearchTreeFile]) -> list[DrawnTree]:
-    """The trees of a task one after another, searches before baselines; as many are drawn as the page has room for."""
-    shown, nodes = [], 0
-    ordered = sorted(trees, key=lambda file: (*_problem(file), file.number))
-    for at, file in enumerate(ordered):
-        fits = nodes + len(file.tree) <= _NODES
-        nodes += len(file.tree) if fits else 0
-        before, after = ordered[at - 1 : at] if at else [], ordered[at + 1 : at + 2]
-        begins, ends = (file.forest > 1 and _problem(file) not in map(_problem, near) for near in (before, after))
-        shown.append(DrawnTree(file, draw_tree(file.tree) if fits else None, begins, ends))
-    return shown
+def _draw_trees(trees: Sequence[SearchTreeFile]) -> list[DrawnTree]:
+    """Draws the trees of a task in sequence, searches before baselines; as many as the page has room for."""
+    drawn_trees, nodes = [], 0
+    ordered = sorted(trees, key=lambda file: (*_problem_key(file), file.number))
+    for index, file in enumerate(ordered):
+        has_room = nodes + len(file.tree) <= _MAX_NODES
+        nodes += len(file.tree) if has_room else 0
+        previous, following = ordered[index - 1 : index] if index else [], ordered[index + 1 : index + 2]
+        begins, ends = (
+            file.forest > 1 and _problem_key(file) not in map(_problem_key, neighbor)
+            for neighbor in (previous, following)
+        )
+        drawn_trees.append(DrawnTree(file, draw_tree(file.tree) if has_room else None, begins, ends))
+    return drawn_trees
 
 
-def _problem(file: SearchTreeFile) -> tuple[str, str, bool, str, int]:
-    """What the trees of one search of a problem have in common, in the order of the page."""
+def _problem_key(file: SearchTreeFile) -> tuple[str, str, bool, str, int]:
+    """Returns the key that the trees of one search of a problem share, in the order of the page."""
     return file.world, file.task, file.method in BASELINES, file.method, file.budget or 0

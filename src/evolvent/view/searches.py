@@ -1,4 +1,4 @@
-"""What searches came to, read from `searches.jsonl` and put together: a cell for each world, method and budget.
+"""Results of searches, read from `searches.jsonl` and aggregated: a cell for each world, method and budget.
 
 The rows are trusted as little as any other file of a run. A cell in which an episode could not be scored has no rate:
 it is withheld, never averaged over the rest.
@@ -12,14 +12,22 @@ from typing import Any
 
 import numpy as np
 
-from evolvent.stats import Interval, paired, wilson
-from evolvent.view.searchtree import SearchTree, read_tree
+from evolvent.stats import Interval, paired_interval, wilson_interval
+from evolvent.view.searchtree import SearchTree, parse_tree
 from evolvent.view.values import as_count, as_mapping, as_number, as_text
 
-__all__ = ["BASELINES", "SearchCell", "SearchRow", "SearchTreeFile", "cells", "search_row", "tree_file"]
+__all__ = [
+    "BASELINES",
+    "SearchCell",
+    "SearchRow",
+    "SearchTreeFile",
+    "aggregate_cells",
+    "parse_search_row",
+    "parse_tree_file",
+]
 
 BASELINES = ("greedy", "samples", "best_of_n")  # what stands beside every search
-_AGAINST = "best_of_n"
+_COMPARISON = "best_of_n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +35,8 @@ class SearchRow:
     """One search: of a task, by a method, within a budget (None: none was set).
 
     Attributes:
-        of: what the budget limits. success: None: not scored, and `error` says why. passed: whether any of its samples
+        budget_unit: what the budget limits. success: None: not scored, and `error` says why. passed: whether any of
+            its samples
             was right. samples: ends that it came to. answer: what it decided for, as text.
         ended_by: "done" or a limit. generated, computed, expansions: spent; `computed` None: where nobody counts.
         cpu_s: CPU seconds of the process between the end of the search before and of this one.
@@ -40,7 +49,7 @@ class SearchRow:
     task: str
     method: str
     budget: int | None
-    of: str
+    budget_unit: str
     success: bool | None
     passed: bool | None
     samples: int
@@ -56,7 +65,7 @@ class SearchRow:
 
     @property
     def key(self) -> tuple[str, str, int | None, str]:
-        """What tells this search from the others of its run."""
+        """Returns the key that distinguishes this search from the others of its run."""
         return self.world, self.method, self.budget, self.task
 
 
@@ -74,7 +83,7 @@ class SearchCell:
     world: str
     method: str
     budget: int | None
-    of: str
+    budget_unit: str
     n: int
     errors: int
     rate: Interval | None
@@ -111,20 +120,24 @@ class SearchTreeFile:
     forest: int = 1
 
 
-def tree_file(name: str, document: object) -> SearchTreeFile | None:
-    """The tree that a file holds; None where it holds none."""
+def parse_tree_file(name: str, document: object) -> SearchTreeFile | None:
+    """Parses the tree of a file; None where the file has no tree."""
     row = as_mapping(document)
-    tree = read_tree(row.get("tree"))
+    tree = parse_tree(row.get("tree"))
     if tree is None:
         return None
-    world, task, method, of, answer = (as_text(row.get(each)) for each in ("world", "task", "method", "of", "answer"))
-    budget, success = as_count(row.get("budget")), _truth(row.get("success"))
+    world, task, method, budget_unit, answer = (
+        as_text(row.get(name_of_field)) for name_of_field in ("world", "task", "method", "of", "answer")
+    )
+    budget, success = as_count(row.get("budget")), _bool_or_none(row.get("success"))
     number, forest = as_count(row.get("number")) or 1, as_count(row.get("forest")) or 1
-    return SearchTreeFile(name, world, task, method, budget, of, success, answer, tree, number, max(number, forest))
+    return SearchTreeFile(
+        name, world, task, method, budget, budget_unit, success, answer, tree, number, max(number, forest)
+    )
 
 
-def search_row(row: Mapping[str, Any]) -> SearchRow | None:
-    """The search that a line tells of; None where it tells of none."""
+def parse_search_row(row: Mapping[str, Any]) -> SearchRow | None:
+    """Parses the search of a line; None where the line describes no search."""
     world, method, task = (as_text(row.get(name)) for name in ("world", "method", "task"))
     budget, spent = row.get("budget"), as_mapping(row.get("spent"))
     if not (world and method and task) or (budget is not None and as_count(budget) is None):
@@ -136,9 +149,9 @@ def search_row(row: Mapping[str, Any]) -> SearchRow | None:
         task=task,
         method=method,
         budget=as_count(budget),
-        of=as_text(row.get("of")),
-        success=_truth(row.get("success")),
-        passed=_truth(row.get("passed")),
+        budget_unit=as_text(row.get("of")),
+        success=_bool_or_none(row.get("success")),
+        passed=_bool_or_none(row.get("passed")),
         samples=as_count(row.get("samples")) or 0,
         answer=as_text(row.get("answer")),
         ended_by=as_text(row.get("ended_by")),
@@ -152,71 +165,76 @@ def search_row(row: Mapping[str, Any]) -> SearchRow | None:
     )
 
 
-def cells(rows: Iterable[SearchRow]) -> list[SearchCell]:
-    """The cells, world by world; methods in the order in which they came, what stands beside them first.
+def aggregate_cells(rows: Iterable[SearchRow]) -> list[SearchCell]:
+    """Groups the searches world by world; methods in order of appearance, baselines first.
 
     A search that was done again counts once, as it came out the last time.
     """
     last = {row.key: row for row in rows}
-    found: dict[tuple[str, str, int | None], list[SearchRow]] = {}
+    rows_per_cell: dict[tuple[str, str, int | None], list[SearchRow]] = {}
     for row in last.values():
-        found.setdefault((row.world, row.method, row.budget), []).append(row)
-    worlds = list(dict.fromkeys(world for world, _, _ in found))
-    methods = sorted(dict.fromkeys(method for _, method, _ in found), key=lambda name: _place(name))
+        rows_per_cell.setdefault((row.world, row.method, row.budget), []).append(row)
+    worlds = list(dict.fromkeys(world for world, _, _ in rows_per_cell))
+    methods = sorted(dict.fromkeys(method for _, method, _ in rows_per_cell), key=lambda name: _method_rank(name))
 
-    def place(key: tuple[str, str, int | None]) -> tuple[int, int, int]:
+    def sort_key(key: tuple[str, str, int | None]) -> tuple[int, int, int]:
         world, method, budget = key
         return worlds.index(world), methods.index(method), budget or 0
 
-    return [_cell(own, found.get((key[0], _AGAINST, key[2]), ())) for key, own in sorted(found.items(), key=_by(place))]
+    return [
+        _build_cell(cell_rows, rows_per_cell.get((key[0], _COMPARISON, key[2]), ()))
+        for key, cell_rows in sorted(rows_per_cell.items(), key=_key_of_item(sort_key))
+    ]
 
 
-def _by(place: Any) -> Any:
-    return lambda item: place(item[0])
+def _key_of_item(sort_key: Any) -> Any:
+    return lambda item: sort_key(item[0])
 
 
-def _place(method: str) -> int:
+def _method_rank(method: str) -> int:
     return BASELINES.index(method) if method in BASELINES else len(BASELINES)
 
 
-def _cell(own: Sequence[SearchRow], others: Sequence[SearchRow]) -> SearchCell:
-    one, n = own[0], len(own)
-    errors = sum(row.success is None for row in own)
-    wins = sum(bool(row.success) for row in own)
-    known = [row.passed for row in own if row.passed is not None]
-    computed = [row.computed for row in own if row.computed is not None]
+def _build_cell(cell_rows: Sequence[SearchRow], baseline_rows: Sequence[SearchRow]) -> SearchCell:
+    first_row, n = cell_rows[0], len(cell_rows)
+    errors = sum(row.success is None for row in cell_rows)
+    wins = sum(bool(row.success) for row in cell_rows)
+    known_passes = [row.passed for row in cell_rows if row.passed is not None]
+    computed = [row.computed for row in cell_rows if row.computed is not None]
     return SearchCell(
-        one.world,
-        one.method,
-        one.budget,
-        one.of,
+        first_row.world,
+        first_row.method,
+        first_row.budget,
+        first_row.budget_unit,
         n,
         errors,
-        None if errors else wilson(wins, n),
-        passed=sum(known) / n if len(known) == n else None,
-        samples=sum(row.samples for row in own) / n,
-        generated=sum(row.generated for row in own) / n,
+        None if errors else wilson_interval(wins, n),
+        passed=sum(known_passes) / n if len(known_passes) == n else None,
+        samples=sum(row.samples for row in cell_rows) / n,
+        generated=sum(row.generated for row in cell_rows) / n,
         computed=sum(computed) / n if len(computed) == n else None,
-        expansions=sum(row.expansions for row in own) / n,
-        cpu_s=sum(row.cpu_s for row in own) / n,
-        limited=sum(row.ended_by != "done" for row in own) / n,
-        unanswered=sum(not row.samples and not row.error for row in own),
-        dropped=sum(row.dropped for row in own),
-        against=None if one.method in BASELINES else _against(own, others),
+        expansions=sum(row.expansions for row in cell_rows) / n,
+        cpu_s=sum(row.cpu_s for row in cell_rows) / n,
+        limited=sum(row.ended_by != "done" for row in cell_rows) / n,
+        unanswered=sum(not row.samples and not row.error for row in cell_rows),
+        dropped=sum(row.dropped for row in cell_rows),
+        against=None if first_row.method in BASELINES else _paired_difference(cell_rows, baseline_rows),
     )
 
 
-def _against(own: Sequence[SearchRow], others: Sequence[SearchRow]) -> Interval | None:
-    """The difference on the same tasks, tasks of a kind drawn together; None where they are not the same or scored."""
-    theirs = {row.task: row for row in others}
-    pairs = [(row, theirs[row.task]) for row in own if row.task in theirs]
+def _paired_difference(cell_rows: Sequence[SearchRow], baseline_rows: Sequence[SearchRow]) -> Interval | None:
+    """Returns the difference on the same tasks, resampled by kind; None where the tasks differ or are not all
+    scored.
+    """
+    baseline_by_task = {row.task: row for row in baseline_rows}
+    pairs = [(row, baseline_by_task[row.task]) for row in cell_rows if row.task in baseline_by_task]
     scored = all(row.success is not None for pair in pairs for row in pair)
-    if not pairs or len(pairs) != len(own) or len(pairs) != len(others) or not scored:
+    if not pairs or len(pairs) != len(cell_rows) or len(pairs) != len(baseline_rows) or not scored:
         return None
-    mine, best = ([float(bool(row.success)) for row in side] for side in zip(*pairs, strict=True))
+    method_wins, baseline_wins = ([float(bool(row.success)) for row in side] for side in zip(*pairs, strict=True))
     kinds = [row.kind for row, _ in pairs]
-    return paired(mine, best, levels=[kinds], rng=np.random.default_rng(0)).within(-1.0, 1.0)
+    return paired_interval(method_wins, baseline_wins, levels=[kinds], rng=np.random.default_rng(0)).clip(-1.0, 1.0)
 
 
-def _truth(value: object) -> bool | None:
+def _bool_or_none(value: object) -> bool | None:
     return value if isinstance(value, bool) else None

@@ -1,4 +1,4 @@
-"""The page of a sequence policy: what it earned, what it was asked for, how learning went, and episodes."""
+"""Page of a sequence policy: returns earned and requested, learning curves, and episodes."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from evolvent.view.charts import Frame, Line, Reference, line_chart
-from evolvent.view.templating import environment_of, written
+from evolvent.view.templating import build_environment, render_page
 
 __all__ = ["sequence_page"]
 
-Data = Mapping[str, Any]
+JsonObject = Mapping[str, Any]
 
 
-def sequence_page(data: Data, pictures: Sequence[tuple[str, str]] = ()) -> str:
-    """One HTML document that needs nothing else: no script, no network.
+def sequence_page(data: JsonObject, pictures: Sequence[tuple[str, str]] = ()) -> str:
+    """Renders one HTML document that needs nothing else: no script, no network.
 
     Args:
         data: `title`; `facts` (name -> text); `rows` with `asked` (a return, or None), `returns`, `mean` and `score`;
@@ -26,51 +26,53 @@ def sequence_page(data: Data, pictures: Sequence[tuple[str, str]] = ()) -> str:
             and `expert`, mean returns; `data`, the least, mean and most return of the episodes learned from.
         pictures: (title, SVG) of episodes, as `view.sequence_strips.drawn` gives them.
     """
-    return written(
-        _environment(),
+    return render_page(
+        _build_environment(),
         "sequences.html",
         {
             "data": data,
-            "curves": _curves(data),
-            "asked": _asked(data),
+            "curves": _draw_curves(data),
+            "asked": _draw_requested_returns(data),
             "pictures": [(title, Markup(picture)) for title, picture in pictures],
         },
     )
 
 
 @cache
-def _environment() -> Environment:
-    return environment_of({"number": _number}, longest=400)
+def _build_environment() -> Environment:
+    return build_environment({"number": _format_number}, max_chars=400)
 
 
-def _number(value: float | None) -> str:
+def _format_number(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}"
 
 
-def _curves(data: Data) -> list[tuple[str, Markup]]:
-    """(caption, picture) of the loss, and of what was earned online."""
-    found = []
+def _draw_curves(data: JsonObject) -> list[tuple[str, Markup]]:
+    """Draws (caption, picture) of the loss, and of the returns earned online."""
+    captioned_curves = []
     losses = [(row["update"], row["loss"]) for row in data["history"]]
     if len(losses) > 1:
         frame = Frame("Loss", "updates", width=420)
-        found.append(("Loss", line_chart(frame, [Line("loss", "evolve", losses, markers=False)])))
-    played = [(float(at + 1), value) for at, value in enumerate(data["played"])]
-    if len(played) > 1:
+        captioned_curves.append(("Loss", line_chart(frame, [Line("loss", "evolve", losses, markers=False)])))
+    online_returns = [(float(episode_index + 1), value) for episode_index, value in enumerate(data["played"])]
+    if len(online_returns) > 1:
         frame = Frame("Return while playing", "episodes", whole_x=True, width=420)
-        found.append(("Return of the episodes played online", line_chart(frame, [Line("return", "evolve", played)])))
-    return found
+        captioned_curves.append(
+            ("Return of the episodes played online", line_chart(frame, [Line("return", "evolve", online_returns)]))
+        )
+    return captioned_curves
 
 
-def _asked(data: Data) -> Markup | None:
-    """What was earned over what was asked for, with the least and the most, beside who earns just that."""
+def _draw_requested_returns(data: JsonObject) -> Markup | None:
+    """Draws earned over requested returns, with minimum and maximum, beside the identity line."""
     rows = [row for row in data["rows"] if row["asked"] is not None]
     if len(rows) < 2:
         return None
     points = [(row["asked"], row["mean"]) for row in rows]
     band = [(row["asked"], min(row["returns"]), max(row["returns"])) for row in rows]
-    same = [(row["asked"], row["asked"]) for row in rows]
+    identity_line = [(row["asked"], row["asked"]) for row in rows]
     frame = Frame("Return earned", "return asked for", width=520, height=260)
-    lines = [Line("as asked", "control", same, markers=False), Line("earned", "evolve", points, band=band)]
+    lines = [Line("as asked", "control", identity_line, markers=False), Line("earned", "evolve", points, band=band)]
     levels = [
         Reference("random", data["random"]),
         Reference("expert", data["expert"]),

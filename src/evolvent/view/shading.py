@@ -1,4 +1,4 @@
-"""Tokens coloured: by how unsure the policy was, by credit or value, or by whatever a scorer noted about them.
+"""Coloring of tokens: by the policy's uncertainty, by credit or value, or by the scores of annotations.
 
 Colour is never alone: a title has the numbers, and an underline the sign.
 """
@@ -13,11 +13,11 @@ from typing import Any
 from markupsafe import Markup
 
 from evolvent.trajectory import Annotation, Generation, Trajectory
-from evolvent.view.credit import CreditToken, CreditTurn, Picture, credit_tokens, read_credit, shown_text
-from evolvent.view.escape import marked, plain
+from evolvent.view.credit import CreditPicture, CreditToken, CreditTurn, parse_credit, render_credit_tokens, show_blanks
+from evolvent.view.escape import mark_hidden, show_hidden
 from evolvent.view.values import as_list, as_mapping
 
-__all__ = ["Colour", "colours_of", "credit_of", "shaded"]
+__all__ = ["TokenColoring", "find_colorings", "find_credit", "shade_tokens"]
 
 _UNSURE = (0.9, 0.7, 0.4, 0.15)  # probabilities at which the shade of a token changes, as in the report
 _SHADES = 5
@@ -28,148 +28,176 @@ Texts = Callable[[Sequence[int]], list[str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Colour:
-    """What tokens are coloured by.
+class TokenColoring:
+    """A way to color the tokens of a trajectory.
 
     Args:
-        name: in addresses. label: for people. told: a line beside the legend.
+        name: in addresses. label: for people. caption: a line beside the legend.
         numbers: (step, generation of the step) -> token -> its number.
-        reach: the largest number, up or down, which has the strongest colour.
-        turns: step -> its tokens as the run has kept them, where colours come from there. picture: their scales.
+        reach: the largest absolute number, which has the strongest color.
+        turns: step -> its tokens as the run stored them, where colors come from there. picture: their scales.
     """
 
     name: str
     label: str
-    told: str = ""
+    caption: str = ""
     numbers: Numbers = field(default_factory=dict)
     reach: float = 0.0
     turns: Mapping[int, CreditTurn] = field(default_factory=dict)
-    picture: Picture | None = None
+    picture: CreditPicture | None = None
 
     @property
     def spelled(self) -> bool:
-        """Whether texts of tokens are known without a tokenizer."""
+        """Returns whether token texts are known without a tokenizer."""
         return bool(self.turns)
 
     def scale(self) -> list[tuple[str, float]]:
-        """The colours of the legend, each with the number that it stands for."""
-        low = any(number < 0 for one in self.numbers.values() for number in one.values()) or self.picture is not None
+        """Returns the colors of the legend, each with its number."""
+        has_negative = (
+            any(number < 0 for token_numbers in self.numbers.values() for number in token_numbers.values())
+            or self.picture is not None
+        )
         steps = [
-            step for step in range(-_SHADES, _SHADES + 1) if abs(step) in (0, 1, 3, _SHADES) and (low or step >= 0)
+            step
+            for step in range(-_SHADES, _SHADES + 1)
+            if abs(step) in (0, 1, 3, _SHADES) and (has_negative or step >= 0)
         ]
-        return [(_style(step), self.reach * step / _SHADES) for step in steps]
+        return [(_shade_class(step), self.reach * step / _SHADES) for step in steps]
 
 
-def colours_of(one: Trajectory, annotations: Sequence[Annotation], credit: Mapping[int, CreditTurn]) -> list[Colour]:
-    """The ways in which the tokens of a trajectory can be coloured; none where it has no tokens."""
-    if not any(step.generations for step in one.steps):
+def find_colorings(
+    trajectory: Trajectory, annotations: Sequence[Annotation], credit: Mapping[int, CreditTurn]
+) -> list[TokenColoring]:
+    """Returns the ways in which the tokens of a trajectory can be colored; none where it has no tokens."""
+    if not any(step.generations for step in trajectory.steps):
         return []
-    found = [Colour("logprob", "log-probability")]
-    found += _kept(credit)
+    colorings = [TokenColoring("logprob", "log-probability")]
+    colorings += _credit_colorings(credit)
     scorers: dict[str, list[Annotation]] = {}
     for note in annotations:
         if isinstance(note.value, (int, float)) and isfinite(note.value):
             scorers.setdefault(note.scorer, []).append(note)
     for scorer, notes in scorers.items():
-        numbers = _numbers(one, notes)
-        reach = max((abs(value) for each in numbers.values() for value in each.values()), default=0.0)
+        numbers = _spread_notes(trajectory, notes)
+        reach = max((abs(value) for token_numbers in numbers.values() for value in token_numbers.values()), default=0.0)
         if numbers:
-            found.append(Colour(f"@{scorer}", scorer, f"as {scorer} noted", numbers, reach))
-    return found
+            colorings.append(TokenColoring(f"@{scorer}", scorer, f"as {scorer} noted", numbers, reach))
+    return colorings
 
 
-def credit_of(document: object, traj: str) -> dict[int, CreditTurn]:
-    """Step (from 0) -> tokens with their credit, of a trajectory in `credit.json`; the newest iteration that has it."""
-    for row in reversed([as_mapping(one) for one in as_list(document)]):
-        own = [one for one in as_list(row.get("episodes")) if as_mapping(one).get("trajectory") == traj]
-        for found in read_credit([{**row, "episodes": own[:1]}]) if own else ():
-            return {max(0, turn.step - 1): turn for episode in found.episodes for turn in episode.turns}
+def find_credit(document: object, traj: str) -> dict[int, CreditTurn]:
+    """Returns step (from 0) -> tokens with credit of a trajectory in `credit.json`, from the newest iteration that
+    has it.
+    """
+    for row in reversed([as_mapping(entry) for entry in as_list(document)]):
+        episodes = [entry for entry in as_list(row.get("episodes")) if as_mapping(entry).get("trajectory") == traj]
+        for credited in parse_credit([{**row, "episodes": episodes[:1]}]) if episodes else ():
+            return {max(0, turn.step - 1): turn for episode in credited.episodes for turn in episode.turns}
     return {}
 
 
-def shaded(generation: Generation, at: tuple[int, int], *, colour: Colour, texts: Texts, most: int) -> Markup:
-    """The tokens of a generation, each coloured, at most so many.
+def shade_tokens(
+    generation: Generation, position: tuple[int, int], *, coloring: TokenColoring, texts: Texts, max_tokens: int
+) -> Markup:
+    """Renders the tokens of a generation, each colored, at most `max_tokens`.
 
     Args:
-        at: its step, and its place in the step. texts: what ids say.
+        position: its step, and its index in the step. texts: converts ids to texts.
     """
-    turn = colour.turns.get(at[0])
-    if turn is not None and at[1] == 0 and colour.picture is not None:
-        return credit_tokens(turn, colour.picture)
-    ids = generation.ids[:most].tolist()
-    numbers = colour.numbers.get(at, {})
+    turn = coloring.turns.get(position[0])
+    if turn is not None and position[1] == 0 and coloring.picture is not None:
+        return render_credit_tokens(turn, coloring.picture)
+    ids = generation.ids[:max_tokens].tolist()
+    numbers = coloring.numbers.get(position, {})
     if turn is not None:
-        numbers = {place: token.value for place, token in enumerate(turn.tokens) if token.value is not None}
-        return _joined(
+        numbers = {token_index: token.value for token_index, token in enumerate(turn.tokens) if token.value is not None}
+        return _join_spans(
             [
-                _drawn(token.text, True, token.logp, numbers.get(place), colour)
-                for place, token in enumerate(turn.tokens)
+                _render_token(token.text, True, token.logp, numbers.get(token_index), coloring)
+                for token_index, token in enumerate(turn.tokens)
             ]
         )
     rows = zip(texts(ids), generation.sampled.tolist(), generation.logprobs.tolist(), range(len(ids)), strict=False)
-    drawn = [_drawn(text, sampled, logp, numbers.get(place), colour) for text, sampled, logp, place in rows]
-    left = len(generation.ids) - len(ids)
-    return _joined(drawn) + (Markup(" <em>{} more</em>").format(left) if left > 0 else Markup(""))
+    token_spans = [
+        _render_token(text, sampled, logp, numbers.get(token_index), coloring)
+        for text, sampled, logp, token_index in rows
+    ]
+    num_omitted = len(generation.ids) - len(ids)
+    return _join_spans(token_spans) + (
+        Markup(" <em>{} more</em>").format(num_omitted) if num_omitted > 0 else Markup("")
+    )
 
 
-def _joined(drawn: Sequence[Markup]) -> Markup:
-    return Markup("").join(drawn)
+def _join_spans(token_spans: Sequence[Markup]) -> Markup:
+    return Markup("").join(token_spans)
 
 
-def _drawn(text: str, sampled: bool, logp: float | None, number: float | None, colour: Colour) -> Markup:
-    told = [] if number is None else [f"{colour.label} {number:.4g}"]
-    told += [f"log p {logp:.3f}, p {exp(min(logp, 0.0)):.2g}"] if sampled and logp is not None else []
-    if colour.name == "logprob":
+def _render_token(
+    text: str, sampled: bool, logp: float | None, number: float | None, coloring: TokenColoring
+) -> Markup:
+    facts = [] if number is None else [f"{coloring.label} {number:.4g}"]
+    facts += [f"log p {logp:.3f}, p {exp(min(logp, 0.0)):.2g}"] if sampled and logp is not None else []
+    if coloring.name == "logprob":
         style = "read" if not sampled or logp is None else f"unsure-{sum(logp < log(chance) for chance in _UNSURE)}"
     else:
-        shade = _style(_shade(number, colour.reach)) if number is not None else "credit-0"
+        shade = _shade_class(_shade_level(number, coloring.reach)) if number is not None else "credit-0"
         style = f"credit {shade}" if sampled or number is not None else "credit credit-0 unlearned"
-    title = Markup(' title="{}"').format(plain(", ".join(told)).replace("-", "−")) if told else Markup("")
-    return Markup('<span class="{}"{}><bdi>{}</bdi></span>').format(style, title, marked(shown_text(text), 80))
+    title = Markup(' title="{}"').format(show_hidden(", ".join(facts)).replace("-", "−")) if facts else Markup("")
+    return Markup('<span class="{}"{}><bdi>{}</bdi></span>').format(style, title, mark_hidden(show_blanks(text), 80))
 
 
-def _shade(number: float, reach: float) -> int:
+def _shade_level(number: float, reach: float) -> int:
     if reach <= 0 or abs(number) < _SILENT * reach:
         return 0
-    size = min(_SHADES, ceil(_SHADES * abs(number) / reach))
-    return size if number > 0 else -size
+    level = min(_SHADES, ceil(_SHADES * abs(number) / reach))
+    return level if number > 0 else -level
 
 
-def _style(shade: int) -> str:
+def _shade_class(shade: int) -> str:
     return "credit-0" if not shade else f"credit-{'up' if shade > 0 else 'down'} shade-{abs(shade)}"
 
 
 # ---------------------------------------------------------------------- where numbers come from
 
 
-def _kept(turns: Mapping[int, CreditTurn]) -> list[Colour]:
-    """Credit and value, of a trajectory whose credit the run has kept."""
+def _credit_colorings(turns: Mapping[int, CreditTurn]) -> list[TokenColoring]:
+    """Returns the colorings by credit and value of a trajectory whose credit the run stored."""
     tokens = [token for turn in turns.values() for token in turn.tokens]
     if not tokens:
         return []
-    reach = _reach(token.advantage for token in tokens)
-    told = "the line below is the value of what was written so far"
-    found = [Colour("credit", "credit", told, reach=reach, turns=turns, picture=_picture(tokens))]
+    reach = _max_abs(token.advantage for token in tokens)
+    caption = "the line below is the value of what was written so far"
+    colorings = [TokenColoring("credit", "credit", caption, reach=reach, turns=turns, picture=_build_picture(tokens))]
     if any(token.value is not None for token in tokens):
         numbers = {
-            (step, 0): {place: token.value for place, token in enumerate(turn.tokens) if token.value is not None}
+            (step, 0): {
+                token_index: token.value for token_index, token in enumerate(turn.tokens) if token.value is not None
+            }
             for step, turn in turns.items()
         }
-        reach = _reach(token.value for token in tokens)
-        found.append(Colour("value", "value", "of what was written before the token", numbers, reach, turns))
-    return found
+        reach = _max_abs(token.value for token in tokens)
+        colorings.append(TokenColoring("value", "value", "of what was written before the token", numbers, reach, turns))
+    return colorings
 
 
-def _reach(numbers: Any) -> float:
+def _max_abs(numbers: Any) -> float:
     return max((abs(number) for number in numbers if number is not None), default=0.0)
 
 
-def _picture(tokens: Sequence[CreditToken]) -> Picture | None:
-    row = read_credit([{"iteration": 0, "episodes": []}])[0]
-    levels = [0.0, *(level for one in tokens for level in (one.value, one.returned) if level is not None)]
-    return Picture(
+def _build_picture(tokens: Sequence[CreditToken]) -> CreditPicture | None:
+    row = parse_credit([{"iteration": 0, "episodes": []}])[0]
+    levels = [
+        0.0,
+        *(
+            level
+            for credit_token in tokens
+            for level in (credit_token.value, credit_token.returned)
+            if level is not None
+        ),
+    ]
+    return CreditPicture(
         row,
-        _reach(token.advantage for token in tokens),
+        _max_abs(token.advantage for token in tokens),
         min(levels),
         max(levels),
         any(token.value is not None for token in tokens),
@@ -177,35 +205,42 @@ def _picture(tokens: Sequence[CreditToken]) -> Picture | None:
     )
 
 
-def _numbers(one: Trajectory, notes: Sequence[Annotation]) -> dict[tuple[int, int], dict[int, float]]:
-    """What a scorer noted, carried down to the sampled tokens that each note is about; finer notes go first."""
-    found: dict[tuple[int, int], dict[int, float]] = {}
-    for note in sorted(notes, key=_fineness):
-        at = note.place.step
-        for step in range(len(one.steps)) if at is None else [at] if 0 <= at < len(one.steps) else []:
-            for number, generation in enumerate(one.steps[step].generations):
-                if note.place.generation in (None, number):
-                    tokens = _tokens(generation, note)
-                    found.setdefault((step, number), {}).update(dict.fromkeys(tokens, float(note.value)))  # type: ignore[arg-type]
-    return {at: numbers for at, numbers in found.items() if numbers}
+def _spread_notes(trajectory: Trajectory, notes: Sequence[Annotation]) -> dict[tuple[int, int], dict[int, float]]:
+    """Assigns a scorer's annotations to the sampled tokens that each is about; finer annotations take precedence."""
+    numbers_per_generation: dict[tuple[int, int], dict[int, float]] = {}
+    for note in sorted(notes, key=_specificity):
+        step_target = note.target.step
+        for step in (
+            range(len(trajectory.steps))
+            if step_target is None
+            else [step_target]
+            if 0 <= step_target < len(trajectory.steps)
+            else []
+        ):
+            for number, generation in enumerate(trajectory.steps[step].generations):
+                if note.target.generation in (None, number):
+                    tokens = _target_tokens(generation, note)
+                    value = float(note.value)  # type: ignore[arg-type]
+                    numbers_per_generation.setdefault((step, number), {}).update(dict.fromkeys(tokens, value))
+    return {step_target: numbers for step_target, numbers in numbers_per_generation.items() if numbers}
 
 
-def _fineness(note: Annotation) -> int:
-    """How small a place a note is about: 4 a token, 3 a span, 2 a generation, 1 a step, 0 all of it."""
-    place = note.place
-    places = ((4, place.token), (3, place.span), (2, place.generation), (1, place.step))
-    return next((size for size, at in places if at is not None), 0)
+def _specificity(note: Annotation) -> int:
+    """Returns how specific the target is: 4 for a token, 3 a span, 2 a generation, 1 a step, 0 the trajectory."""
+    target = note.target
+    levels = ((4, target.token), (3, target.span), (2, target.generation), (1, target.step))
+    return next((level for level, index in levels if index is not None), 0)
 
 
-def _tokens(generation: Generation, note: Annotation) -> list[int]:
-    """The sampled tokens of a generation that a note is about."""
-    size, place = len(generation.ids), note.place
-    if place.token is not None:
-        return [place.token] if 0 <= place.token < size else []
+def _target_tokens(generation: Generation, note: Annotation) -> list[int]:
+    """Returns the indices of the sampled tokens of a generation that an annotation is about."""
+    size, target = len(generation.ids), note.target
+    if target.token is not None:
+        return [target.token] if 0 <= target.token < size else []
     begin, end = 0, size
-    if place.span is not None:
-        if not 0 <= place.span < len(generation.spans):
+    if target.span is not None:
+        if not 0 <= target.span < len(generation.spans):
             return []
-        begin = generation.spans[place.span - 1] if place.span else 0
-        end = generation.spans[place.span]
-    return [at for at in range(begin, min(end, size)) if generation.sampled[at]]
+        begin = generation.spans[target.span - 1] if target.span else 0
+        end = generation.spans[target.span]
+    return [token_index for token_index in range(begin, min(end, size)) if generation.sampled[token_index]]

@@ -1,4 +1,4 @@
-"""Signs of why a policy does not learn: numbers of an iteration, each with a threshold and what it means beyond it.
+"""Signs of why a policy does not learn: metrics of an iteration, each with a threshold and its meaning beyond it.
 
 They stand in the order of causes: what comes first makes what comes later meaningless. A policy that cannot be read has
 groups without variance; without variance there is nothing for a critic to explain.

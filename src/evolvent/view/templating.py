@@ -1,4 +1,4 @@
-"""What every page of this room is made with: one environment, one style sheet, one frame (`templates/page.html`).
+"""Shared setup of all pages: one environment, one style sheet, one frame (`templates/page.html`).
 
 The frame holds the content policy of a page that stands alone: no script, no request. Whatever a template prints is
 text unless it is markup, without hidden characters, and cut where it is endless.
@@ -14,36 +14,38 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from evolvent.view.escape import clip, plain
+from evolvent.view.escape import clip, show_hidden
 
-__all__ = ["environment_of", "style_sheet", "written"]
+__all__ = ["build_environment", "render_page", "style_sheet"]
 
 
-def environment_of(filters: Mapping[str, Callable[..., Any]] | None = None, *, longest: int = 4000) -> Environment:
-    """The templates of this room, with filters; texts are cut after `longest` characters."""
+def build_environment(filters: Mapping[str, Callable[..., Any]] | None = None, *, max_chars: int = 4000) -> Environment:
+    """Builds the template environment of the package, with filters; texts are cut after `max_chars` characters."""
 
-    def final(value: object) -> object:
-        return plain(clip(value, longest)) if isinstance(value, str) and not isinstance(value, Markup) else value
+    def finalize(value: object) -> object:
+        return (
+            show_hidden(clip(value, max_chars)) if isinstance(value, str) and not isinstance(value, Markup) else value
+        )
 
-    made = Environment(
+    environment = Environment(
         loader=PackageLoader("evolvent.view"),
         autoescape=True,
-        finalize=final,
+        finalize=finalize,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= dict(filters or {})
-    return made
+    environment.filters |= dict(filters or {})
+    return environment
 
 
-def written(environment: Environment, template: str, values: Mapping[str, Any]) -> str:
-    """A page in the frame; what no UTF-8 can hold is replaced."""
+def render_page(environment: Environment, template: str, values: Mapping[str, Any]) -> str:
+    """Renders a page in the frame; characters that UTF-8 cannot encode are replaced."""
     text = environment.get_template(template).render({"sheet": style_sheet(), **values})
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
 @cache
 def style_sheet() -> Markup:
-    """The style of all pages that stand alone."""
+    """Returns the style sheet of all pages that stand alone."""
     return Markup((files("evolvent.view") / "style.css").read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""A run that only trained, as the page shows it: curves, evaluations of snapshots, speed, memory by kind, cost."""
+"""Page of a run that only trained: curves, evaluations of snapshots, speed, memory by kind, cost."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from typing import Any
 
 from markupsafe import Markup
 
-from evolvent.view.charts import Bar, Event, Frame, Line, binned, line_chart, stacked_bar
-from evolvent.view.data import Evaluated, Measured, Metric, ReportData, RunInfo
+from evolvent.view.charts import Bar, Event, Frame, Line, bin_points, line_chart, stacked_bar
+from evolvent.view.data import EvaluationRow, MeasuredValue, Metric, ReportData, RunInfo
 from evolvent.view.sections import Figure
 
-__all__ = ["Kind", "Memory", "Series", "Training", "peak_memory", "training_page"]
+__all__ = ["Kind", "Memory", "Series", "TrainingReport", "build_training_report", "summarize_memory"]
 
-_CURVES = (("loss", "Loss"), ("grad_norm", "Gradient norm"), ("lr", "Learning rate"))
-_SPEEDS = (
+_CURVE_METRICS = (("loss", "Loss"), ("grad_norm", "Gradient norm"), ("lr", "Learning rate"))
+_SPEED_METRICS = (
     ("tokens_per_s", "Tokens a second", 1.0),
     ("gemm_share", "GEMM share, %", 100.0),
     ("data_wait", "Waiting for data, %", 100.0),
     ("pad_fraction", "Padding, %", 100.0),
 )
-_KINDS = (("parameters", "parameters"), ("gradients", "gradients"), ("optimizer", "optimizer state"))
-_RATES = frozenset({"accuracy", "macro_f1", "exact_match", "token_f1", "f1", "precision", "recall", "success"})
-_SIZES = ("pp", "replicate", "shard", "tp")
-_LAST = 10  # updates whose mean is the loss at the end
-_FIGURES, _EVENTS, _ROWS = 24, 200, 500  # most of each that are drawn
+_MEMORY_KINDS = (("parameters", "parameters"), ("gradients", "gradients"), ("optimizer", "optimizer state"))
+_RATE_METRICS = frozenset({"accuracy", "macro_f1", "exact_match", "token_f1", "f1", "precision", "recall", "success"})
+_PARALLEL_SIZES = ("pp", "replicate", "shard", "tp")
+_LAST_UPDATES = 10  # updates whose mean is the loss at the end
+_MAX_FIGURES, _MAX_EVENTS, _MAX_ROWS = 24, 200, 500  # most of each that are drawn
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +54,16 @@ class Series:
     title: str
     settings: str
     rate: bool
-    newest: Measured
+    newest: MeasuredValue
     newest_step: float
-    best: Measured
+    best: MeasuredValue
     best_step: float
     count: int
 
 
 @dataclass(frozen=True, slots=True)
-class Training:
-    """What the page of a training shows; numbers are None where no row holds them.
+class TrainingReport:
+    """Contents of the page of a training; numbers are None where no row holds them.
 
     Attributes:
         updates, goal: taken, and asked for where that is known. learned: how many of `unit`, which is tokens or pairs.
@@ -103,8 +103,8 @@ class Training:
     evaluations: Sequence[Figure]
     series: Sequence[Series]
     hidden: int
-    measured: Sequence[tuple[Evaluated, Measured]]
-    failed: Sequence[Evaluated]
+    measured: Sequence[tuple[EvaluationRow, MeasuredValue]]
+    failed: Sequence[EvaluationRow]
     evaluating: float
 
 
@@ -118,54 +118,56 @@ class Memory:
     process: float | None
 
 
-def peak_memory(rows: Sequence[Metric]) -> Memory:
-    """The memory of whatever a run has trained; nothing of a run that has logged none."""
-    kinds, peak, process = _memory(rows)
-    return Memory(kinds, _bar(kinds), peak, process)
+def summarize_memory(rows: Sequence[Metric]) -> Memory:
+    """Returns the memory of the training in a run; empty where none was logged."""
+    kinds, peak, process = _memory_kinds(rows)
+    return Memory(kinds, _draw_memory_bar(kinds), peak, process)
 
 
-def training_page(data: ReportData) -> Training | None:
-    """What is shown of a run of `evolvent train`; None for runs that did more, or something else."""
+def build_training_report(data: ReportData) -> TrainingReport | None:
+    """Returns the contents of the page of a run of `evolvent train`; None for other runs."""
     if data.results or data.stages or data.info.method.partition(" ")[0] != "train":
         return None
-    updates, repeated = _in_order([row for row in data.metrics if "lr" in row.values])
-    monitor, _ = _in_order([row for row in data.metrics if "tokens_per_s" in row.values and "lr" not in row.values])
+    updates, repeated = _drop_repeated([row for row in data.metrics if "lr" in row.values])
+    monitor, _ = _drop_repeated(
+        [row for row in data.metrics if "tokens_per_s" in row.values and "lr" not in row.values]
+    )
     losses = [row.values["loss"] for row in updates if "loss" in row.values]
     skipped = tuple(int(row.step) for row in updates if row.values.get("skipped"))
-    seconds, cpu = _spent(data.metrics)
-    kinds, peak, process = _memory(monitor)
-    last = updates[-1].step if updates else 0.0
-    series, figures, hidden = _evaluations(data.evaluations, last)
+    seconds, cpu_s = _total_seconds(data.metrics)
+    kinds, peak, process = _memory_kinds(monitor)
+    last_step = updates[-1].step if updates else 0.0
+    series, figures, hidden = _group_evaluations(data.evaluations, last_step)
     learned, fed, padded = (sum(row.values.get(name, 0.0) for row in updates) for name in ("tokens", "fed", "padded"))
-    return Training(
+    return TrainingReport(
         updates=len(updates),
-        goal=_whole(data.info.config, "train", "updates"),
+        goal=_read_count(data.info.config, "train", "updates"),
         learned=learned,
-        unit=_unit(data.info),
+        unit=_token_unit(data.info),
         fed=fed,
         padded=padded,
         repeated=repeated,
         skipped=skipped,
         first=losses[0] if losses else None,
-        last=statistics.fmean(losses[-_LAST:]) if losses else None,
-        ends=min(_LAST, len(losses)),
-        tokens_per_s=_middle(monitor, "tokens_per_s"),
-        gemm_share=_middle(monitor, "gemm_share"),
-        ceiling=_middle(monitor, "gemm_per_s"),
-        data_wait=_middle(monitor, "data_wait"),
+        last=statistics.fmean(losses[-_LAST_UPDATES:]) if losses else None,
+        ends=min(_LAST_UPDATES, len(losses)),
+        tokens_per_s=_median(monitor, "tokens_per_s"),
+        gemm_share=_median(monitor, "gemm_share"),
+        ceiling=_median(monitor, "gemm_per_s"),
+        data_wait=_median(monitor, "data_wait"),
         seconds=seconds,
-        cpu_s=cpu,
-        ranks=prod(_whole(data.info.config, "parallel", name) or 1 for name in _SIZES),
-        curves=_curves(updates, skipped, last),
-        speeds=_speeds(monitor, last),
+        cpu_s=cpu_s,
+        ranks=prod(_read_count(data.info.config, "parallel", name) or 1 for name in _PARALLEL_SIZES),
+        curves=_draw_curves(updates, skipped, last_step),
+        speeds=_draw_speeds(monitor, last_step),
         memory=kinds,
         peak=peak,
         process=process,
-        memory_bar=_bar(kinds),
+        memory_bar=_draw_memory_bar(kinds),
         evaluations=figures,
         series=series,
         hidden=hidden,
-        measured=[(row, one) for row in data.evaluations for one in row.measures][-_ROWS:],
+        measured=[(row, measure) for row in data.evaluations for measure in row.measures][-_MAX_ROWS:],
         failed=[row for row in data.evaluations if row.error],
         evaluating=sum(row.seconds for row in data.evaluations),
     )
@@ -174,110 +176,121 @@ def training_page(data: ReportData) -> Training | None:
 # ---------------------------------------------------------------- rows
 
 
-def _in_order(rows: Sequence[Metric]) -> tuple[list[Metric], int]:
-    """The rows by update, and how many were given up: a resumed training begins again at its checkpoint."""
-    kept: list[Metric] = []
-    given_up = 0
+def _drop_repeated(rows: Sequence[Metric]) -> tuple[list[Metric], int]:
+    """Returns the rows by update, and the number of dropped rows: a resumed training repeats from its checkpoint."""
+    kept_rows: list[Metric] = []
+    num_dropped = 0
     for row in rows:
-        while kept and kept[-1].step >= row.step:
-            kept.pop()
-            given_up += 1
-        kept.append(row)
-    return kept, given_up
+        while kept_rows and kept_rows[-1].step >= row.step:
+            kept_rows.pop()
+            num_dropped += 1
+        kept_rows.append(row)
+    return kept_rows, num_dropped
 
 
-def _spent(rows: Sequence[Metric]) -> tuple[float, float | None]:
-    """Seconds and CPU seconds; the clock begins anew in every process that went on with the run."""
-    seconds, cpu, before = 0.0, 0.0, None
+def _total_seconds(rows: Sequence[Metric]) -> tuple[float, float | None]:
+    """Returns seconds and CPU seconds; the clock restarts in every process that resumed the run."""
+    seconds, cpu_s, previous = 0.0, 0.0, None
     for row in [*rows, None]:
-        if before is not None and (row is None or row.time_s < before.time_s):
-            seconds, cpu = seconds + before.time_s, cpu + (before.cpu_s or 0.0)
-        before = row
-    return seconds, cpu if any(row.cpu_s is not None for row in rows) else None
+        if previous is not None and (row is None or row.time_s < previous.time_s):
+            seconds, cpu_s = seconds + previous.time_s, cpu_s + (previous.cpu_s or 0.0)
+        previous = row
+    return seconds, cpu_s if any(row.cpu_s is not None for row in rows) else None
 
 
-def _whole(config: Mapping[str, Any], *names: str) -> int | None:
+def _read_count(config: Mapping[str, Any], *names: str) -> int | None:
     value: Any = config
     for name in names:
         value = value.get(name) if isinstance(value, Mapping) else None
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**53 else None
 
 
-def _unit(info: RunInfo) -> str:
-    """What an update's `tokens` count: of objectives over pairs these."""
+def _token_unit(info: RunInfo) -> str:
+    """Returns the unit of an update's `tokens`: pairs for objectives over pairs."""
     recipe = info.method.partition(" ")[2]
-    paired = recipe == "dpo" or (recipe == "reward" and info.config.get("kind", "pairs") == "pairs")
-    return "pairs" if paired else "tokens"
+    is_paired = recipe == "dpo" or (recipe == "reward" and info.config.get("kind", "pairs") == "pairs")
+    return "pairs" if is_paired else "tokens"
 
 
-def _middle(rows: Sequence[Metric], name: str) -> float | None:
-    found = [row.values[name] for row in rows if name in row.values]
-    return statistics.median(found) if found else None
+def _median(rows: Sequence[Metric], name: str) -> float | None:
+    numbers = [row.values[name] for row in rows if name in row.values]
+    return statistics.median(numbers) if numbers else None
 
 
 # ---------------------------------------------------------------- curves
 
 
-def _curves(updates: Sequence[Metric], skipped: Sequence[int], last: float) -> list[Figure]:
-    """Loss, gradient norm and learning rate by update; skipped updates are marked on the first two."""
+def _draw_curves(updates: Sequence[Metric], skipped: Sequence[int], last_step: float) -> list[Figure]:
+    """Draws loss, gradient norm and learning rate by update; skipped updates are marked on the first two."""
     figures = []
-    events = [Event(f"update {number}: skipped, not finite", float(number)) for number in skipped[:_EVENTS]]
-    for name, title in _CURVES:
+    events = [Event(f"update {number}: skipped, not finite", float(number)) for number in skipped[:_MAX_EVENTS]]
+    for name, title in _CURVE_METRICS:
         points = [(row.step, row.values[name]) for row in updates if name in row.values]
         if points:
-            line = _line(title, points, 200 if name == "lr" else 120)
-            frame = Frame(title, "update", x_range=_from_0(points, last), y_range=_reach(line), whole_x=True, width=330)
+            line = _build_line(title, points, 200 if name == "lr" else 120)
+            frame = Frame(
+                title,
+                "update",
+                x_range=_range_from_zero(points, last_step),
+                y_range=_zoomed_range(line),
+                whole_x=True,
+                width=330,
+            )
             chart = line_chart(frame, [line], events=events if name != "lr" else ())
             figures.append(Figure(title, chart))
     return figures
 
 
-def _speeds(monitor: Sequence[Metric], last: float) -> list[Figure]:
+def _draw_speeds(monitor: Sequence[Metric], last_step: float) -> list[Figure]:
     figures = []
-    for name, title, scale in _SPEEDS:
+    for name, title, scale in _SPEED_METRICS:
         points = [(row.step, scale * row.values[name]) for row in monitor if name in row.values]
         if points:
-            frame = Frame(title, "update", x_range=_from_0(points, last), whole_x=True, width=250, height=170)
-            figures.append(Figure(title, line_chart(frame, [_line(title, points, 80)])))
+            frame = Frame(
+                title, "update", x_range=_range_from_zero(points, last_step), whole_x=True, width=250, height=170
+            )
+            figures.append(Figure(title, line_chart(frame, [_build_line(title, points, 80)])))
     return figures
 
 
-def _line(name: str, points: Sequence[tuple[float, float]], bins: int) -> Line:
-    means, band = binned(points, bins)
+def _build_line(name: str, points: Sequence[tuple[float, float]], bins: int) -> Line:
+    means, band = bin_points(points, bins)
     return Line(name, "evolve", means, band, markers=len(means) == 1)
 
 
-def _from_0(points: Sequence[tuple[float, float]], last: float) -> tuple[float, float]:
-    """The updates so far, and whatever else has a point."""
+def _range_from_zero(points: Sequence[tuple[float, float]], last_step: float) -> tuple[float, float]:
+    """Returns the range of the updates so far, and of all points."""
     xs = [x for x, _ in points]
-    return min(0.0, *xs), max(1.0, last, *xs)
+    return min(0.0, *xs), max(1.0, last_step, *xs)
 
 
-def _reach(line: Line) -> tuple[float, float] | None:
-    """The part of the axis that a curve far above 0 is drawn on; None: from 0."""
-    ends = [y for _, y in line.points] + [end for _, *between in line.band for end in between]
-    low, high = min(ends), max(ends)
-    room = 0.08 * (high - low)
-    return (low - room, high + room) if low > high / 2 and room > 0 else None
+def _zoomed_range(line: Line) -> tuple[float, float] | None:
+    """Returns the part of the axis for a curve far above 0; None: the axis begins at 0."""
+    extremes = [y for _, y in line.points] + [end for _, *bounds in line.band for end in bounds]
+    low, high = min(extremes), max(extremes)
+    margin = 0.08 * (high - low)
+    return (low - margin, high + margin) if low > high / 2 and margin > 0 else None
 
 
 # ---------------------------------------------------------------- memory
 
 
-def _memory(monitor: Sequence[Metric]) -> tuple[list[Kind], float | None, float | None]:
-    """Kinds of memory, the peak, and what the process held before; from the row with the highest peak."""
+def _memory_kinds(monitor: Sequence[Metric]) -> tuple[list[Kind], float | None, float | None]:
+    """Returns the kinds of memory, the peak, and the memory of the process before; from the row with the highest
+    peak.
+    """
     rows = [row.values for row in monitor if "peak_bytes" in row.values]
     if not rows:
         return [], None, None
-    fullest = max(rows, key=lambda values: values["peak_bytes"])
-    peak, process = max(0.0, fullest["peak_bytes"]), fullest.get("process_bytes")
-    most = {name: max(0.0, *(values.get(f"{name}_bytes", 0.0) for values in rows)) for name, _ in _KINDS}
-    rest = max(0.0, peak - sum(most.values()) - max(0.0, process or 0.0))
-    kinds = [Kind(title, most[name], f"memory-{name}") for name, title in _KINDS]
-    return [*kinds, Kind("activations and the rest", rest, "memory-rest")], peak, process
+    peak_row = max(rows, key=lambda values: values["peak_bytes"])
+    peak, process = max(0.0, peak_row["peak_bytes"]), peak_row.get("process_bytes")
+    largest = {name: max(0.0, *(values.get(f"{name}_bytes", 0.0) for values in rows)) for name, _ in _MEMORY_KINDS}
+    remaining = max(0.0, peak - sum(largest.values()) - max(0.0, process or 0.0))
+    kinds = [Kind(title, largest[name], f"memory-{name}") for name, title in _MEMORY_KINDS]
+    return [*kinds, Kind("activations and the rest", remaining, "memory-rest")], peak, process
 
 
-def _bar(kinds: Sequence[Kind]) -> Markup | None:
+def _draw_memory_bar(kinds: Sequence[Kind]) -> Markup | None:
     bars = [Bar(kind.name, kind.size / 2**20, kind.style) for kind in kinds if kind.size > 0]
     return stacked_bar(bars, label="memory by kind", unit="MiB") if bars else None
 
@@ -285,45 +298,53 @@ def _bar(kinds: Sequence[Kind]) -> Markup | None:
 # ---------------------------------------------------------------- evaluations
 
 
-def _evaluations(rows: Sequence[Evaluated], last: float) -> tuple[list[Series], list[Figure], int]:
-    """Every number as a series over the snapshots, their charts, and how many charts are left out."""
-    found: dict[tuple[str, str, str], list[tuple[float, Measured]]] = defaultdict(list)
-    ways: dict[str, set[str]] = defaultdict(set)
+def _group_evaluations(rows: Sequence[EvaluationRow], last_step: float) -> tuple[list[Series], list[Figure], int]:
+    """Returns every number as a series over the snapshots, their charts, and the number of charts left out."""
+    measures_per_series: dict[tuple[str, str, str], list[tuple[float, MeasuredValue]]] = defaultdict(list)
+    settings_per_stage: dict[str, set[str]] = defaultdict(set)
     for row in rows:
-        for one in row.measures:
-            found[row.stage, one.metric, row.settings].append((row.step, one))
-            ways[row.stage].add(row.settings)
+        for measure in row.measures:
+            measures_per_series[row.stage, measure.metric, row.settings].append((row.step, measure))
+            settings_per_stage[row.stage].add(row.settings)
     series: list[Series] = []
     figures: list[Figure] = []
-    for (stage, metric, settings), measured in found.items():
-        known = sorted(((step, one) for step, one in measured if one.value is not None), key=lambda pair: pair[0])
-        if not known:
+    for (stage, metric, settings), points in measures_per_series.items():
+        known_points = sorted(
+            ((step, measure) for step, measure in points if measure.value is not None), key=lambda pair: pair[0]
+        )
+        if not known_points:
             continue
-        told = settings[:8] if len(ways[stage]) > 1 else ""
-        series.append(_series(metric, told, known))
-        if len(series) <= _FIGURES:
-            figures.append(_evaluation(series[-1], known, last))
+        short_settings = settings[:8] if len(settings_per_stage[stage]) > 1 else ""
+        series.append(_build_series(metric, short_settings, known_points))
+        if len(series) <= _MAX_FIGURES:
+            figures.append(_draw_evaluation(series[-1], known_points, last_step))
     return series, figures, len(series) - len(figures)
 
 
-def _series(metric: str, settings: str, known: Sequence[tuple[float, Measured]]) -> Series:
-    rate = metric.partition("/")[0] in _RATES and all(0 <= (one.value or 0.0) <= 1 for _, one in known)
-    better = max if rate else min
-    best_step, best = better(known, key=lambda pair: pair[1].value or 0.0)
-    newest_step, newest = known[-1]
+def _build_series(metric: str, settings: str, known_points: Sequence[tuple[float, MeasuredValue]]) -> Series:
+    is_rate = metric.partition("/")[0] in _RATE_METRICS and all(
+        0 <= (measure.value or 0.0) <= 1 for _, measure in known_points
+    )
+    choose_best = max if is_rate else min
+    best_step, best = choose_best(known_points, key=lambda pair: pair[1].value or 0.0)
+    newest_step, newest = known_points[-1]
     title = metric.replace("/", " ").replace("_", " ")
-    return Series(metric, title, settings, rate, newest, newest_step, best, best_step, len(known))
+    return Series(metric, title, settings, is_rate, newest, newest_step, best, best_step, len(known_points))
 
 
-def _evaluation(series: Series, known: Sequence[tuple[float, Measured]], last: float) -> Figure:
-    points = [(step, one.value) for step, one in known if one.value is not None]
-    band = [(step, one.low, one.high) for step, one in known if one.low is not None and one.high is not None]
+def _draw_evaluation(series: Series, known_points: Sequence[tuple[float, MeasuredValue]], last_step: float) -> Figure:
+    points = [(step, measure.value) for step, measure in known_points if measure.value is not None]
+    band = [
+        (step, measure.low, measure.high)
+        for step, measure in known_points
+        if measure.low is not None and measure.high is not None
+    ]
     line = Line(series.metric, "evolve", points, band)
     frame = Frame(
         series.metric,
         "update",
-        x_range=_from_0(points, last),
-        y_range=(0.0, 1.0) if series.rate else _reach(line),
+        x_range=_range_from_zero(points, last_step),
+        y_range=(0.0, 1.0) if series.rate else _zoomed_range(line),
         percent=series.rate,
         whole_x=True,
         width=250,

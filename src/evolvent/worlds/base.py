@@ -1,4 +1,4 @@
-"""What a world is: an environment together with its tasks, its action grammar, its score and, if it has one, an expert.
+"""Protocols of worlds and environments: tasks, action grammar, score and, where one exists, an expert.
 
 `World` and `Env` are protocols: anything with these members is one. `TextWorld` is the short way to write one: list the
 specs of your tasks and write the episode as a generator that yields observations and receives actions.
@@ -13,7 +13,7 @@ from functools import cached_property
 from random import Random
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
-from evolvent.errors import ConfigError, SessionGone, VersionMismatch, unknown
+from evolvent.errors import ConfigError, SessionGone, VersionMismatch, unknown_name_problem
 from evolvent.trajectory import Score, Task, Value, sample_seed
 from evolvent.worlds.grammar import Grammar, Parsed, Plain
 
@@ -21,18 +21,18 @@ __all__ = [
     "SPLITS",
     "TIERS",
     "Env",
-    "Explaining",
     "Forkable",
     "Info",
     "Play",
-    "Renamable",
     "Reply",
+    "SupportsRationales",
+    "SupportsRenaming",
     "TextWorld",
     "World",
+    "check_snapshot",
     "check_task",
-    "own_moment",
-    "score_of",
-    "score_won",
+    "score_episode",
+    "score_if_won",
     "split_of",
 ]
 
@@ -44,64 +44,66 @@ TIERS: tuple[str, ...] = ("seen", "evo", "combo", "longer")
 Play = Generator["str | tuple[str, float]", str, "float | None"]
 
 
-class _OfTask(Protocol):
-    """A snapshot that says of which task it is."""
+class _HasTask(Protocol):
+    """A snapshot that names its task."""
 
     @property
     def task(self) -> str: ...
 
 
-M = TypeVar("M", bound=_OfTask)
+M = TypeVar("M", bound=_HasTask)
 
 
 class Env(Protocol):
     """One running episode, with Gymnasium's signature. One Env is used by one episode at a time."""
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Value, Info]:
-        """Begin the episode; returns (observation, info). `info["admissible"]` lists the legal actions where finite."""
+        """Starts the episode and returns (observation, info). `info["admissible"]` lists the legal actions where
+        they are finite.
+        """
         ...
 
     def step(self, action: Value) -> Reply:
         """Returns (observation, reward, terminated, truncated, info); raises SessionGone after the end.
 
-        An action that is none (malformed, impossible) is answered by an observation that says so, with the world's
-        penalty as reward and `info["invalid"]` True. It never raises.
+        An invalid action (malformed, impossible) never raises: the observation explains the mistake, the reward is the
+        world's penalty and `info["invalid"]` is True.
         """
         ...
 
     def close(self) -> None:
-        """Give back whatever the episode holds; calling it twice is harmless."""
+        """Releases whatever the episode holds; a second call is harmless."""
         ...
 
 
 @runtime_checkable
 class Forkable(Protocol):
-    """An Env that can be copied at any moment: what tree search and reverse curricula need."""
+    """An Env that can be copied at any moment, as tree search and reverse curricula need."""
 
     def snapshot(self) -> object:
-        """An opaque value; it stays valid whatever the Env does afterwards."""
+        """Returns an opaque snapshot, which stays valid whatever the Env does afterwards."""
         ...
 
     def restore(self, value: object) -> None:
-        """Back to the moment of the snapshot, also in another Env of the same task."""
+        """Restores the moment of a snapshot, also in another Env of the same task."""
         ...
 
 
 @runtime_checkable
-class Renamable(Protocol):
-    """A world that can tell a task again under other names: the same episode up to renaming, and as hard."""
+class SupportsRenaming(Protocol):
+    """A world that can restate a task under other names: the same episode up to renaming, and as hard."""
 
-    def renamed(self, task: Task, rng: Random) -> Task:
-        """The task with its names drawn anew; kind, tier and split stay."""
+    def rename(self, task: Task, rng: Random) -> Task:
+        """Returns the task with its names drawn anew; kind, tier and split stay."""
         ...
 
 
 @runtime_checkable
-class Explaining(Protocol):
-    """A world whose expert says why it does what it does, from what it has seen."""
+class SupportsRationales(Protocol):
+    """A world whose expert gives a reason for every action, from what it has observed."""
 
-    def explained(self, task: Task) -> Sequence[Parsed] | None:
-        """Actions that solve the task, each with its thought; None: there is no expert for it."""
+    def explain(self, task: Task) -> Sequence[Parsed] | None:
+        """Returns actions that solve the task, each with its thought, or None where the task has no expert."""
         ...
 
 
@@ -110,14 +112,14 @@ class World(Protocol):
 
     Attributes:
         name, version: identity; both are part of every task id.
-        instructions: what an agent is told before its first observation.
-        grammar: how model text becomes an action.
-        horizon: how many steps an episode may take.
+        instructions: text that an agent reads before its first observation.
+        grammar: converts model text to an action.
+        horizon: maximum number of steps of an episode.
         reward_range: smallest and largest reward of one step.
-        tiers: the tiers that its tasks come in, nearest to the demonstrations first.
-        blocking: True if a step may be slow or hang: it then runs off the main thread with a deadline.
+        tiers: the tiers of its tasks, nearest to the demonstrations first.
+        run_in_thread: True if a step may be slow or hang; it then runs off the main thread with a deadline.
 
-    A world in which few answers are possible may say what guessing wins: `chance`. Its audit allows for that.
+    A world with few possible answers may state the success rate of guessing as `chance`; its audit allows for that.
     """
 
     name: str
@@ -127,64 +129,64 @@ class World(Protocol):
     horizon: int
     reward_range: tuple[float, float]
     tiers: tuple[str, ...]
-    blocking: bool
+    run_in_thread: bool
 
     def tasks(self, split: str, tier: str) -> Sequence[Task]:
-        """The task panel of a split and tier, always the same; empty where training is not allowed."""
+        """Returns the task panel of a split and tier, always the same; empty where training is not allowed."""
         ...
 
     def make(self, task: Task) -> Env:
-        """An Env for one task."""
+        """Creates an Env for one task."""
         ...
 
     def score(self, rewards: Sequence[float | None], info: Info) -> Score:
-        """The score of an episode from its rewards and its last info."""
+        """Scores an episode from its rewards and its last info."""
         ...
 
     def expert(self, task: Task) -> Sequence[str] | None:
-        """Actions that solve the task, or None where the world has no expert."""
+        """Returns actions that solve the task, or None where the world has no expert."""
         ...
 
     def vocabulary(self) -> Sequence[str] | None:
-        """Every word that its observations and actions can hold, or None where that is open."""
+        """Returns every word that observations and actions can hold, or None where the vocabulary is open."""
         ...
 
 
 def split_of(spec: Mapping[str, Any], *, salt: str = "") -> str:
-    """The split of a task by the hash of its canonical spec: 80 % train, 10 % dev, 10 % test."""
-    place = sample_seed("split", salt, sorted(spec.items())) % 100
-    return "train" if place < 80 else "dev" if place < 90 else "test"
+    """Returns the split of a task by the hash of its canonical spec: 80 % train, 10 % dev, 10 % test."""
+    percentile = sample_seed("split", salt, sorted(spec.items())) % 100
+    return "train" if percentile < 80 else "dev" if percentile < 90 else "test"
 
 
-def score_of(
+def score_episode(
     rewards: Sequence[float | None], reward_range: tuple[float, float], *, success: float | None = None
 ) -> Score:
-    """The usual score: raw = sum of rewards, unit = raw clipped into 0..1 of the range, success = full marks.
+    """Scores an episode: raw = sum of rewards, unit = raw clipped to 0..1 of the range, success = full marks.
 
     Any reward of None makes the whole episode unscored.
     """
-    known = [reward for reward in rewards if reward is not None]
-    if len(known) != len(rewards):
+    known_rewards = [reward for reward in rewards if reward is not None]
+    if len(known_rewards) != len(rewards):
         return Score(None, None, None)
-    raw, high = float(sum(known)), reward_range[1]
+    raw, high = float(sum(known_rewards)), reward_range[1]
     unit = min(1.0, max(0.0, raw / high)) if high > 0 else None
     return Score(raw, unit, raw >= (high if success is None else success) - 1e-9)
 
 
-def score_won(rewards: Sequence[float | None]) -> Score:
-    """The score where winning is worth 1 and penalties may come before it: success = that 1 was earned.
+def score_if_won(rewards: Sequence[float | None]) -> Score:
+    """Scores an episode in which winning pays 1 and penalties may come before: success = a reward of 1 was earned.
 
     raw = the sum of the rewards, unit = 1 or 0. Any reward of None makes the whole episode unscored.
     """
-    known = [reward for reward in rewards if reward is not None]
-    if len(known) != len(rewards):
+    known_rewards = [reward for reward in rewards if reward is not None]
+    if len(known_rewards) != len(rewards):
         return Score(None, None, None)
-    success = max(known, default=0.0) >= 1.0
-    return Score(float(sum(known)), float(success), success)
+    success = max(known_rewards, default=0.0) >= 1.0
+    return Score(float(sum(known_rewards)), float(success), success)
 
 
 def check_task(world: World, task: Task) -> None:
-    """Raise ConfigError for a task of another world, VersionMismatch for one of another version of it."""
+    """Raises ConfigError for a task of another world, VersionMismatch for a task of another version."""
     if task.world != world.name:
         raise ConfigError(f"not a task of the world {world.name!r}", value=task.world)
     if task.version != world.version:
@@ -193,15 +195,16 @@ def check_task(world: World, task: Task) -> None:
         )
 
 
-def own_moment(value: object, kind: type[M], task: Task) -> M:
-    """The value as a snapshot of this task; ConfigError for anything else.
+def check_snapshot(snapshot: object, snapshot_type: type[M], task: Task) -> M:
+    """Returns a snapshot if it belongs to the task; raises ConfigError otherwise.
 
     Args:
-        kind: the class of the world's snapshots; its `task` is a task's id.
+        snapshot: the value to check.
+        snapshot_type: the class of the world's snapshots; its `task` is a task's id.
     """
-    if not isinstance(value, kind) or value.task != task.id:
-        raise ConfigError("no snapshot of this task", value=value, expected=f"one of task {task.id}")
-    return value
+    if not isinstance(snapshot, snapshot_type) or snapshot.task != task.id:
+        raise ConfigError("no snapshot of this task", value=snapshot, expected=f"one of task {task.id}")
+    return snapshot
 
 
 class _PlayEnv:
@@ -223,11 +226,11 @@ class _PlayEnv:
             raise SessionGone("a step after the end of the episode", value=str(action), expected="reset() first")
         self._actions.append(str(action))
         try:
-            answer = self._play.send(str(action))
-        except StopIteration as end:
+            reply = self._play.send(str(action))
+        except StopIteration as stop:
             self._play = None
-            return "", float(end.value or 0.0), True, False, {}
-        observation, reward = (answer, 0.0) if isinstance(answer, str) else answer
+            return "", float(stop.value or 0.0), True, False, {}
+        observation, reward = (reply, 0.0) if isinstance(reply, str) else reply
         return observation, reward, False, False, {}
 
     def snapshot(self) -> object:
@@ -247,7 +250,7 @@ class _PlayEnv:
 
 
 class TextWorld(ABC):
-    """The short way to write a world: give `name`, `specs` and `play`.
+    """Base class for short worlds: define `name`, `specs` and `play`.
 
     `play(spec)` is a generator: it yields an observation (or an observation and a reward), receives the action, and
     returns the last reward. The episode succeeds if the rewards add up to `reward_range[1]`.
@@ -260,15 +263,15 @@ class TextWorld(ABC):
     horizon: int = 10
     reward_range: tuple[float, float] = (0.0, 1.0)
     tiers: tuple[str, ...] = ("seen",)
-    blocking: bool = True
+    run_in_thread: bool = True
 
     @abstractmethod
     def specs(self) -> Iterable[Mapping[str, Any]]:
-        """The specs of all tasks (JSON values). They are dealt to train, dev and test by their hash."""
+        """Lists the specs of all tasks (JSON values). Their hash decides between train, dev and test."""
 
     @abstractmethod
     def play(self, spec: Mapping[str, Any]) -> Play:
-        """The episode: yields observations, receives actions, returns the last reward."""
+        """Plays an episode: yields observations, receives actions, returns the last reward."""
 
     @cached_property
     def _panel(self) -> dict[str, list[Task]]:
@@ -279,9 +282,9 @@ class TextWorld(ABC):
         return panel
 
     def tasks(self, split: str, tier: str) -> Sequence[Task]:
-        problems = [unknown("split", split, SPLITS)] if split not in SPLITS else []
+        problems = [unknown_name_problem("split", split, SPLITS)] if split not in SPLITS else []
         if tier not in self.tiers:
-            problems.append(unknown("tier", tier, self.tiers))
+            problems.append(unknown_name_problem("tier", tier, self.tiers))
         if problems:
             raise ConfigError(problems)
         return self._panel[split] if tier == self.tiers[0] else ()
@@ -290,7 +293,7 @@ class TextWorld(ABC):
         return _PlayEnv(self, task)
 
     def score(self, rewards: Sequence[float | None], info: Info) -> Score:
-        return score_of(rewards, self.reward_range)
+        return score_episode(rewards, self.reward_range)
 
     def expert(self, task: Task) -> Sequence[str] | None:
         return None

@@ -1,4 +1,5 @@
-"""Does an environment keep the promises of `Env` and `Forkable`? For authors of worlds, and before a search trusts one.
+"""Checks whether an environment keeps the contract of `Env` and `Forkable`, for authors of worlds and before a
+search.
 
 The contract tests of the embedded worlds ask more; this asks what can be asked of any environment that lists actions.
 """
@@ -22,46 +23,46 @@ __all__ = ["check_env"]
 _Choose = Callable[[Random, Info], Value]
 
 
-def _admissible(rng: Random, info: Info) -> Value:
-    """One of the actions that the environment lists."""
+def _choose_admissible(rng: Random, info: Info) -> Value:
+    """Draws one of the actions that the environment lists."""
     actions = info.get("admissible")
     if not actions:
         raise WorldError("an info without admissible actions", value=sorted(info), expected="admissible, or choose=")
-    chosen: Value = rng.choice(list(actions))
-    return chosen
+    action: Value = rng.choice(list(actions))
+    return action
 
 
 @dataclass
 class _Walk:
-    """What was seen of a walk, in values that can be compared."""
+    """Outcomes of one random walk, in values that can be compared."""
 
-    seen: list[object] = field(default_factory=list)
-    over: bool = False
+    outcomes: list[object] = field(default_factory=list)
+    ended: bool = False
     problems: list[Problem] = field(default_factory=list)
 
-    def take(self, reply: Reply, where: str) -> Info:
+    def record(self, reply: Reply, location: str) -> Info:
         observation, reward, terminated, truncated, info = reply
         if not isinstance(info, Mapping):
-            self.problems.append(Problem(where, f"the info is a {type(info).__name__}", "give a mapping"))
+            self.problems.append(Problem(location, f"the info is a {type(info).__name__}", "give a mapping"))
             info = {}
         if not isinstance(observation, (str, np.ndarray)):
-            what = f"the observation is a {type(observation).__name__}"
-            self.problems.append(Problem(where, what, "give text or an array"))
+            message = f"the observation is a {type(observation).__name__}"
+            self.problems.append(Problem(location, message, "give text or an array"))
         if reward is not None and not isfinite(reward):
-            self.problems.append(Problem(where, f"the reward is {reward}", "give a finite number"))
-        self.seen.append((_plain(observation), reward, terminated, truncated, _plain(dict(info))))
-        self.over = bool(terminated or truncated)
+            self.problems.append(Problem(location, f"the reward is {reward}", "give a finite number"))
+        self.outcomes.append((_to_comparable(observation), reward, terminated, truncated, _to_comparable(dict(info))))
+        self.ended = bool(terminated or truncated)
         return info
 
 
-def _plain(value: Any) -> Any:
-    """A value that `==` compares as a whole."""
+def _to_comparable(value: Any) -> Any:
+    """Converts a value to one that `==` compares as a whole."""
     if isinstance(value, np.ndarray):
         return (str(value.dtype), value.shape, value.tobytes())
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: _to_comparable(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [_to_comparable(item) for item in value]
     return value
 
 
@@ -71,10 +72,11 @@ def check_env(
     seed: int = 0,
     steps: int = 20,
     walks: int = 5,
-    choose: _Choose = _admissible,
+    choose: _Choose = _choose_admissible,
     forkable: bool | None = None,
 ) -> list[Problem]:
-    """Walk at random and compare: reset twice, the same actions again, snapshot and restore here and in another Env.
+    """Walks at random and compares: reset twice, the same actions again, snapshot and restore here and in another
+    Env.
 
     Args:
         make: a new environment of one task, every time it is called.
@@ -90,65 +92,67 @@ def check_env(
     for walk in range(walks):
         with boundary(WorldError, "the environment failed its check", walk=walk):
             problems += _check_walk(make, Random(seed + walk), steps, choose=choose, forkable=forkable)
-    told: dict[str, Problem] = {}
+    first_problems: dict[str, Problem] = {}
     for problem in problems:
-        told.setdefault(problem.where, problem)
-    return list(told.values())
+        first_problems.setdefault(problem.where, problem)
+    return list(first_problems.values())
 
 
 def _check_walk(
     make: Callable[[], Env], rng: Random, steps: int, *, choose: _Choose, forkable: bool | None
 ) -> list[Problem]:
-    env, other = make(), make()
+    env, second_env = make(), make()
     try:
-        first = _Walk()
+        first_walk = _Walk()
         actions: list[Value] = []
-        info = _begin(env, first)
-        while not first.over and len(actions) < steps:
+        info = _start_walk(env, first_walk)
+        while not first_walk.ended and len(actions) < steps:
             actions.append(choose(rng, info))
-            info = first.take(env.step(actions[-1]), "step")
-        problems = list(first.problems)
-        if first.over and not _refuses(env, actions[-1]):
+            info = first_walk.record(env.step(actions[-1]), "step")
+        problems = list(first_walk.problems)
+        if first_walk.ended and not _refuses_step(env, actions[-1]):
             problems.append(Problem("end", "a step after the end is answered", "raise SessionGone"))
-        for name, again in (("reset", env), ("another Env", other)):
-            if _replayed(again, actions).seen != first.seen:
+        for name, replay_env in (("reset", env), ("another Env", second_env)):
+            if _replay_episode(replay_env, actions).outcomes != first_walk.outcomes:
                 problems.append(
                     Problem(name, "the same actions give another episode", "draw nothing but from the task")
                 )
-        sound = not problems  # an episode that cannot be begun again cannot be forked either
-        if sound and isinstance(env, Forkable) and isinstance(other, Forkable):
-            problems += _check_forks(env, other, actions, first=first, at=rng.randrange(len(actions) or 1))
-        elif sound and forkable:
+        is_reproducible = not problems  # an episode that cannot be begun again cannot be forked either
+        if is_reproducible and isinstance(env, Forkable) and isinstance(second_env, Forkable):
+            problems += _check_forks(
+                env, second_env, actions, first_walk=first_walk, fork_index=rng.randrange(len(actions) or 1)
+            )
+        elif is_reproducible and forkable:
             problems.append(Problem("snapshot", "the Env cannot be forked", "write snapshot() and restore()"))
         return problems
     finally:
         env.close()
-        other.close()
+        second_env.close()
 
 
-def _begin(env: Env, walk: _Walk) -> Info:
+def _start_walk(env: Env, walk: _Walk) -> Info:
     observation, info = env.reset()
-    return walk.take((observation, 0.0, False, False, info), "reset")
+    return walk.record((observation, 0.0, False, False, info), "reset")
 
 
-def _replayed(env: Env, actions: Sequence[Value]) -> _Walk:
+def _replay_episode(env: Env, actions: Sequence[Value]) -> _Walk:
     walk = _Walk()
-    _begin(env, walk)
-    return _taken(env, actions, walk)
+    _start_walk(env, walk)
+    return _replay_actions(env, actions, walk)
 
 
-def _taken(env: Env, actions: Sequence[Value], walk: _Walk) -> _Walk:
-    """Actions that the environment has answered before: where it now refuses one, that is what was seen."""
+def _replay_actions(env: Env, actions: Sequence[Value], walk: _Walk) -> _Walk:
+    """Repeats actions that the environment answered before; a refusal is recorded as an outcome."""
     for action in actions:
         try:
-            walk.take(env.step(action), "step")
+            walk.record(env.step(action), "step")
         except EvolventError as error:
-            walk.seen.append(type(error).__name__)
+            walk.outcomes.append(type(error).__name__)
             break
     return walk
 
 
-def _refuses(env: Env, action: Value) -> bool:
+def _refuses_step(env: Env, action: Value) -> bool:
     try:
         env.step(action)
     except SessionGone:
@@ -158,19 +162,23 @@ def _refuses(env: Env, action: Value) -> bool:
     return False
 
 
-def _check_forks(env: Any, other: Any, actions: Sequence[Value], *, first: _Walk, at: int) -> list[Problem]:
-    """Snapshot in the middle, go on, restore, go on again: in the same Env, and in another one that was elsewhere."""
+def _check_forks(
+    env: Any, second_env: Any, actions: Sequence[Value], *, first_walk: _Walk, fork_index: int
+) -> list[Problem]:
+    """Takes a snapshot in the middle, goes on, restores and goes on again, in the same Env and in a second one."""
     problems = []
-    _begin(env, _Walk())
-    for action in actions[:at]:
+    _start_walk(env, _Walk())
+    for action in actions[:fork_index]:
         env.step(action)
-    moment, rest, expected = env.snapshot(), actions[at:], first.seen[at + 1 :]
-    _taken(env, rest, _Walk())
-    _begin(other, _Walk())
-    for name, again in (("restore", env), ("restore in another Env", other)):
-        again.restore(moment)
-        if _taken(again, rest, _Walk()).seen != expected:
+    snapshot, remaining_actions, expected = env.snapshot(), actions[fork_index:], first_walk.outcomes[fork_index + 1 :]
+    _replay_actions(env, remaining_actions, _Walk())
+    _start_walk(second_env, _Walk())
+    for name, fork_env in (("restore", env), ("restore in another Env", second_env)):
+        fork_env.restore(snapshot)
+        if _replay_actions(fork_env, remaining_actions, _Walk()).outcomes != expected:
             problems.append(
-                Problem(name, f"is not exact: the same {len(rest)} actions went otherwise", "copy all state")
+                Problem(
+                    name, f"is not exact: the same {len(remaining_actions)} actions went otherwise", "copy all state"
+                )
             )
     return problems

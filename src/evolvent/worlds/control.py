@@ -1,4 +1,4 @@
-"""Control worlds of Gymnasium, and an expert for each that is a formula.
+"""Control worlds of Gymnasium, each with an expert given by a formula.
 
 CartPole and Pendulum come with the `control` extra; Hopper with `robots`. Hopper's expert is linear:
 "Simple random search provides a competitive approach to reinforcement learning" (arXiv 1803.07055) found its 36 numbers
@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evolvent.errors import MissingExtra, boundary, unknown
+from evolvent.errors import MissingExtra, boundary, unknown_name_problem
 
-__all__ = ["CONTROLS", "Control", "control_named", "make_control"]
+__all__ = ["CONTROLS", "Control", "get_control", "make_control"]
 
 Expert = Callable[[NDArray[np.float32]], NDArray[Any]]
 
@@ -42,21 +42,25 @@ class Control:
     expert: Expert | None
 
 
-def _balance(observation: NDArray[np.float32]) -> NDArray[Any]:
-    """CartPole: push to the side to which the pole falls, and gently towards the middle of the track."""
-    place, speed, angle, turn = observation.T.astype(np.float64)
-    push: NDArray[Any] = (angle + 0.25 * turn + 0.02 * place + 0.05 * speed > 0).astype(np.int64)
+def _balance_cartpole(observation: NDArray[np.float32]) -> NDArray[Any]:
+    """Pushes CartPole to the side to which the pole falls, and gently towards the middle of the track."""
+    cart_position, cart_velocity, angle, angular_velocity = observation.T.astype(np.float64)
+    push: NDArray[Any] = (angle + 0.25 * angular_velocity + 0.02 * cart_position + 0.05 * cart_velocity > 0).astype(
+        np.int64
+    )
     return push
 
 
-def _swing(observation: NDArray[np.float32]) -> NDArray[Any]:
-    """Pendulum: pump energy until it is near the top (Astrom and Furuta, Automatica 36, 2000), then hold it there."""
-    upright, side, turn = observation.T.astype(np.float64)
+def _swing_up_pendulum(observation: NDArray[np.float32]) -> NDArray[Any]:
+    """Turns Pendulum upright by pumping energy into it (Astrom and Furuta, Automatica 36, 2000), then holds it
+    there.
+    """
+    upright, side, angular_velocity = observation.T.astype(np.float64)
     angle = np.arctan2(side, upright)
-    energy = turn**2 / 6.0 + 5.0 * upright  # of the rod: length 1, mass 1, g 10; 5 at rest at the top
-    pump = np.where(turn >= 0, 1.0, -1.0) * np.clip(2.0 * (5.0 - energy), -2.0, 2.0)
-    hold = -(12.0 * angle + 3.0 * turn)
-    near = (np.abs(angle) < math.pi / 5) & (np.abs(turn) < 4.0)
+    energy = angular_velocity**2 / 6.0 + 5.0 * upright  # of the rod: length 1, mass 1, g 10; 5 at rest at the top
+    pump = np.where(angular_velocity >= 0, 1.0, -1.0) * np.clip(2.0 * (5.0 - energy), -2.0, 2.0)
+    hold = -(12.0 * angle + 3.0 * angular_velocity)
+    near = (np.abs(angle) < math.pi / 5) & (np.abs(angular_velocity) < 4.0)
     torque: NDArray[Any] = np.clip(np.where(near, hold, pump) / 2.0, -1.0, 1.0).astype(np.float32)[:, None]
     return torque
 
@@ -72,34 +76,34 @@ _HOP_BIAS = np.array([-6.601, -1.002, -3.303])
 
 
 def _hop(observation: NDArray[np.float32]) -> NDArray[Any]:
-    """Hopper: a linear policy, found by random search."""
+    """Computes Hopper's torques with a linear policy that random search found."""
     # not a matrix product: its sums would depend on how many episodes are side by side
-    found = (observation.astype(np.float64)[:, None, :] * _HOP).sum(-1) + _HOP_BIAS
-    torque: NDArray[Any] = np.clip(found, -1.0, 1.0).astype(np.float32)
+    raw_torque = (observation.astype(np.float64)[:, None, :] * _HOP).sum(-1) + _HOP_BIAS
+    torque: NDArray[Any] = np.clip(raw_torque, -1.0, 1.0).astype(np.float32)
     return torque
 
 
 CONTROLS: Mapping[str, Control] = MappingProxyType(
     {
-        "cartpole": Control("CartPole-v1", 4, 2, 0, 1.0, 500, _balance),
-        "pendulum": Control("Pendulum-v1", 3, 0, 1, 2.0, 200, _swing),
+        "cartpole": Control("CartPole-v1", 4, 2, 0, 1.0, 500, _balance_cartpole),
+        "pendulum": Control("Pendulum-v1", 3, 0, 1, 2.0, 200, _swing_up_pendulum),
         "hopper": Control("Hopper-v5", 11, 0, 3, 1.0, 1000, _hop),
     }
 )
 """The worlds of the published comparisons that run on a processor."""
 
 
-def control_named(name: str) -> Control:
-    """A world by its name; ConfigError names the nearest one."""
+def get_control(name: str) -> Control:
+    """Returns a control world by its name; raises ConfigError with the nearest name for an unknown one."""
     from evolvent.errors import ConfigError
 
     if name not in CONTROLS:
-        raise ConfigError([unknown("control world", name, CONTROLS)])
+        raise ConfigError([unknown_name_problem("control world", name, CONTROLS)])
     return CONTROLS[name]
 
 
 def make_control(control: Control) -> Any:
-    """A new environment; MissingExtra where Gymnasium, or mujoco, is not installed."""
+    """Creates an environment; raises MissingExtra where Gymnasium or mujoco is not installed."""
     try:
         import gymnasium
     except ImportError as error:

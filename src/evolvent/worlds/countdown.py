@@ -1,4 +1,5 @@
-"""Countdown: combine whole numbers, two at a time, until one is left: it should be the target. Game24 is one of these.
+"""Countdown: combine whole numbers, two at a time, until one remains, which should equal the target. Game24 is a
+case.
 
     make 24 from 4 9 10 13  ->  13 - 10  ->  left 3 4 9  ->  9 - 3  ->  left 4 6  ->  6 * 4  ->  left 24
 
@@ -24,7 +25,7 @@ from typing import NamedTuple
 
 from evolvent.errors import ConfigError, Problem, SessionGone, VersionMismatch
 from evolvent.trajectory import Json, Score, Task, Value, sample_seed
-from evolvent.worlds.base import TIERS, Info, Reply, own_moment, score_won
+from evolvent.worlds.base import TIERS, Info, Reply, check_snapshot, score_if_won
 from evolvent.worlds.grammar import Grammar, Plain
 from evolvent.worlds.numbers import (
     LIMIT,
@@ -36,7 +37,7 @@ from evolvent.worlds.numbers import (
     moves,
     parts,
     plan,
-    shape,
+    shape_of,
     solution_shapes,
     solve_probability,
 )
@@ -69,19 +70,21 @@ _SENTENCES = (
 
 
 @lru_cache(maxsize=1 << 12)
-def tier_of_shape(found: Form, most: int) -> str | None:
-    """The tier of a shape, where training tasks have at most `most` numbers; None for what is in no tier."""
-    plain = not any(str(part) in UNDEMONSTRATED for part in parts(found))
-    if found.size > most:
-        return "longer" if plain else None
-    if not plain:
+def tier_of_shape(form: Form, max_train_numbers: int) -> str | None:
+    """Returns the tier of a shape where training tasks have at most `max_train_numbers` numbers; None if it has no
+    tier.
+    """
+    is_demonstrated = not any(str(part) in UNDEMONSTRATED for part in parts(form))
+    if form.size > max_train_numbers:
+        return "longer" if is_demonstrated else None
+    if not is_demonstrated:
         return "evo"
-    kept_back = found.size > 3 and sample_seed("countdown", "seen", str(found)) % 2 == 0
-    return "combo" if kept_back else "seen"
+    is_held_out = form.size > 3 and sample_seed("countdown", "seen", str(form)) % 2 == 0
+    return "combo" if is_held_out else "seen"
 
 
-class _Drawn(NamedTuple):
-    """A task drawn, and the kind and tier of its canonical solution."""
+class _SolvedTask(NamedTuple):
+    """A generated task with the kind and tier of its canonical solution."""
 
     numbers: State
     target: int
@@ -90,26 +93,26 @@ class _Drawn(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Turn:
-    """What can be done in a state, whatever the target."""
+class _StateView:
+    """Text, legal actions and moves of a state, whatever the target."""
 
-    shown: str
+    text: str
     admissible: tuple[str, ...]
     moves: Mapping[str, Move]
 
 
 @lru_cache(maxsize=1 << 13)
-def _turn(state: State, limit: int) -> _Turn:
-    found = {str(move): move for move in moves(state, limit)}
-    return _Turn("left " + " ".join(map(str, state)), tuple(found), found)
+def _view_state(state: State, limit: int) -> _StateView:
+    moves_by_text = {str(move): move for move in moves(state, limit)}
+    return _StateView("left " + " ".join(map(str, state)), tuple(moves_by_text), moves_by_text)
 
 
-def _read(text: str, state: State, limit: int) -> Move | str:
-    """The move that a text asks for, or the sentence that says what is wrong with it."""
-    found = _LINE.fullmatch(" ".join(text.split()))
-    if found is None:
+def _parse_move(text: str, state: State, limit: int) -> Move | str:
+    """Parses the move that a text asks for; returns the error sentence where it is not a legal move."""
+    match = _LINE.fullmatch(" ".join(text.split()))
+    if match is None:
         return _MALFORMED
-    a, op, b = int(found[1]), found[2], int(found[3])
+    a, op, b = int(match[1]), match[2], int(match[3])
     for number in (a, b):
         if number not in state:
             return f"{number} is not left" if number <= limit else "that number is not left"
@@ -117,18 +120,18 @@ def _read(text: str, state: State, limit: int) -> Move | str:
         return f"{a} is left only once"
     if a < b and op in "+*":
         a, b = b, a
-    move = _turn(state, limit).moves.get(f"{a} {op} {b}")
+    move = _view_state(state, limit).moves.get(f"{a} {op} {b}")
     if move is None:
-        return _impossible(a, op, b, limit=limit)
-    if found[4] is not None and int(found[4]) != move.result:
+        return _explain_impossible(a, op, b, limit=limit)
+    if match[4] is not None and int(match[4]) != move.result:
         return f"{move} is {move.result}"
-    if found[5] is not None and sorted(map(int, found[5].split())) != list(move.left):
+    if match[5] is not None and sorted(map(int, match[5].split())) != list(move.left):
         return f"then left {' '.join(map(str, move.left))}"
     return move
 
 
-def _impossible(a: int, op: str, b: int, *, limit: int) -> str:
-    """Why two numbers that are left cannot be combined so."""
+def _explain_impossible(a: int, op: str, b: int, *, limit: int) -> str:
+    """Explains why two remaining numbers cannot be combined by an operator."""
     if op == "-":
         return "the larger number comes first"
     if op == "/":
@@ -137,15 +140,15 @@ def _impossible(a: int, op: str, b: int, *, limit: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Moment:
-    """A snapshot: the numbers left; none where no episode runs."""
+class _Snapshot:
+    """A snapshot: the remaining numbers; empty where no episode runs."""
 
     task: str
     state: State
 
 
 class CountdownEnv:
-    """One episode: the numbers left. It forks by keeping them."""
+    """One episode; its state is the tuple of remaining numbers, which a snapshot keeps."""
 
     def __init__(self, task: Task, numbers: State, target: int, *, limit: int, penalty: float) -> None:
         self._task, self._numbers, self._target = task, numbers, target
@@ -154,35 +157,35 @@ class CountdownEnv:
 
     @property
     def left(self) -> State:
-        """The numbers left, sorted; empty where no episode runs."""
+        """Returns the remaining numbers, sorted; empty where no episode runs."""
         return self._state
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Value, Info]:
         self._state = self._numbers
         observation = f"make {self._target} from {' '.join(map(str, self._numbers))}"
-        return observation, {"admissible": _turn(self._state, self._limit).admissible}
+        return observation, {"admissible": _view_state(self._state, self._limit).admissible}
 
     def step(self, action: Value) -> Reply:
         if not self._state:
             raise SessionGone("a step after the end of the episode", value=str(action), expected="reset() first")
-        turn = _turn(self._state, self._limit)
-        move: Move | str | None = turn.moves.get(action) if isinstance(action, str) else None
+        view = _view_state(self._state, self._limit)
+        move: Move | str | None = view.moves.get(action) if isinstance(action, str) else None
         if move is None:
-            move = _read(str(action), self._state, self._limit)
+            move = _parse_move(str(action), self._state, self._limit)
         if isinstance(move, str):
-            return move, self._penalty, False, False, {"admissible": turn.admissible, "invalid": True}
-        then, over = _turn(move.left, self._limit), len(move.left) == 1
+            return move, self._penalty, False, False, {"admissible": view.admissible, "invalid": True}
+        next_view, over = _view_state(move.left, self._limit), len(move.left) == 1
         self._state = () if over else move.left
         reward = float(over and move.result == self._target)
-        return then.shown, reward, over, False, {"admissible": then.admissible}
+        return next_view.text, reward, over, False, {"admissible": next_view.admissible}
 
     def snapshot(self) -> object:
-        return _Moment(self._task.id, self._state)
+        return _Snapshot(self._task.id, self._state)
 
     def restore(self, value: object) -> None:
-        """Back to the moment of a snapshot of the same task; ConfigError for anything else."""
-        moment = own_moment(value, _Moment, self._task)
-        self._state = moment.state
+        """Restores a snapshot of the same task; raises ConfigError for any other value."""
+        snapshot = check_snapshot(value, _Snapshot, self._task)
+        self._state = snapshot.state
 
     def close(self) -> None:
         self._state = ()
@@ -210,7 +213,7 @@ class Countdown:
     name = "countdown"
     version = "1"
     grammar: Grammar = Plain()
-    blocking = False
+    run_in_thread = False
 
     def __init__(
         self,
@@ -224,106 +227,121 @@ class Countdown:
         sizes: Sizes | None = None,
     ) -> None:
         counts = (numbers, numbers) if isinstance(numbers, int) else tuple(numbers)
-        fewest, most = counts if len(counts) == 2 else (0, 0)
+        min_numbers, max_numbers = counts if len(counts) == 2 else (0, 0)
         rules = (
-            (3 <= fewest <= most <= 6, "numbers", f"tasks of {numbers} numbers", "give 3 to 6"),
+            (3 <= min_numbers <= max_numbers <= 6, "numbers", f"tasks of {numbers} numbers", "give 3 to 6"),
             (1 <= low <= high <= limit, "low", f"numbers from {low} to {high}", f"give 1 <= low <= high <= {limit}"),
             (target is None or 1 <= target <= limit, "target", f"{target} is out of reach", f"give 1 to {limit}"),
             (1 <= limit <= 10_000, "limit", f"{limit} is no limit", "give 1 to 10000"),
             (-math.inf < penalty <= 0, "penalty", f"{penalty} is not a penalty", "give 0 or a negative number"),
         )
-        problems = [Problem(where, what, hint) for kept, where, what, hint in rules if not kept]
+        problems = [Problem(setting, message, hint) for is_valid, setting, message, hint in rules if not is_valid]
         if problems:
             raise ConfigError(problems)
-        self.fewest, self.most, self.target = fewest, most, target
+        self.fewest, self.most, self.target = min_numbers, max_numbers, target
         self.low, self.high, self.limit, self.penalty = low, high, limit, penalty
-        self.horizon = 2 * (most + 1)
+        self.horizon = 2 * (max_numbers + 1)
         self.reward_range = (penalty, 1.0)
-        self.tiers = tuple(tier for tier in TIERS if tier != "combo" or most > 3)
+        self.tiers = tuple(tier for tier in TIERS if tier != "combo" or max_numbers > 3)
         self.instructions = (
             "Make the target from the numbers. Each step combines two numbers that are left by + - * or /, the larger "
             "one first, for example '9 - 4'; the result takes their place. Results are whole numbers of at most "
             f"{limit}. Use all numbers: the last one left must be the target."
         )
-        self._streams: dict[int, Iterator[_Drawn]] = {}
+        self._streams: dict[int, Iterator[_SolvedTask]] = {}
         self._known: dict[str, tuple[State, int]] = {}
         self._panels = Panels(self.name, self.version, self.tiers, sizes=sizes or Sizes(), draw=self._draw)
 
     def _draw(self, tier: str) -> Iterator[Candidate]:
-        """The tasks of a tier, of each count of numbers in turn."""
+        """Draws the tasks of a tier, alternating between counts of numbers."""
         counts = [self.most + 1] if tier == "longer" else range(self.fewest, self.most + 1)
-        streams = [self._of_count(count) for count in counts if tier != "combo" or count > 3]
+        streams = [self._solved_tasks(count) for count in counts if tier != "combo" or count > 3]
         while streams:
             for stream in tuple(streams):
-                chances = islice(stream, _PATIENCE)
-                drawn = next((one for one in chances if one.tier == tier and self._belongs(one)), None)
-                if drawn is None:
+                attempts = islice(stream, _PATIENCE)
+                accepted_task = next(
+                    (
+                        solved_task
+                        for solved_task in attempts
+                        if solved_task.tier == tier and self._fits_its_tier(solved_task)
+                    ),
+                    None,
+                )
+                if accepted_task is None:
                     streams.remove(stream)
                     continue
-                spec: dict[str, Json] = {"numbers": list(drawn.numbers), "target": drawn.target}
+                spec: dict[str, Json] = {"numbers": list(accepted_task.numbers), "target": accepted_task.target}
                 if self.limit != LIMIT:
                     spec["limit"] = self.limit
-                yield Candidate(spec, drawn.kind, tier, _key(drawn.numbers, drawn.target))
+                yield Candidate(spec, accepted_task.kind, tier, _key(accepted_task.numbers, accepted_task.target))
 
-    def _of_count(self, count: int) -> Iterator[_Drawn]:
-        """The tasks of so many numbers from the first one on, drawn and solved once, whichever tier asks."""
+    def _solved_tasks(self, count: int) -> Iterator[_SolvedTask]:
+        """Yields the tasks with `count` numbers from the first one on; each is generated and solved once for all
+        tiers.
+        """
         if count not in self._streams:
-            self._streams[count] = tee(self._drawn(count), 1)[0]
+            self._streams[count] = tee(self._generate_solved_tasks(count), 1)[0]
         return copy.copy(self._streams[count])
 
-    def _drawn(self, count: int) -> Iterator[_Drawn]:
-        """All tasks of so many numbers, solved."""
+    def _generate_solved_tasks(self, count: int) -> Iterator[_SolvedTask]:
+        """Generates all tasks with `count` numbers and solves them."""
         for numbers, target in countdowns(count, low=self.low, high=self.high, target=self.target, limit=self.limit):
             form = form_of(numbers, plan(numbers, target, self.limit) or ())
-            yield _Drawn(numbers, target, str(form), tier_of_shape(shape(form), self.most))
+            yield _SolvedTask(numbers, target, str(form), tier_of_shape(shape_of(form), self.most))
 
-    def _belongs(self, drawn: _Drawn) -> bool:
-        """Whether a task is hard to solve by luck, and can be solved in no way of another tier."""
-        numbers, target, _, tier = drawn
+    def _fits_its_tier(self, solved_task: _SolvedTask) -> bool:
+        """Returns whether a task is hard to solve by luck and has no solution of another tier."""
+        numbers, target, _, tier = solved_task
         if len(numbers) <= _EXACT_LUCK and solve_probability(numbers, target, self.limit) > _MAX_LUCK:
             return False
-        ways = solution_shapes(numbers, target, self.limit) if len(numbers) <= _ALL_WAYS else ()
-        return all(tier_of_shape(way, self.most) == tier for way in ways)
+        shapes = solution_shapes(numbers, target, self.limit) if len(numbers) <= _ALL_WAYS else ()
+        return all(tier_of_shape(solution_shape, self.most) == tier for solution_shape in shapes)
 
     def key(self, task: Task) -> str:
-        """Equal for tasks of the same numbers, in any order, and the same target; what panels are dealt by."""
-        return _key(*self._task(task))
+        """Returns a key that is equal for tasks with the same numbers in any order and the same target."""
+        return _key(*self._parse_task(task))
 
     def tasks(self, split: str, tier: str) -> Sequence[Task]:
         return self._panels.tasks(split, tier)
 
     def make(self, task: Task) -> CountdownEnv:
-        """An Env for a task of this world: any solvable one of up to `most` + 1 numbers, dealt or not.
+        """Creates an Env for any solvable task of this world with up to `most` + 1 numbers, dealt or not.
 
         Raises:
             ConfigError: for a task of another world, a spec that is none, or a target that cannot be reached.
             VersionMismatch: for a task of another version or limit.
         """
-        return CountdownEnv(task, *self._task(task), limit=self.limit, penalty=self.penalty)
+        return CountdownEnv(task, *self._parse_task(task), limit=self.limit, penalty=self.penalty)
 
-    def _task(self, task: Task) -> tuple[State, int]:
-        found = self._known.get(task.id)
-        if found is None:
-            found = self._check(task)
+    def _parse_task(self, task: Task) -> tuple[State, int]:
+        numbers_and_target = self._known.get(task.id)
+        if numbers_and_target is None:
+            numbers_and_target = self._validate_task(task)
             while len(self._known) >= _KNOWN_TASKS:
                 self._known.pop(next(iter(self._known)))
-            self._known[task.id] = found
-        return found
+            self._known[task.id] = numbers_and_target
+        return numbers_and_target
 
-    def _check(self, task: Task) -> tuple[State, int]:
+    def _validate_task(self, task: Task) -> tuple[State, int]:
         if task.world != self.name:
             raise ConfigError(f"not a task of the world {self.name!r}", value=task.world)
-        for what, value, expected in (
+        for field_name, value, expected in (
             ("version", task.version, self.version),
             ("limit", task.spec.get("limit", LIMIT), self.limit),
         ):
             if value != expected:
-                raise VersionMismatch(f"a task of another {what} of {self.name!r}", value=value, expected=expected)
-        numbers, target, most = task.spec.get("numbers"), task.spec.get("target"), self.most + 1
+                raise VersionMismatch(
+                    f"a task of another {field_name} of {self.name!r}", value=value, expected=expected
+                )
+        numbers, target, max_numbers = task.spec.get("numbers"), task.spec.get("target"), self.most + 1
         problems = []
         bounds = f"from 0 to {self.limit}"
-        if not isinstance(numbers, list) or not 2 <= len(numbers) <= most or not all(map(self._is_number, numbers)):
-            hint = f"give a list of 2 to {most} whole numbers {bounds}"
+        if (
+            not isinstance(numbers, list)
+            or not 2 <= len(numbers) <= max_numbers
+            or not all(map(self._is_number, numbers))
+        ):
+            hint = f"give a list of 2 to {max_numbers} whole numbers {bounds}"
             problems.append(Problem("numbers", f"{numbers!r} are no numbers to combine", hint))
         if not self._is_number(target):
             problems.append(Problem("target", f"{target!r} is no target", f"give a whole number {bounds}"))
@@ -339,17 +357,17 @@ class Countdown:
         return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= self.limit
 
     def score(self, rewards: Sequence[float | None], info: Info) -> Score:
-        """Success = the target was made, whatever penalties came before; raw = sum of rewards, unit = 1 or 0."""
-        return score_won(rewards)
+        """Scores an episode: success = the target was made, whatever penalties came before; raw = sum of rewards."""
+        return score_if_won(rewards)
 
     def expert(self, task: Task) -> Sequence[str]:
-        """The canonical solution: one move for each number but the last."""
-        return [str(move) for move in plan(*self._task(task), self.limit) or ()]
+        """Returns the canonical solution, one move for each number but the last."""
+        return [str(move) for move in plan(*self._parse_task(task), self.limit) or ()]
 
     def vocabulary(self) -> Sequence[str]:
-        """The numbers up to the limit, the operators, and the words of all sentences."""
-        words = {word for text in _SENTENCES for word in text.split()}
-        return sorted(words | {str(number) for number in range(self.limit + 1)})
+        """Returns the numbers up to the limit, the operators, and the words of all sentences."""
+        vocabulary = {word for text in _SENTENCES for word in text.split()}
+        return sorted(vocabulary | {str(number) for number in range(self.limit + 1)})
 
 
 def _key(numbers: State, target: int) -> str:

@@ -1,4 +1,4 @@
-"""An Env that calls may still be running in when whoever plays it is done: it is closed once, when nobody uses it."""
+"""An Env wrapper that closes the Env exactly once, after calls that still run in it have returned."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TypeVar
 from evolvent.errors import EnvLost, EvolventError, boundary
 from evolvent.worlds.base import Env
 
-__all__ = ["Held", "Limits"]
+__all__ = ["DeferredClose", "Limits"]
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -26,12 +26,12 @@ class Limits:
     horizon: int | None = None
 
 
-class Held:
-    """Closes its Env once: when it is told to end, or, where a call still runs then, when that call returns.
+class DeferredClose:
+    """Closes its Env once: at `end`, or, if a call still runs then, when that call returns.
 
     Args:
-        name: of the world, for messages.
-        env: None: it is not made yet; whoever makes it puts it here.
+        name: name of the world, for messages.
+        env: the Env, or None until its creator sets it.
     """
 
     def __init__(self, name: str, env: Env | None = None) -> None:
@@ -40,19 +40,19 @@ class Held:
         self._running = self._over = False
 
     def run(self, call: Callable[[], T]) -> T:
-        """A call that may hang, on a thread of its own: the end may come before it returns."""
+        """Runs a call that may hang on the calling thread; `end` may come before the call returns."""
         with self._lock:
             self._running = True
         try:
             return call()
         finally:
             with self._lock:
-                self._running, late = False, self._over
-            if late:
+                self._running, must_close = False, self._over
+            if must_close:
                 self._close()
 
     def end(self) -> None:
-        """Close the Env, or leave that to the call that runs now; a second time does nothing."""
+        """Closes the Env, or leaves that to the call that runs now; a second call does nothing."""
         with self._lock:
             if self._over:
                 return

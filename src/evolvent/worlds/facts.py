@@ -1,4 +1,5 @@
-"""Made-up facts about people, cities and countries, drawn afresh for each task and asked one at a time through SQL.
+"""Invented facts about people, cities and countries, drawn afresh for each task and queried one at a time through
+SQL.
 
 Twelve relations, each a function from entities of one type to entities of one type. A `chain` is a sequence of
 relations in the order in which they are asked, so that ("friend", "boss", "home") is the home of the boss of the
@@ -146,28 +147,35 @@ _FIRST = {"person": 0, "city": len(PEOPLE), "country": len(PEOPLE) + len(CITIES)
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """One relation: its name, the type of entity it is asked of, the type of its value, and where its facts begin."""
+    """A relation between entities.
+
+    Args:
+        name: its name.
+        subject_type: the type of entity that has the relation.
+        value_type: the type of its value.
+        base: index of its first fact.
+    """
 
     name: str
-    of: str
-    value: str
+    subject_type: str
+    value_type: str
     base: int
 
     @property
-    def asked_of(self) -> range:
-        """The numbers of the entities that have this relation."""
-        return range(_FIRST[self.of], _FIRST[self.of] + len(_POOLS[self.of]))
+    def subjects(self) -> range:
+        """Returns the numbers of the entities that have this relation."""
+        return range(_FIRST[self.subject_type], _FIRST[self.subject_type] + len(_POOLS[self.subject_type]))
 
 
-def _relations(*rows: tuple[str, str, str]) -> dict[str, Relation]:
-    found, base = {}, 0
-    for name, of, value in rows:
-        found[name] = Relation(name, of, value, base)
-        base += len(_POOLS[of])
-    return found
+def _build_relations(*rows: tuple[str, str, str]) -> dict[str, Relation]:
+    relations, base = {}, 0
+    for name, subject_type, value_type in rows:
+        relations[name] = Relation(name, subject_type, value_type, base)
+        base += len(_POOLS[subject_type])
+    return relations
 
 
-RELATIONS = _relations(
+RELATIONS = _build_relations(
     ("boss", "person", "person"),
     ("friend", "person", "person"),
     ("teacher", "person", "person"),
@@ -183,33 +191,35 @@ RELATIONS = _relations(
 )
 """All relations by name. None of them need be mutual: the rival of a city's rival is any city."""
 
-_OF_TYPE = {kind: tuple(r for r in RELATIONS.values() if r.of == kind) for kind in _POOLS}
+_OF_TYPE = {kind: tuple(r for r in RELATIONS.values() if r.subject_type == kind) for kind in _POOLS}
 
 
 def chains(length: int) -> Iterator[Chain]:
-    """All chains of `length` relations in which each can be asked of the value of the one before it."""
+    """Yields all chains of `length` relations in which each applies to the value of the one before."""
     if length < 1:
         yield ()
         return
     for head in chains(length - 1):
-        followers = _OF_TYPE[RELATIONS[head[-1]].value] if head else RELATIONS.values()
+        followers = _OF_TYPE[RELATIONS[head[-1]].value_type] if head else RELATIONS.values()
         yield from ((*head, relation.name) for relation in followers)
 
 
-def _rows() -> tuple[NDArray[np.int64], ...]:
-    """Per fact: the first number of the value's type, its size, how many values are allowed, and the smallest shift."""
+def _fact_layout() -> tuple[NDArray[np.int64], ...]:
+    """Computes, per fact: the first number of the value's type, its size, the number of allowed values, the smallest
+    shift.
+    """
     first, size, allowed, shift = [], [], [], []
     for relation in RELATIONS.values():
-        count, itself = len(_POOLS[relation.value]), relation.of == relation.value
-        for place in range(len(_POOLS[relation.of])):
-            first.append(_FIRST[relation.value])
+        count, is_same_type = len(_POOLS[relation.value_type]), relation.subject_type == relation.value_type
+        for index in range(len(_POOLS[relation.subject_type])):
+            first.append(_FIRST[relation.value_type])
             size.append(count)
-            allowed.append(count - 1 if itself else count)
-            shift.append(place + 1 if itself else 0)
+            allowed.append(count - 1 if is_same_type else count)
+            shift.append(index + 1 if is_same_type else 0)
     return np.array(first), np.array(size), np.array(allowed), np.array(shift)
 
 
-_VALUE_FIRST, _VALUE_SIZE, _ALLOWED, _SHIFT = _rows()
+_VALUE_FIRST, _VALUE_SIZE, _ALLOWED, _SHIFT = _fact_layout()
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,30 +237,30 @@ class Facts:
     chain: Chain
 
     def value(self, relation: Relation, entity: int) -> int:
-        """The number of the value of `relation` of `entity`."""
-        return self.values[relation.base + entity - _FIRST[relation.of]]
+        """Returns the number of the value of `relation` for `entity`."""
+        return self.values[relation.base + entity - _FIRST[relation.subject_type]]
 
     def walk(self, start: int | None = None) -> list[int]:
-        """The numbers of all entities on the way from the start (or another one) to the answer, both included."""
+        """Returns the numbers of all entities from the start (or another entity) to the answer, both included."""
         path = [self.start if start is None else start]
         for name in self.chain:
             path.append(self.value(RELATIONS[name], path[-1]))
         return path
 
     def canonical(self) -> str:
-        """A digest of question and facts that is the same exactly for tasks that differ in names only.
+        """Hashes question and facts; the digest is equal exactly for tasks that differ only in names.
 
         Every relation is a function, so numbering the entities as they are met from the start, relations in a fixed
         order, gives one numbering for all renamings. Facts that cannot be reached from the start do not count.
         """
         number = {self.start: 0}
-        met, code = [self.start], []
-        for entity in met:
+        entities, code = [self.start], []
+        for entity in entities:
             for relation in _OF_TYPE[_type_of(entity)]:
                 value = self.value(relation, entity)
                 if value not in number:
-                    number[value] = len(met)
-                    met.append(value)
+                    number[value] = len(entities)
+                    entities.append(value)
                 code.append(number[value])
         return hashlib.sha256(bytes(code) + " ".join(self.chain).encode()).hexdigest()
 
@@ -260,16 +270,17 @@ def _type_of(entity: int) -> str:
 
 
 def draw_facts(chain: Chain, seed: int) -> Facts:
-    """The facts of the task (chain, seed): every value uniform over its type, nobody related to themselves.
+    """Draws the facts of the task (chain, seed): every value is uniform over its type, nobody is related to
+    themselves.
 
-    The bytes come from SHAKE-256, so they are the same under every version of Python and numpy. The start is the first
-    entity, from a drawn place on, from which the chain meets no entity twice: then no asking can be left out.
+    The bytes come from SHAKE-256, so they are the same under every version of Python and numpy. The start is the
+    first entity, from a drawn index on, from which the chain visits no entity twice: then no query can be left out.
     """
     key = f"evolvent lookup 1 {seed} {' '.join(chain)}".encode()
     raw = np.frombuffer(hashlib.shake_256(key).digest(2 * len(_VALUE_FIRST) + 2), dtype="<u2").astype(np.int64)
     values = (_VALUE_FIRST + (_SHIFT + raw[:-1] % _ALLOWED) % _VALUE_SIZE).tolist()
-    of = RELATIONS[chain[0]].of
-    first, count = _FIRST[of], len(_POOLS[of])
+    subject_type = RELATIONS[chain[0]].subject_type
+    first, count = _FIRST[subject_type], len(_POOLS[subject_type])
     for shift in range(count):
         facts = Facts(values, first + (int(raw[-1]) + shift) % count, chain)
         path = facts.walk()
@@ -283,19 +294,19 @@ _SCHEMA = ";".join(
     for kind, relations in _OF_TYPE.items()
 )
 _INSERT = {kind: f"INSERT INTO {kind} VALUES (?{', ?' * len(rows)})" for kind, rows in _OF_TYPE.items()}
-_SELECT = {r.name: f"SELECT {r.name} FROM {r.of} WHERE id = ?" for r in RELATIONS.values()}
+_SELECT = {r.name: f"SELECT {r.name} FROM {r.subject_type} WHERE id = ?" for r in RELATIONS.values()}
 
 
 @cache
-def _empty() -> bytes:
-    """An image of a database with the tables and no rows: loading it takes half the time of making the tables again."""
+def _empty_image() -> bytes:
+    """Returns an image of a database with tables but no rows; loading it takes half the time of creating the tables."""
     with closing(sqlite3.connect(":memory:")) as connection:
         connection.executescript(_SCHEMA)
         return connection.serialize()
 
 
 class _Budget:
-    """What SQLite calls every 1,000 instructions; True breaks the query off."""
+    """Progress handler that SQLite calls every 1,000 instructions; True interrupts the query."""
 
     def __init__(self, limit: int) -> None:
         self.limit = self.left = limit
@@ -306,7 +317,7 @@ class _Budget:
 
 
 class FactsDatabase:
-    """The facts of one task in an in-memory SQLite database of their own, read only once it is filled.
+    """The facts of one task in an in-memory SQLite database, read-only once it is filled.
 
     One table per type of entity, one column per relation; entities are their numbers. The statements are fixed texts,
     one per relation, and the number is a bound parameter: no text of a model reaches SQL.
@@ -319,7 +330,7 @@ class FactsDatabase:
     def __init__(self, facts: Facts, *, limit: int = 10) -> None:
         self._budget = _Budget(limit)
         self._connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-        self._connection.deserialize(_empty())
+        self._connection.deserialize(_empty_image())
         self._connection.execute("BEGIN")
         for kind, relations in _OF_TYPE.items():
             first, count = _FIRST[kind], len(_POOLS[kind])
@@ -330,7 +341,7 @@ class FactsDatabase:
         self._connection.set_progress_handler(self._budget, 1_000)
 
     def ask(self, relation: str, entity: int) -> int:
-        """The number of the value of a relation of an entity.
+        """Returns the number of the value of a relation of an entity.
 
         Raises:
             EnvLost: where the database is closed, the query is broken off, or the entity has no such relation.
@@ -345,5 +356,5 @@ class FactsDatabase:
         return int(row[0])
 
     def close(self) -> None:
-        """Give the memory back; calling it twice is harmless."""
+        """Releases the memory; a second call is harmless."""
         self._connection.close()

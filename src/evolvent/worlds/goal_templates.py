@@ -1,4 +1,4 @@
-"""How the embedded worlds state their goals, and how else they may be said: the table for `wording.Worded`."""
+"""Templates for the goals of the embedded worlds and their paraphrases, the table for `wording.Worded`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from evolvent.worlds.wording import Wording
 
 __all__ = ["WORDINGS"]
 
-_ASKED = Wording(
+_QUESTION_WORDING = Wording(
     r"^(?P<question>.+)$",
     ("find out {question}", "i would like to know {question}", "tell me {question}", "to be answered : {question}"),
     ("the question is : {question}",),
     ("do you know {question}",),
 )
-_ORDERED = Wording(
+_ORDER_WORDING = Wording(
     r"^(?P<order>.+)$",
     ("do this : {order}", "what there is to do : {order}", "{order} . that is all", "the order : {order}"),
     ("here is your work : {order}",),
@@ -88,6 +88,6 @@ WORDINGS: Mapping[str, Wording] = {
         ("The question: {question}",),
         ("Answer this: {question}",),
     ),
-    **dict.fromkeys(("weather", "movie", "academia"), _ASKED),
-    **dict.fromkeys(("todo", "sheet"), _ORDERED),
+    **dict.fromkeys(("weather", "movie", "academia"), _QUESTION_WORDING),
+    **dict.fromkeys(("todo", "sheet"), _ORDER_WORDING),
 }

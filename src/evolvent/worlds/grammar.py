@@ -1,4 +1,4 @@
-"""How model text becomes an action, and back. Model text is only ever split and compared, never evaluated."""
+"""Action grammars: convert model text to an action and back. Model text is only split and compared, never evaluated."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Grammar(Protocol):
     """A world's action grammar."""
 
     def parse(self, text: str) -> Parsed:
-        """The action in a model's text; raises InvalidAction where there is none."""
+        """Parses the action in a model's text; raises InvalidAction where the text holds none."""
         ...
 
     def render(self, parsed: Parsed) -> str:
-        """The text a model should write for an action (and thought): parse(render(p)) == p."""
+        """Renders the text that a model should write for an action and its thought: parse(render(p)) == p."""
         ...
 
 
@@ -49,9 +49,9 @@ class ReAct:
     """`Thought:\\n...\\n\\nAction:\\n...` (AgentGym): split at the last `Action:`; one line of action."""
 
     def parse(self, text: str) -> Parsed:
-        before, mark, after = text.rpartition("Action:")
+        before, marker, after = text.rpartition("Action:")
         action = after.strip().split("\n", 1)[0].strip()
-        if not mark or not action:
+        if not marker or not action:
             raise InvalidAction("no action in the text", value=text, expected="'Thought: ...' then 'Action: ...'")
         thought = before.partition("Thought:")[2].strip() if "Thought:" in before else before.strip()
         return Parsed(action, thought or None)

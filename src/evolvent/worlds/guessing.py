@@ -1,4 +1,4 @@
-"""A solver for word-guessing games that sees nothing but the marks of its own guesses.
+"""A solver for word-guessing games that sees only the marks of its own guesses.
 
 It guesses the word of the list that leaves the fewest words to expect: among words equally likely hidden, the mean size
 of what remains is the sum of the squared sizes of the groups that the marks tell apart, over their number. Its guesses
@@ -16,76 +16,81 @@ from numpy.typing import NDArray
 from evolvent.errors import ConfigError
 from evolvent.worlds.wordlists import Rules, WordList, code_of
 
-__all__ = ["Solver", "remaining"]
+__all__ = ["Solver", "sum_squared_group_sizes"]
 
 _POOL = 4096  # guesses weighed at each node; of longer lists an even sample
 _ROWS = 256  # guesses weighed at once
 
 
 class Solver:
-    """The decision tree of one list and one set of rules.
+    """The decision tree of one word list and one set of rules.
 
     Args:
         words: the list; hidden words and guesses come from it.
         rules: how guesses are marked.
     """
 
-    def __init__(self, words: WordList, *, rules: Rules = "official") -> None:
-        self._words = words
+    def __init__(self, word_list: WordList, *, rules: Rules = "official") -> None:
+        self._words = word_list
         self._rules = rules
         self._nodes: dict[tuple[str, ...], tuple[NDArray[np.intp], str]] = {}
 
-    def guess(self, seen: Sequence[str]) -> str:
-        """The next guess.
+    def guess(self, marks: Sequence[str]) -> str:
+        """Returns the next guess.
 
         Args:
-            seen: the marks of this solver's guesses so far, first guess first.
+            marks: the marks of this solver's guesses so far, first guess first.
         Raises:
             ConfigError: no word of the list fits these marks.
         """
-        return self._node(tuple(seen))[1]
+        return self._find_node(tuple(marks))[1]
 
-    def candidates(self, seen: Sequence[str]) -> list[str]:
-        """The words that fit the marks of this solver's guesses so far; raises as `guess` does."""
-        return [self._words.words[place] for place in self._node(tuple(seen))[0]]
+    def candidates(self, marks: Sequence[str]) -> list[str]:
+        """Lists the words that fit the marks of this solver's guesses so far; raises as `guess` does."""
+        return [self._words.words[index] for index in self._find_node(tuple(marks))[0]]
 
-    def _node(self, seen: tuple[str, ...]) -> tuple[NDArray[np.intp], str]:
-        node = self._nodes.get(seen)
+    def _find_node(self, marks: tuple[str, ...]) -> tuple[NDArray[np.intp], str]:
+        node = self._nodes.get(marks)
         if node is None:
-            left = np.arange(len(self._words.words))
-            if seen:
-                before, guess = self._node(seen[:-1])
-                left = before[self._words.codes(guess, rules=self._rules)[before] == code_of(seen[-1])]
-            if not len(left):
-                raise ConfigError("no word of the list fits these marks", value=seen)
-            node = self._nodes[seen] = (left, self._words.words[self._best(left)])
+            candidates = np.arange(len(self._words.words))
+            if marks:
+                previous_candidates, guess = self._find_node(marks[:-1])
+                candidates = previous_candidates[
+                    self._words.codes(guess, rules=self._rules)[previous_candidates] == code_of(marks[-1])
+                ]
+            if not len(candidates):
+                raise ConfigError("no word of the list fits these marks", value=marks)
+            node = self._nodes[marks] = (candidates, self._words.words[self._choose_guess(candidates)])
         return node
 
     @cached_property
     def _pool(self) -> NDArray[np.intp]:
-        """The places of the guesses that are weighed."""
+        """Returns the indices of the guesses that are evaluated."""
         count = len(self._words.words)
         return np.arange(count)[:: -(-count // _POOL)]
 
     @cached_property
     def _table(self) -> NDArray[np.unsignedinteger]:
-        """`[pool, W]`: the marks of every guess for every word."""
-        words, rules = self._words, self._rules
-        return np.stack([words.codes(words.words[place], rules=rules) for place in self._pool])
+        """Returns the marks of every guess for every word, `[pool, W]`."""
+        word_list, rules = self._words, self._rules
+        return np.stack([word_list.codes(word_list.words[index], rules=rules) for index in self._pool])
 
-    def _best(self, left: NDArray[np.intp]) -> int:
-        """The place of the best guess; of equals a word that may be hidden, then the first."""
-        if len(left) <= 2:
-            return int(left[0])
+    def _choose_guess(self, candidates: NDArray[np.intp]) -> int:
+        """Returns the index of the best guess; ties go to a word that may be hidden, then to the first."""
+        if len(candidates) <= 2:
+            return int(candidates[0])
         cost = np.concatenate(
-            [remaining(self._table[at : at + _ROWS, left]) for at in range(0, len(self._pool), _ROWS)]
+            [
+                sum_squared_group_sizes(self._table[start : start + _ROWS, candidates])
+                for start in range(0, len(self._pool), _ROWS)
+            ]
         )
-        cost = 2 * cost - np.isin(self._pool, left)
+        cost = 2 * cost - np.isin(self._pool, candidates)
         return int(self._pool[np.argmin(cost)])
 
 
-def remaining(codes: NDArray[np.unsignedinteger]) -> NDArray[np.int64]:
-    """How much each guess leaves: the sum over its groups of equal codes of their squared sizes.
+def sum_squared_group_sizes(codes: NDArray[np.unsignedinteger]) -> NDArray[np.int64]:
+    """Computes how many words each guess leaves: the sum, over its groups of equal codes, of their squared sizes.
 
     Args:
         codes: `[P, C]`, the marks of P guesses for C words.
@@ -94,10 +99,10 @@ def remaining(codes: NDArray[np.unsignedinteger]) -> NDArray[np.int64]:
     """
     ordered = np.sort(codes, axis=1)
     count = codes.shape[1]
-    place = np.arange(count, dtype=np.int32)
-    begins = np.zeros(codes.shape, np.int32)
-    begins[:, 1:] = np.where(ordered[:, 1:] != ordered[:, :-1], place[1:], 0)
-    np.maximum.accumulate(begins, axis=1, out=begins)
+    position = np.arange(count, dtype=np.int32)
+    group_starts = np.zeros(codes.shape, np.int32)
+    group_starts[:, 1:] = np.where(ordered[:, 1:] != ordered[:, :-1], position[1:], 0)
+    np.maximum.accumulate(group_starts, axis=1, out=group_starts)
     # The k-th word of a group (from 0) adds 2 k + 1, and the first n odd numbers sum to n squared.
-    odd = 2 * (place - begins) + 1
-    return np.asarray(odd.sum(axis=1, dtype=np.int64))
+    increments = 2 * (position - group_starts) + 1
+    return np.asarray(increments.sum(axis=1, dtype=np.int64))

@@ -1,4 +1,4 @@
-"""Lookup: questions over a hidden database, drawn afresh for each task; one relation is asked per action.
+"""Lookup: questions over a hidden database, drawn afresh for each task; each action queries one relation.
 
     find home of boss of anna  ->  boss of anna  ->  oscar  ->  home of oscar  ->  keldon  ->  answer keldon
 
@@ -18,7 +18,7 @@ from itertools import count, pairwise
 
 from evolvent.errors import ConfigError, Problem, SessionGone
 from evolvent.trajectory import Json, Score, Task, Value, sample_seed
-from evolvent.worlds.base import TIERS, Info, Reply, check_task, own_moment, score_won
+from evolvent.worlds.base import TIERS, Info, Reply, check_snapshot, check_task, score_if_won
 from evolvent.worlds.facts import NAMES, RELATIONS, Chain, FactsDatabase, chains, draw_facts
 from evolvent.worlds.grammar import Grammar, Plain
 from evolvent.worlds.panel import Candidate, Panels, Sizes
@@ -31,63 +31,68 @@ _RIGHT, _WRONG = "right", "wrong"
 
 @dataclass(frozen=True, slots=True)
 class _Action:
-    """What a text means: a relation (None: an answer) and an entity; `refusal` says why it cannot be asked, if so."""
+    """A parsed action: a relation (None: an answer) and an entity; `refusal` explains why it is impossible, if it
+    is.
+    """
 
     relation: str | None
     entity: int
     refusal: str = ""
 
 
-def _actions() -> dict[str, _Action]:
-    """Every text that is an action, possible or not."""
-    found = {f"answer {name}": _Action(None, entity) for entity, name in enumerate(NAMES)}
+def _build_actions() -> dict[str, _Action]:
+    """Maps every action text to its action, possible or not."""
+    actions = {f"answer {name}": _Action(None, entity) for entity, name in enumerate(NAMES)}
     for relation in RELATIONS.values():
         for entity, name in enumerate(NAMES):
-            refusal = "" if entity in relation.asked_of else f"{name} has no {relation.name}"
-            found[f"{relation.name} of {name}"] = _Action(relation.name, entity, refusal)
-    return found
+            refusal = "" if entity in relation.subjects else f"{name} has no {relation.name}"
+            actions[f"{relation.name} of {name}"] = _Action(relation.name, entity, refusal)
+    return actions
 
 
-_ACTIONS: Mapping[str, _Action] = _actions()
+_ACTIONS: Mapping[str, _Action] = _build_actions()
 _ADMISSIBLE = tuple(text for text, action in _ACTIONS.items() if not action.refusal)
 
 
-def _question(chain: Chain) -> str:
-    """The chain as a question names it, last relation first: ("boss", "home") is "home of boss"."""
+def _render_question(chain: Chain) -> str:
+    """Renders a chain as a question names it, last relation first: ("boss", "home") is "home of boss"."""
     return " of ".join(reversed(chain))
 
 
-def _demonstrated(first: str, then: str) -> bool:
-    """Whether demonstrations show these two relations one after the other.
+def _is_demonstrated(first: str, then: str) -> bool:
+    """Returns whether demonstrations show these two relations one after the other.
 
-    Number the relations that lead to a type and those that are asked of it: every third diagonal is kept back, so
-    that each relation keeps about two thirds of what can come before it and after it.
+    Number the relations that lead to a type and those that apply to it: every third diagonal is held out, so that
+    each relation keeps about two thirds of its possible predecessors and successors.
     """
-    kind = RELATIONS[first].value
-    leading = [name for name, relation in RELATIONS.items() if relation.value == kind]
-    asked = [name for name, relation in RELATIONS.items() if relation.of == kind]
-    return (leading.index(first) + asked.index(then)) % 3 != 0
+    kind = RELATIONS[first].value_type
+    leading = [name for name, relation in RELATIONS.items() if relation.value_type == kind]
+    following = [name for name, relation in RELATIONS.items() if relation.subject_type == kind]
+    return (leading.index(first) + following.index(then)) % 3 != 0
 
 
 def tiers_of_chains(hops: int) -> dict[str, tuple[Chain, ...]]:
-    """The chains of each tier, where training chains have up to `hops` (at least 3) relations.
+    """Returns the chains of each tier, where training chains have up to `hops` (at least 3) relations.
 
     Of the chains of demonstrated pairs, those of up to two relations are `seen`; of the longer ones a hash of the chain
     makes half of them `seen` and half `combo`. Within a tier chains of all lengths are mixed, in the order of a hash.
     """
-    shown = {pair for pair in chains(2) if _demonstrated(*pair)}
+    demonstrated_pairs = {pair for pair in chains(2) if _is_demonstrated(*pair)}
     tiers: dict[str, list[Chain]] = {tier: [] for tier in TIERS}
     for length in range(1, hops + 2):
         for chain in chains(length):
-            plain = shown.issuperset(pairwise(chain))
+            is_demonstrated = demonstrated_pairs.issuperset(pairwise(chain))
             if length > hops:
-                tiers["longer"] += [chain] if plain else []
-            elif not plain:
+                tiers["longer"] += [chain] if is_demonstrated else []
+            elif not is_demonstrated:
                 tiers["evo"].append(chain)
             else:
-                kept_back = length > 2 and sample_seed("lookup", "seen", *chain) % 2 == 0
-                tiers["combo" if kept_back else "seen"].append(chain)
-    return {tier: tuple(sorted(found, key=lambda chain: sample_seed("chain", *chain))) for tier, found in tiers.items()}
+                is_held_out = length > 2 and sample_seed("lookup", "seen", *chain) % 2 == 0
+                tiers["combo" if is_held_out else "seen"].append(chain)
+    return {
+        tier: tuple(sorted(tier_chains, key=lambda chain: sample_seed("chain", *chain)))
+        for tier, tier_chains in tiers.items()
+    }
 
 
 class Lookup:
@@ -105,7 +110,7 @@ class Lookup:
     version = "1"
     grammar: Grammar = Plain()
     tiers = TIERS
-    blocking = False
+    run_in_thread = False
     instructions = (
         "Answer a question about people, cities and countries. Ask one relation of one name at a time, for example "
         f"'boss of {NAMES[0]}'; you are told its value. When you know the answer, write 'answer' and the name. "
@@ -130,33 +135,33 @@ class Lookup:
         return tiers_of_chains(self.hops)
 
     def _draw(self, tier: str) -> Iterator[Candidate]:
-        """Tasks without end: one of every kind of the tier, then the next of every kind."""
+        """Yields tasks without end: one of every kind of the tier, then the next of every kind."""
         for seed in count():
             for chain in self._chains[tier]:
                 spec: dict[str, Json] = {"chain": list(chain), "seed": seed}
-                yield Candidate(spec, _question(chain), tier, draw_facts(chain, seed).canonical())
+                yield Candidate(spec, _render_question(chain), tier, draw_facts(chain, seed).canonical())
 
     def key(self, task: Task) -> str:
-        """Equal for tasks that differ in names only; what panels are dealt by."""
-        return draw_facts(*self._read(task)).canonical()
+        """Returns a key that is equal for tasks that differ only in names; panels are dealt by it."""
+        return draw_facts(*self._parse_spec(task)).canonical()
 
     def tasks(self, split: str, tier: str) -> Sequence[Task]:
         return self._panels.tasks(split, tier)
 
     def make(self, task: Task) -> LookupEnv:
-        """An Env for a task of this world.
+        """Creates an Env for a task of this world.
 
         Raises:
             ConfigError: for a task of another world, or a spec without a possible chain and a seed.
             VersionMismatch: for a task of another version.
         """
-        return LookupEnv(task, *self._read(task), penalty=self.penalty)
+        return LookupEnv(task, *self._parse_spec(task), penalty=self.penalty)
 
-    def _read(self, task: Task) -> tuple[Chain, int]:
+    def _parse_spec(self, task: Task) -> tuple[Chain, int]:
         check_task(self, task)
         chain, seed = task.spec.get("chain"), task.spec.get("seed")
         problems = []
-        if not _possible(chain):
+        if not _is_possible(chain):
             problems.append(Problem("chain", f"{chain!r} is no chain of relations", f"known: {', '.join(RELATIONS)}"))
         if type(seed) is not int:
             problems.append(Problem("seed", f"{seed!r} is no whole number", "give one"))
@@ -165,40 +170,42 @@ class Lookup:
         return tuple(task.spec["chain"]), task.spec["seed"]
 
     def score(self, rewards: Sequence[float | None], info: Info) -> Score:
-        """Success = the right answer, whatever penalties came before; raw = the sum of the rewards, unit = 1 or 0."""
-        return score_won(rewards)
+        """Scores an episode: success = the right answer, whatever penalties came before; raw = the sum of the
+        rewards.
+        """
+        return score_if_won(rewards)
 
     def expert(self, task: Task) -> Sequence[str]:
-        """Ask the relations in order, then answer: the shortest way."""
-        facts = draw_facts(*self._read(task))
+        """Returns the shortest solution: query the relations in order, then answer."""
+        facts = draw_facts(*self._parse_spec(task))
         names = [NAMES[entity] for entity in facts.walk()]
-        asked = [f"{relation} of {name}" for relation, name in zip(facts.chain, names, strict=False)]
-        return [*asked, f"answer {names[-1]}"]
+        queries = [f"{relation} of {name}" for relation, name in zip(facts.chain, names, strict=False)]
+        return [*queries, f"answer {names[-1]}"]
 
     def vocabulary(self) -> Sequence[str]:
         texts = (*_ACTIONS, *(action.refusal for action in _ACTIONS.values()), "find", _EXPECTED, _RIGHT, _WRONG)
         return sorted({word for text in texts for word in text.split()})
 
 
-def _possible(chain: object) -> bool:
-    """Whether each relation of the chain is known and can be asked of the value of the one before it."""
+def _is_possible(chain: object) -> bool:
+    """Returns whether each relation of the chain is known and applies to the value of the one before."""
     if not isinstance(chain, Sequence) or isinstance(chain, str) or not chain:
         return False
     if not all(isinstance(name, str) and name in RELATIONS for name in chain):
         return False
-    return all(RELATIONS[first].value == RELATIONS[then].of for first, then in pairwise(chain))
+    return all(RELATIONS[first].value_type == RELATIONS[then].subject_type for first, then in pairwise(chain))
 
 
 @dataclass(frozen=True, slots=True)
-class _Moment:
-    """A snapshot. The facts never change, so all that an episode carries is whether it runs."""
+class _Snapshot:
+    """A snapshot. Facts never change, so the only state is whether the episode runs."""
 
     task: str
     running: bool
 
 
 class LookupEnv:
-    """One question. The database is filled at the first relation asked and closed at the end of the episode."""
+    """One question. The database is filled at the first query and closed at the end of the episode."""
 
     def __init__(self, task: Task, chain: Chain, seed: int, *, penalty: float) -> None:
         self._task, self._penalty = task, penalty
@@ -209,33 +216,33 @@ class LookupEnv:
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Value, Info]:
         self.close()
         self._running = True
-        return f"find {_question(self._facts.chain)} of {NAMES[self._facts.start]}", {"admissible": _ADMISSIBLE}
+        return f"find {_render_question(self._facts.chain)} of {NAMES[self._facts.start]}", {"admissible": _ADMISSIBLE}
 
     def step(self, action: Value) -> Reply:
         if not self._running:
             raise SessionGone("a step after the end of the episode", value=str(action), expected="reset() first")
         info: dict[str, object] = {"admissible": _ADMISSIBLE}
-        found = _ACTIONS.get(str(action)) or _ACTIONS.get(" ".join(str(action).lower().split()))
-        if found is None or found.refusal:
+        parsed_action = _ACTIONS.get(str(action)) or _ACTIONS.get(" ".join(str(action).lower().split()))
+        if parsed_action is None or parsed_action.refusal:
             info["invalid"] = True
-            return found.refusal if found else _EXPECTED, self._penalty, False, False, info
-        if found.relation is None:
-            right = found.entity == self._facts.walk()[-1]
+            return parsed_action.refusal if parsed_action else _EXPECTED, self._penalty, False, False, info
+        if parsed_action.relation is None:
+            is_correct = parsed_action.entity == self._facts.walk()[-1]
             self.close()
-            return _RIGHT if right else _WRONG, float(right), True, False, info
+            return _RIGHT if is_correct else _WRONG, float(is_correct), True, False, info
         if self._database is None:
             self._database = FactsDatabase(self._facts)
-        return NAMES[self._database.ask(found.relation, found.entity)], 0.0, False, False, info
+        return NAMES[self._database.ask(parsed_action.relation, parsed_action.entity)], 0.0, False, False, info
 
     def snapshot(self) -> object:
-        return _Moment(self._task.id, self._running)
+        return _Snapshot(self._task.id, self._running)
 
     def restore(self, value: object) -> None:
-        """Back to the moment of a snapshot of the same task; ConfigError for anything else."""
-        moment = own_moment(value, _Moment, self._task)
-        if not moment.running:
+        """Restores a snapshot of the same task; raises ConfigError for any other value."""
+        snapshot = check_snapshot(value, _Snapshot, self._task)
+        if not snapshot.running:
             self.close()
-        self._running = moment.running
+        self._running = snapshot.running
 
     def close(self) -> None:
         self._running = False

@@ -1,4 +1,4 @@
-"""Evaluation sets that are known: where each comes from, its licence, and the hash that pins it.
+"""Manifests of known evaluation sets: origin, license and the hash that pins each one.
 
 One TOML file a set lies in `manifests/`. Nothing of a set is shipped; you name the folder where your copy lies, and a
 copy is read only after its hash is that of the manifest.
@@ -14,9 +14,9 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
-from evolvent.errors import AccessDenied, ConfigError, HashMismatch, Problem, unknown
+from evolvent.errors import AccessDenied, ConfigError, HashMismatch, Problem, unknown_name_problem
 
-__all__ = ["Manifest", "manifests", "sha256_of", "verified"]
+__all__ = ["Manifest", "manifests", "sha256_of", "verify_file"]
 
 _BLOCK = 1 << 20
 
@@ -52,16 +52,16 @@ class Manifest:
 
 @cache
 def manifests() -> Mapping[str, Manifest]:
-    """All known sets by name."""
-    found = {}
-    for entry in sorted(files("evolvent.worlds").joinpath("manifests").iterdir(), key=lambda one: one.name):
+    """Returns all known sets by name."""
+    manifests_by_name = {}
+    for entry in sorted(files("evolvent.worlds").joinpath("manifests").iterdir(), key=lambda path: path.name):
         row = tomllib.loads(entry.read_text(encoding="utf-8"))
-        found[row["name"]] = Manifest(**{field.name: row[field.name] for field in fields(Manifest)})
-    return found
+        manifests_by_name[row["name"]] = Manifest(**{field.name: row[field.name] for field in fields(Manifest)})
+    return manifests_by_name
 
 
 def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file, 64 hex digits."""
+    """Computes the SHA-256 of a file, 64 hex digits."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(_BLOCK):
@@ -69,8 +69,9 @@ def sha256_of(path: Path) -> str:
     return digest.hexdigest()
 
 
-def verified(name: str, root: Path, *, accept_licence: bool = False) -> Path:
-    """The file of a known set in a folder (or the file itself), with the right hash. Nothing is parsed here.
+def verify_file(name: str, root: Path, *, accept_licence: bool = False) -> Path:
+    """Returns the file of a known set in a folder (or the file itself) after checking its hash. Nothing is parsed
+    here.
 
     Of a set without a known hash: its file or folder in that folder, or else what was named.
 
@@ -80,10 +81,10 @@ def verified(name: str, root: Path, *, accept_licence: bool = False) -> Path:
         ConfigError: an unknown name, or no such file there. AccessDenied: a licence that needs your word.
         HashMismatch: the file is another one.
     """
-    known = manifests()
-    if name not in known:
-        raise ConfigError([unknown("evaluation set", name, known)])
-    manifest = known[name]
+    known_manifests = manifests()
+    if name not in known_manifests:
+        raise ConfigError([unknown_name_problem("evaluation set", name, known_manifests)])
+    manifest = known_manifests[name]
     if not (manifest.commercial or accept_licence):
         raise AccessDenied(
             f"the licence of {name} is {manifest.licence}",
@@ -91,32 +92,32 @@ def verified(name: str, root: Path, *, accept_licence: bool = False) -> Path:
             expected="your word that you may use it",
             hint="--accept_licence",
         )
-    path = _found(manifest, root) if manifest.sha256 else _unpinned(manifest, root)
+    path = _find_file(manifest, root) if manifest.sha256 else _find_unpinned_file(manifest, root)
     if not manifest.sha256:
         return path
     digest = sha256_of(path)
     if not digest.startswith(manifest.sha256):
         hint = f"take {manifest.file} at {manifest.revision}"
-        said = f"{path.name} is not the {name} of {manifest.source}"
-        raise HashMismatch(said, value=digest[:20], expected=manifest.sha256[:20], hint=hint)
+        message = f"{path.name} is not the {name} of {manifest.source}"
+        raise HashMismatch(message, value=digest[:20], expected=manifest.sha256[:20], hint=hint)
     return path
 
 
-def _found(manifest: Manifest, root: Path) -> Path:
+def _find_file(manifest: Manifest, root: Path) -> Path:
     if root.is_file():
         return root
-    last = Path(manifest.file).name
-    found = sorted(root.rglob(last)) if root.is_dir() else []
-    if not found:
-        where = f"{manifest.file} of {manifest.source} at {manifest.revision}"
-        raise ConfigError([Problem(str(root), f"holds no {last}", f"get {where}")])
-    same = [path for path in found if sha256_of(path).startswith(manifest.sha256)]
-    return (same or found)[0]
+    file_name = Path(manifest.file).name
+    matches = sorted(root.rglob(file_name)) if root.is_dir() else []
+    if not matches:
+        origin = f"{manifest.file} of {manifest.source} at {manifest.revision}"
+        raise ConfigError([Problem(str(root), f"holds no {file_name}", f"get {origin}")])
+    intact_copies = [path for path in matches if sha256_of(path).startswith(manifest.sha256)]
+    return (intact_copies or matches)[0]
 
 
-def _unpinned(manifest: Manifest, root: Path) -> Path:
-    inner = root / Path(manifest.file).name
+def _find_unpinned_file(manifest: Manifest, root: Path) -> Path:
+    candidate = root / Path(manifest.file).name
     if not root.exists():
-        where = f"{manifest.file} of {manifest.source}"
-        raise ConfigError([Problem(str(root), "is not there", f"get {where}")])
-    return inner if inner.exists() else root
+        origin = f"{manifest.file} of {manifest.source}"
+        raise ConfigError([Problem(str(root), "is not there", f"get {origin}")])
+    return candidate if candidate.exists() else root

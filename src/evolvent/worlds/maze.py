@@ -1,4 +1,4 @@
-"""Maze: walk to a goal whose place is known, seeing only the walls around oneself. A fresh maze for each task.
+"""Maze: walk to a goal with known coordinates while observing only the adjacent walls. Each task has a fresh maze.
 
     at 3 2 goal 1 4 walls up left  ->  move right  ->  at 3 3 goal 1 4 walls down  ->  ...  ->  goal reached
 
@@ -16,9 +16,9 @@ from math import inf
 from random import Random
 from typing import Literal
 
-from evolvent.errors import ConfigError, Problem, SessionGone, unknown
+from evolvent.errors import ConfigError, Problem, SessionGone, unknown_name_problem
 from evolvent.trajectory import Json, Score, Task, Value, sample_seed
-from evolvent.worlds.base import Info, Reply, check_task, own_moment, score_won
+from evolvent.worlds.base import Info, Reply, check_snapshot, check_task, score_if_won
 from evolvent.worlds.grammar import Grammar, Plain
 from evolvent.worlds.mazes import (
     DIRECTIONS,
@@ -29,7 +29,7 @@ from evolvent.worlds.mazes import (
     double_t,
     draw_layout,
 )
-from evolvent.worlds.panel import Candidate, Panels, Sizes, place
+from evolvent.worlds.panel import Candidate, Panels, Sizes, choose_split
 
 __all__ = ["LAYOUTS", "STARTS", "Maze", "MazeEnv"]
 
@@ -47,32 +47,34 @@ _KNOWN_TASKS = 4096  # scenes kept ready
 
 @dataclass(frozen=True, slots=True)
 class _Scene:
-    """What all episodes of one task share: what is seen in every cell, and where each direction leads from it."""
+    """Data that all episodes of a task share: the observation of every cell and the cell that each direction leads
+    to.
+    """
 
     layout: Layout
     start: int
     goal: int
     texts: tuple[str, ...]
-    reached: tuple[tuple[int, ...], ...]
+    destinations: tuple[tuple[int, ...], ...]
 
     @classmethod
     def of(cls, layout: Layout, start: int, goal: int) -> _Scene:
-        (goal_row, goal_col), cells = layout.place(goal), range(len(layout.exits))
+        (goal_row, goal_col), cells = layout.position(goal), range(len(layout.exits))
         texts = []
         for cell in cells:
-            row, col = layout.place(cell)
+            row, col = layout.position(cell)
             walls = " ".join(layout.walls(cell)) or "none"
             texts.append(f"at {row} {col} goal {goal_row} {goal_col} walls {walls}")
-        reached = tuple(tuple(layout.move(cell, direction) for cell in cells) for direction in DIRECTIONS)
-        return cls(layout, start, goal, tuple(texts), reached)
+        destinations = tuple(tuple(layout.move(cell, direction) for cell in cells) for direction in DIRECTIONS)
+        return cls(layout, start, goal, tuple(texts), destinations)
 
     def plan(self) -> tuple[str, ...]:
         return tuple(f"move {direction}" for direction in self.layout.path(self.start, self.goal))
 
 
 @dataclass(frozen=True, slots=True)
-class _Moment:
-    """A snapshot: whether the episode runs, where the agent is, and how many steps it took."""
+class _Snapshot:
+    """A snapshot: whether the episode runs, the agent's cell, and the number of steps."""
 
     task: str
     running: bool
@@ -111,7 +113,7 @@ STARTS: tuple[tuple[int, int], ...] = (
 
 
 class MazeEnv:
-    """One walk. It forks by copying the place and the number of steps."""
+    """One episode. A fork copies the cell and the number of steps."""
 
     def __init__(self, task: Task, scene: _Scene, penalty: float) -> None:
         self._task, self._scene, self._penalty = task, scene, penalty
@@ -131,24 +133,24 @@ class MazeEnv:
         if side is None:
             side = _SIDES.get(" ".join(text.lower().split()))
         self._steps += 1
-        late = self._steps >= _LIMIT
+        is_out_of_steps = self._steps >= _LIMIT
         if side is None:
-            self._running = not late
-            return _EXPECTED, self._penalty, False, late, {"admissible": _ACTIONS, "invalid": True}
-        self._cell = self._scene.reached[side][self._cell]
+            self._running = not is_out_of_steps
+            return _EXPECTED, self._penalty, False, is_out_of_steps, {"admissible": _ACTIONS, "invalid": True}
+        self._cell = self._scene.destinations[side][self._cell]
         if self._cell == self._scene.goal:
             self._running = False
             return _REACHED, 1.0, True, False, {"admissible": _ACTIONS}
-        self._running = not late
-        return self._scene.texts[self._cell], 0.0, False, late, {"admissible": _ACTIONS}
+        self._running = not is_out_of_steps
+        return self._scene.texts[self._cell], 0.0, False, is_out_of_steps, {"admissible": _ACTIONS}
 
     def snapshot(self) -> object:
-        return _Moment(self._task.id, self._running, self._cell, self._steps)
+        return _Snapshot(self._task.id, self._running, self._cell, self._steps)
 
     def restore(self, value: object) -> None:
-        """Back to the moment of a snapshot of the same task; ConfigError for anything else."""
-        moment = own_moment(value, _Moment, self._task)
-        self._running, self._cell, self._steps = moment.running, moment.cell, moment.steps
+        """Restores a snapshot of the same task; raises ConfigError for any other value."""
+        snapshot = check_snapshot(value, _Snapshot, self._task)
+        self._running, self._cell, self._steps = snapshot.running, snapshot.cell, snapshot.steps
 
     def close(self) -> None:
         self._running = False
@@ -174,7 +176,7 @@ class Maze:
     version = "1"
     grammar: Grammar = Plain()
     tiers: tuple[str, ...] = ("seen",)
-    blocking = False
+    run_in_thread = False
     instructions = (
         "Walk to the goal. 'at 3 2 goal 1 4 walls up left' means that you are in row 3, column 2, the goal is in row "
         "1, column 4, and walls block the ways up and left. Row 0 is at the top, column 0 at the left. "
@@ -191,7 +193,7 @@ class Maze:
         sizes: Sizes | None = None,
         horizon: int | None = None,
     ) -> None:
-        problems = [] if layout in LAYOUTS else [unknown("layout", str(layout), LAYOUTS)]
+        problems = [] if layout in LAYOUTS else [unknown_name_problem("layout", str(layout), LAYOUTS)]
         if not _SMALLEST <= size <= _LARGEST:
             problems.append(Problem("size", f"a longest side of {size}", f"give {_SMALLEST} to {_LARGEST}"))
         if loops < 0:
@@ -212,15 +214,15 @@ class Maze:
         self._panels = Panels(self.name, self.version, self.tiers, sizes=sizes or Sizes(), draw=draw)
 
     def _draw_published(self, tier: str) -> Iterator[Candidate]:
-        """One task for every start. The map is known and the places are named, so mirrored starts are two tasks."""
+        """Yields one task for every start. The map is known and cells are named, so mirrored starts are two tasks."""
         layout = double_t()
         distances = layout.distances(layout.cell(*DOUBLE_T_GOAL))
         for cell in layout.free[:-1]:
-            start = layout.place(cell)
+            start = layout.position(cell)
             yield Candidate({"start": list(start)}, f"{distances[cell]} steps", tier, _start_key(start))
 
     def _draw(self, tier: str) -> Iterator[Candidate]:
-        """Random mazes without end; the distance of the goal is drawn evenly from what the maze offers."""
+        """Yields random mazes without end; the goal's distance is uniform over the distances that the maze offers."""
         for seed in count():
             rng = Random(sample_seed("maze", self.size, self.loops, seed))
             rows, cols = (_below(self.size - _SHORTEST_SIDE + 1, rng) + _SHORTEST_SIDE for _ in range(2))
@@ -234,14 +236,14 @@ class Maze:
             starts = [cell for cell, steps in distances.items() if steps == distance]
             start = starts[_below(len(starts), rng)]
             key = canonical_key(layout, start, goal)
-            yield Candidate(_spec(layout, start, goal), _kind(layout, start, goal), tier, key)
+            yield Candidate(_build_spec(layout, start, goal), _describe_kind(layout, start, goal), tier, key)
 
     def tasks(self, split: str, tier: str) -> Sequence[Task]:
-        """The task panel of a split and tier; raises ConfigError for a name that does not exist."""
+        """Returns the task panel of a split and tier; raises ConfigError for an unknown name."""
         return self._panels.tasks(split, tier)
 
     def task_from(self, index: int) -> Task:
-        """The task that begins at AgentGym's start of this index, in the order of its server (`STARTS`).
+        """Returns the task that begins at AgentGym's start of this index, in the order of its server (`STARTS`).
 
         Raises:
             ConfigError: the world is not the published maze; an index outside 0 to 24. AgentGym's start 25 is the goal.
@@ -252,12 +254,14 @@ class Maze:
             raise ConfigError(f"start {index} is the goal itself, so there is nothing to walk", hint="give 0 to 24")
         if not 0 <= index < len(STARTS):
             raise ConfigError("the published maze has no such start", value=index, expected="0 to 24")
-        drawn = self._draw_published(self.tiers[0])
-        found = next(one for one in drawn if tuple(one.spec["start"]) == STARTS[index])  # type: ignore[arg-type]
-        return Task(self.name, self.version, found.spec, found.kind, found.tier, place(self.name, found))
+        candidates = self._draw_published(self.tiers[0])
+        candidate = next(option for option in candidates if tuple(option.spec["start"]) == STARTS[index])  # type: ignore[arg-type]
+        return Task(
+            self.name, self.version, candidate.spec, candidate.kind, candidate.tier, choose_split(self.name, candidate)
+        )
 
     def make(self, task: Task) -> MazeEnv:
-        """An Env for one task.
+        """Creates an Env for one task.
 
         Raises:
             ConfigError: a task of another world, or a spec that holds no maze with a way to walk.
@@ -266,58 +270,60 @@ class Maze:
         return MazeEnv(task, self._scene(task), self.penalty)
 
     def score(self, rewards: Sequence[float | None], info: Info) -> Score:
-        """Success = the goal was reached; raw = the sum of the rewards, unit = 1 or 0."""
-        return score_won(rewards)
+        """Scores an episode: success = the goal was reached; raw = the sum of the rewards, unit = 1 or 0."""
+        return score_if_won(rewards)
 
     def expert(self, task: Task) -> Sequence[str]:
-        """A shortest way, which one who sees the whole map knows."""
+        """Returns a shortest path, computed with the whole map."""
         return self._scene(task).plan()
 
     def key(self, task: Task) -> str:
-        """Equal for tasks that are turns or mirror images of each other; in the published maze the start alone."""
+        """Returns a key that is equal for tasks that are rotations or mirror images; in the published maze the start
+        alone.
+        """
         scene = self._scene(task)
         if self.published:
-            return _start_key(scene.layout.place(scene.start))
+            return _start_key(scene.layout.position(scene.start))
         return canonical_key(scene.layout, scene.start, scene.goal)
 
-    def renamed(self, task: Task, rng: Random) -> Task:
-        """A random maze turned or mirrored: another task with the same key, kind, tier and split. More to learn from.
+    def rename(self, task: Task, rng: Random) -> Task:
+        """Returns a random maze rotated or mirrored: another task with the same key, kind, tier and split.
 
         A task of the published maze comes back as it is.
         """
         if self.published:
             return task
         scene, symmetry = self._scene(task), 1 + _below(SYMMETRIES - 1, rng)
-        start, goal = (scene.layout.image(cell, symmetry) for cell in (scene.start, scene.goal))
-        spec = _spec(scene.layout.turned(symmetry), start, goal)
+        start, goal = (scene.layout.transform_cell(cell, symmetry) for cell in (scene.start, scene.goal))
+        spec = _build_spec(scene.layout.transform(symmetry), start, goal)
         return Task(task.world, task.version, spec, task.kind, task.tier, task.split)
 
     def vocabulary(self) -> Sequence[str]:
-        """Every word and mark of observations and legal actions, sorted."""
+        """Returns every word and mark of observations and legal actions, sorted."""
         longest = double_t().cols if self.published else self.size
         return sorted({*_WORDS, *map(str, range(longest))})
 
     def _scene(self, task: Task) -> _Scene:
         scene = self._scenes.get(task.id)
         if scene is None:
-            scene = self._build(task)
+            scene = self._build_scene(task)
             while len(self._scenes) >= _KNOWN_TASKS:
                 self._scenes.pop(next(iter(self._scenes)))
             self._scenes[task.id] = scene
         return scene
 
-    def _build(self, task: Task) -> _Scene:
+    def _build_scene(self, task: Task) -> _Scene:
         check_task(self, task)
-        layout = double_t() if self.published else self._layout(task)
-        start = _cell(layout, "start", task.spec.get("start"))
-        goal = _cell(layout, "goal", DOUBLE_T_GOAL if self.published else task.spec.get("goal"))
+        layout = double_t() if self.published else self._parse_layout(task)
+        start = _parse_cell(layout, "start", task.spec.get("start"))
+        goal = _parse_cell(layout, "goal", DOUBLE_T_GOAL if self.published else task.spec.get("goal"))
         if start == goal:
-            raise ConfigError("the start is the goal itself, so there is nothing to walk", value=layout.place(goal))
+            raise ConfigError("the start is the goal itself, so there is nothing to walk", value=layout.position(goal))
         scene = _Scene.of(layout, start, goal)
         scene.plan()
         return scene
 
-    def _layout(self, task: Task) -> Layout:
+    def _parse_layout(self, task: Task) -> Layout:
         rows, cols, exits = (task.spec.get(name) for name in ("rows", "cols", "exits"))
         sides = [side for side in (rows, cols) if type(side) is int and 1 <= side <= self.size]
         if len(sides) < 2:
@@ -327,22 +333,22 @@ class Maze:
         return Layout(sides[0], sides[1], tuple(int(digit, 16) for digit in exits))
 
 
-def _spec(layout: Layout, start: int, goal: int) -> dict[str, Json]:
+def _build_spec(layout: Layout, start: int, goal: int) -> dict[str, Json]:
     return {
         "rows": layout.rows,
         "cols": layout.cols,
         "exits": "".join(f"{mask:x}" for mask in layout.exits),
-        "start": list(layout.place(start)),
-        "goal": list(layout.place(goal)),
+        "start": list(layout.position(start)),
+        "goal": list(layout.position(goal)),
     }
 
 
-def _cell(layout: Layout, what: str, value: object) -> int:
+def _parse_cell(layout: Layout, name: str, value: object) -> int:
     if not isinstance(value, list | tuple) or len(value) != 2 or not all(type(number) is int for number in value):
-        raise ConfigError(f"the {what} is no place", value=value, expected="[row, column]")
+        raise ConfigError(f"the {name} is no place", value=value, expected="[row, column]")
     row, col = value
     if not (0 <= row < layout.rows and 0 <= col < layout.cols) or not layout.exits[layout.cell(row, col)]:
-        raise ConfigError(f"the {what} is no free place of the maze", value=value)
+        raise ConfigError(f"the {name} is no free place of the maze", value=value)
     return layout.cell(row, col)
 
 
@@ -350,18 +356,18 @@ def _start_key(start: tuple[int, int]) -> str:
     return f"start {start[0]} {start[1]}"
 
 
-def _kind(layout: Layout, start: int, goal: int) -> str:
-    """Of the shortest way: its steps, its turns, and its forks.
+def _describe_kind(layout: Layout, start: int, goal: int) -> str:
+    """Describes the shortest path by its steps, turns and forks.
 
-    A fork is a cell of the way, the goal apart, that has a way on besides the right one and the one back.
+    A fork is a cell of the path, the goal excepted, with an exit besides the next step and the step back.
     """
-    way = layout.path(start, goal)
-    turns = sum(one != then for one, then in pairwise(way))
+    path = layout.path(start, goal)
+    turns = sum(previous != following for previous, following in pairwise(path))
     cell, forks, needed = start, 0, 1
-    for direction in way:
+    for direction in path:
         forks += len(DIRECTIONS) - len(layout.walls(cell)) > needed
         cell, needed = layout.move(cell, direction), 2
-    return f"{len(way)} steps {turns} turns {forks} forks"
+    return f"{len(path)} steps {turns} turns {forks} forks"
 
 
 def _below(bound: int, rng: Random) -> int:

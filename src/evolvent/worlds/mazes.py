@@ -1,4 +1,4 @@
-"""Maps of mazes: which sides of every cell are open, shortest ways, spanning trees drawn at random, symmetries.
+"""Maze maps: open sides of cells, shortest paths, random spanning trees and symmetries.
 
 Cells are numbered row by row from the top left; a cell's exits are a bit mask over `DIRECTIONS`. Rows and columns count
 from 0, as in the published maze.
@@ -52,7 +52,7 @@ class Layout:
         if not all(0 <= mask < 1 << len(DIRECTIONS) for mask in self.exits):
             raise ConfigError("exits that are no mask", value=list(self.exits), expected="0 to 15 for each cell")
         one_way = [
-            f"{DIRECTIONS[side]} of {self.place(cell)}"
+            f"{DIRECTIONS[side]} of {self.position(cell)}"
             for cell, mask in enumerate(self.exits)
             for side in range(len(DIRECTIONS))
             if mask >> side & 1 and not self._opens_back(cell, side)
@@ -64,44 +64,46 @@ class Layout:
             )
 
     def _opens_back(self, cell: int, side: int) -> bool:
-        other = self._beside(cell, side)
-        return other is not None and bool(self.exits[other] >> _OPPOSITE[side] & 1)
+        neighbor = self._neighbor(cell, side)
+        return neighbor is not None and bool(self.exits[neighbor] >> _OPPOSITE[side] & 1)
 
-    def _beside(self, cell: int, side: int) -> int | None:
+    def _neighbor(self, cell: int, side: int) -> int | None:
         row, col = cell // self.cols + _OFFSETS[side][0], cell % self.cols + _OFFSETS[side][1]
         return row * self.cols + col if 0 <= row < self.rows and 0 <= col < self.cols else None
 
-    def place(self, cell: int) -> tuple[int, int]:
-        """(row, column) of a cell."""
+    def position(self, cell: int) -> tuple[int, int]:
+        """Returns the (row, column) of a cell."""
         return divmod(cell, self.cols)
 
     def cell(self, row: int, col: int) -> int:
-        """The number of the cell at a row and column of the map."""
+        """Returns the number of the cell at a row and column of the map."""
         return row * self.cols + col
 
     def move(self, cell: int, direction: str) -> int:
-        """The cell reached; the same one where a wall is in the way."""
+        """Returns the cell that a move reaches; the same cell where a wall blocks it."""
         side = DIRECTIONS.index(direction)
         return cell + _OFFSETS[side][0] * self.cols + _OFFSETS[side][1] if self.exits[cell] >> side & 1 else cell
 
     def walls(self, cell: int) -> tuple[str, ...]:
-        """The closed sides of a cell."""
+        """Returns the closed sides of a cell."""
         return tuple(name for side, name in enumerate(DIRECTIONS) if not self.exits[cell] >> side & 1)
 
     def distances(self, goal: int) -> dict[int, int]:
-        """Steps to the goal from every cell that reaches it, by breadth-first search; in the order of the distance."""
-        found = {goal: 0}
+        """Computes the steps to the goal from every cell that reaches it, by breadth-first search, ordered by
+        distance.
+        """
+        distances = {goal: 0}
         queue = [goal]
         for cell in queue:
             for direction in DIRECTIONS:
-                other = self.move(cell, direction)
-                if other not in found:
-                    found[other] = found[cell] + 1
-                    queue.append(other)
-        return found
+                neighbor = self.move(cell, direction)
+                if neighbor not in distances:
+                    distances[neighbor] = distances[cell] + 1
+                    queue.append(neighbor)
+        return distances
 
     def path(self, start: int, goal: int) -> tuple[str, ...]:
-        """The directions of a shortest way; where there are several, the first in the order of `DIRECTIONS`.
+        """Returns the directions of a shortest path; among several, the first in the order of `DIRECTIONS`.
 
         Raises:
             ConfigError: no way leads there.
@@ -109,62 +111,66 @@ class Layout:
         distances = self.distances(goal)
         if start not in distances:
             raise ConfigError(
-                f"no way leads from {self.place(start)} to {self.place(goal)}", hint="open one or move them"
+                f"no way leads from {self.position(start)} to {self.position(goal)}", hint="open one or move them"
             )
-        way, cell = [], start
+        directions, cell = [], start
         while cell != goal:
             direction = next(name for name in DIRECTIONS if distances[self.move(cell, name)] == distances[cell] - 1)
-            way.append(direction)
+            directions.append(direction)
             cell = self.move(cell, direction)
-        return tuple(way)
+        return tuple(directions)
 
     @property
     def free(self) -> tuple[int, ...]:
-        """The cells that are not solid, in order."""
+        """Returns the cells that are not solid, in order."""
         return tuple(cell for cell, mask in enumerate(self.exits) if mask)
 
-    def turned(self, symmetry: int) -> Layout:
-        """The map under one of the 8 symmetries of the square: bits 1, 2, 4 mirror rows, mirror columns, transpose."""
+    def transform(self, symmetry: int) -> Layout:
+        """Returns the map under one of the 8 symmetries of the square: bits 1, 2, 4 mirror rows, mirror columns,
+        transpose.
+        """
         rows, cols = (self.cols, self.rows) if symmetry & 4 else (self.rows, self.cols)
-        return Layout(rows, cols, tuple(_turned_exits(self, symmetry)))
+        return Layout(rows, cols, tuple(_transform_exits(self, symmetry)))
 
-    def image(self, cell: int, symmetry: int) -> int:
-        """Where a cell of this map lies in `turned(symmetry)`."""
-        return _images(self.rows, self.cols, symmetry)[0][cell]
+    def transform_cell(self, cell: int, symmetry: int) -> int:
+        """Returns the number of a cell of this map in `transform(symmetry)`."""
+        return _symmetry_maps(self.rows, self.cols, symmetry)[0][cell]
 
 
 @cache
-def _images(rows: int, cols: int, symmetry: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """What a symmetry makes of every cell of a map of this shape, and of every mask of exits."""
+def _symmetry_maps(rows: int, cols: int, symmetry: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Returns the images of every cell of a map of this shape, and of every mask of exits, under a symmetry."""
 
-    def turn(row: int, col: int, high: int, wide: int) -> tuple[int, int]:
-        row = high - row if symmetry & 1 else row
-        col = wide - col if symmetry & 2 else col
+    def transform(row: int, col: int, max_row: int, max_col: int) -> tuple[int, int]:
+        row = max_row - row if symmetry & 1 else row
+        col = max_col - col if symmetry & 2 else col
         return (col, row) if symmetry & 4 else (row, col)
 
     width = rows if symmetry & 4 else cols
-    turned = [turn(row, col, rows - 1, cols - 1) for row in range(rows) for col in range(cols)]
-    sides = [_OFFSETS.index(turn(*offset, 0, 0)) for offset in _OFFSETS]
+    new_positions = [transform(row, col, rows - 1, cols - 1) for row in range(rows) for col in range(cols)]
+    sides = [_OFFSETS.index(transform(*offset, 0, 0)) for offset in _OFFSETS]
     masks = [sum(1 << sides[side] for side in range(len(sides)) if mask >> side & 1) for mask in range(16)]
-    return tuple(row * width + col for row, col in turned), tuple(masks)
+    return tuple(row * width + col for row, col in new_positions), tuple(masks)
 
 
-def _turned_exits(layout: Layout, symmetry: int) -> bytearray:
-    places, masks = _images(layout.rows, layout.cols, symmetry)
-    exits = bytearray(len(places))
-    for place, mask in zip(places, layout.exits, strict=True):
-        exits[place] = masks[mask]
+def _transform_exits(layout: Layout, symmetry: int) -> bytearray:
+    new_cells, masks = _symmetry_maps(layout.rows, layout.cols, symmetry)
+    exits = bytearray(len(new_cells))
+    for new_cell, mask in zip(new_cells, layout.exits, strict=True):
+        exits[new_cell] = masks[mask]
     return exits
 
 
 def canonical_key(layout: Layout, start: int, goal: int) -> str:
-    """Equal for a maze, start and goal and all their mirror images and turns, and for nothing else."""
+    """Returns a key that is equal for a maze, start and goal and all their mirror images and rotations, and for
+    nothing else.
+    """
     rows, exits, first, last = min(
         (
             layout.cols if symmetry & 4 else layout.rows,
-            _turned_exits(layout, symmetry).hex()[1::2],
-            layout.image(start, symmetry),
-            layout.image(goal, symmetry),
+            _transform_exits(layout, symmetry).hex()[1::2],
+            layout.transform_cell(start, symmetry),
+            layout.transform_cell(goal, symmetry),
         )
         for symmetry in range(SYMMETRIES)
     )
@@ -172,7 +178,8 @@ def canonical_key(layout: Layout, start: int, goal: int) -> str:
 
 
 def draw_layout(rows: int, cols: int, *, loops: int = 0, rng: Random) -> Layout:
-    """A random maze: walls are opened in a random order where they part two regions (Kruskal), until one is left.
+    """Draws a random maze: walls open in random order where they part two regions (Kruskal), until one region
+    remains.
 
     The open sides are then a spanning tree of the cells: exactly one way leads from any cell to any other.
 
@@ -190,28 +197,29 @@ def draw_layout(rows: int, cols: int, *, loops: int = 0, rng: Random) -> Layout:
             cell = region[cell]
         return cell
 
-    spare = []
+    closed_walls = []
     for wall in sorted(walls, key=lambda wall: rng.random()):
-        one, other = root(wall[0]), root(wall[1])
-        if one == other:
-            spare.append(wall)
+        first_root, second_root = root(wall[0]), root(wall[1])
+        if first_root == second_root:
+            closed_walls.append(wall)
         else:
-            region[one] = other
-            _open(exits, wall)
-    for wall in spare[:loops]:
-        _open(exits, wall)
+            region[first_root] = second_root
+            _open_wall(exits, wall)
+    for wall in closed_walls[:loops]:
+        _open_wall(exits, wall)
     return Layout(rows, cols, tuple(exits))
 
 
-def _open(exits: list[int], wall: tuple[int, int, int]) -> None:
-    one, other, side = wall
-    exits[one] |= 1 << side
-    exits[other] |= 1 << _OPPOSITE[side]
+def _open_wall(exits: list[int], wall: tuple[int, int, int]) -> None:
+    cell, neighbor, side = wall
+    exits[cell] |= 1 << side
+    exits[neighbor] |= 1 << _OPPOSITE[side]
 
 
 @cache
 def double_t() -> Layout:
-    """The maze of LMRL-Gym and AgentGym: two T-shaped halls whose stems meet above the goal, in 10 x 13 squares.
+    """Returns the maze of LMRL-Gym and AgentGym: two T-shaped halls whose stems meet above the goal, in 10 x 13
+    squares.
 
     Its 26 free squares, row by row, are AgentGym's starts 0 to 25; the last one is the goal.
     """

@@ -1,4 +1,4 @@
-"""The pancake and the microwave: three states, three phrases. What credit assignment looks like, worked by hand.
+"""The pancake and the microwave: three states and three phrases, an example of credit assignment worked out by hand.
 
     closed -> open the mic ro wave -> open -> put the pan cake in -> full -> close the mic ro wave -> done
 
@@ -26,7 +26,7 @@ from typing import Any
 
 from evolvent.errors import ConfigError, Problem, SessionGone
 from evolvent.trajectory import Score, Task, Value
-from evolvent.worlds.base import SPLITS, Info, Reply, check_task, own_moment, score_won
+from evolvent.worlds.base import SPLITS, Info, Reply, check_snapshot, check_task, score_if_won
 from evolvent.worlds.grammar import Grammar, Plain
 from evolvent.worlds.panel import check_names
 
@@ -47,7 +47,7 @@ _EXPECTED = "expected open , put or close"
 
 
 def values(gamma: float = 0.9, policy: Mapping[str, Sequence[float]] | None = None) -> dict[str, float]:
-    """The value of each state: the expected discounted reward, up to 1e-12.
+    """Computes the value of each state: the expected discounted reward, up to 1e-12.
 
     Args:
         gamma: the discount between actions, 0 <= gamma < 1.
@@ -57,38 +57,42 @@ def values(gamma: float = 0.9, policy: Mapping[str, Sequence[float]] | None = No
     """
     if not 0 <= gamma < 1:
         raise ConfigError("a discount without values", value=gamma, expected="0 <= gamma < 1")
-    even = (1 / 3, 1 / 3, 1 / 3)
-    found = dict.fromkeys((*STATES, _END), 0.0)
+    uniform = (1 / 3, 1 / 3, 1 / 3)
+    state_values = dict.fromkeys((*STATES, _END), 0.0)
     change = inf
     while change > 1e-13 * (1 - gamma):
-        last = dict(found)
+        previous = dict(state_values)
         for state in STATES:
-            chances = even if policy is None else policy[state]
-            found[state] = sum(p * _worth(last, state, i, gamma=gamma) for i, p in enumerate(chances))
-        change = max(abs(found[state] - last[state]) for state in STATES)
-    return {state: found[state] for state in STATES}
+            probabilities = uniform if policy is None else policy[state]
+            state_values[state] = sum(
+                p * _action_value(previous, state, i, gamma=gamma) for i, p in enumerate(probabilities)
+            )
+        change = max(abs(state_values[state] - previous[state]) for state in STATES)
+    return {state: state_values[state] for state in STATES}
 
 
-def _worth(known: Mapping[str, float], state: str, phrase: int, *, gamma: float) -> float:
-    there = _LEADS[state][phrase]
-    return 1.0 if there == _END else gamma * known[there]
+def _action_value(state_values: Mapping[str, float], state: str, phrase: int, *, gamma: float) -> float:
+    next_state = _LEADS[state][phrase]
+    return 1.0 if next_state == _END else gamma * state_values[next_state]
 
 
 def advantages(gamma: float = 0.9) -> dict[str, tuple[float, float, float]]:
-    """State -> the advantage of each phrase's first word under even phrases; that of every later word is 0."""
-    known = values(gamma)
+    """Computes, per state, the advantage of each phrase's first word under a uniform policy; later words have
+    advantage 0.
+    """
+    state_values = values(gamma)
     return {
         state: (
-            _worth(known, state, 0, gamma=gamma) - known[state],
-            _worth(known, state, 1, gamma=gamma) - known[state],
-            _worth(known, state, 2, gamma=gamma) - known[state],
+            _action_value(state_values, state, 0, gamma=gamma) - state_values[state],
+            _action_value(state_values, state, 1, gamma=gamma) - state_values[state],
+            _action_value(state_values, state, 2, gamma=gamma) - state_values[state],
         )
         for state in STATES
     }
 
 
 @dataclass(frozen=True, slots=True)
-class _Moment:
+class _Snapshot:
     """A snapshot: whether the episode runs, and the state."""
 
     task: str
@@ -97,7 +101,7 @@ class _Moment:
 
 
 class MicrowaveEnv:
-    """One episode. Every observation is the state's name, so the process is Markov in what is seen."""
+    """One episode. Every observation is the name of the state, so the process is Markov in the observations."""
 
     def __init__(self, task: Task, start: str, penalty: float) -> None:
         self._task, self._start, self._penalty = task, start, penalty
@@ -119,12 +123,12 @@ class MicrowaveEnv:
         return self._state, float(over), over, False, {"admissible": PHRASES}
 
     def snapshot(self) -> object:
-        return _Moment(self._task.id, self._running, self._state)
+        return _Snapshot(self._task.id, self._running, self._state)
 
     def restore(self, value: object) -> None:
-        """Back to the moment of a snapshot of the same task; ConfigError for anything else."""
-        moment = own_moment(value, _Moment, self._task)
-        self._running, self._state = moment.running, moment.state
+        """Restores a snapshot of the same task; raises ConfigError for any other value."""
+        snapshot = check_snapshot(value, _Snapshot, self._task)
+        self._running, self._state = snapshot.running, snapshot.state
 
     def close(self) -> None:
         self._running = False
@@ -144,7 +148,7 @@ class Microwave:
     version = "1"
     grammar: Grammar = Plain()
     tiers: tuple[str, ...] = ("seen",)
-    blocking = False
+    run_in_thread = False
     instructions = f"Warm the pancake up. Actions: {'; '.join(PHRASES)}."
 
     def __init__(self, *, penalty: float = 0.0, horizon: int = 20) -> None:
@@ -157,39 +161,39 @@ class Microwave:
         self.reward_range = (min(0.0, penalty), 1.0)
 
     def tasks(self, split: str, tier: str) -> Sequence[Task]:
-        """One task per state to begin in. The split is part of the spec: equal ids are never in two splits."""
+        """Returns one task per initial state. The split is part of the spec, so no id is in two splits."""
         check_names(split, tier, self.tiers)
-        return tuple(self._task(state, split) for state in STATES)
+        return tuple(self._build_task(state, split) for state in STATES)
 
-    def _task(self, state: str, split: str) -> Task:
+    def _build_task(self, state: str, split: str) -> Task:
         spec: dict[str, Any] = {"start": state, "split": split}
         return Task(self.name, self.version, spec, f"from {state}", self.tiers[0], split)
 
     def make(self, task: Task) -> MicrowaveEnv:
-        """An Env for a task of this world; ConfigError or VersionMismatch for any other."""
-        return MicrowaveEnv(task, self._read(task), self.penalty)
+        """Creates an Env for a task of this world; raises ConfigError or VersionMismatch for any other."""
+        return MicrowaveEnv(task, self._parse_start(task), self.penalty)
 
-    def _read(self, task: Task) -> str:
+    def _parse_start(self, task: Task) -> str:
         check_task(self, task)
         start, split = task.spec.get("start"), task.spec.get("split")
-        wrong = [
-            Problem(name, f"{value!r} is none", f"known: {', '.join(known)}")
-            for name, value, known in (("start", start, STATES), ("split", split, SPLITS))
-            if value not in known
+        problems = [
+            Problem(name, f"{value!r} is none", f"known: {', '.join(allowed)}")
+            for name, value, allowed in (("start", start, STATES), ("split", split, SPLITS))
+            if value not in allowed
         ]
-        if wrong:
-            raise ConfigError(wrong)
+        if problems:
+            raise ConfigError(problems)
         return str(start)
 
     def score(self, rewards: Sequence[float | None], info: Info) -> Score:
-        """Success = the pancake is warm; raw = the sum of the rewards, unit = 1 or 0."""
-        return score_won(rewards)
+        """Scores an episode: success = the pancake is warm; raw = the sum of the rewards, unit = 1 or 0."""
+        return score_if_won(rewards)
 
     def expert(self, task: Task) -> Sequence[str]:
-        """The phrases that go on, from the state in which the task begins."""
-        return list(PHRASES[STATES.index(self._read(task)) :])
+        """Returns the phrases that lead on from the initial state of the task."""
+        return list(PHRASES[STATES.index(self._parse_start(task)) :])
 
     def vocabulary(self) -> Sequence[str]:
-        """Every word of observations and actions, sorted."""
+        """Returns every word of observations and actions, sorted."""
         texts: Iterable[str] = (*STATES, *PHRASES, _END, _EXPECTED)
         return sorted({word for text in texts for word in text.split()})

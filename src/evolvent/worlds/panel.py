@@ -1,4 +1,4 @@
-"""Task panels: how candidates are dealt to splits and tiers, and the digest that pins a panel.
+"""Task panels: rules that deal candidates to splits and tiers, and the digest that pins a panel.
 
 A world draws candidates (spec, kind, tier and canonical key) and hands them over; everything else is here.
 The split of a candidate is a hash of its canonical key alone, so two specs that differ only in names never land in two
@@ -12,11 +12,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from evolvent.errors import ConfigError, Problem, unknown
+from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.trajectory import Json, Task, canonical_json, sample_seed
 from evolvent.worlds.base import SPLITS, World, split_of
 
-__all__ = ["UNTRAINED", "Candidate", "Panels", "Sizes", "check_names", "deal", "digest", "numbered", "place"]
+__all__ = ["UNTRAINED", "Candidate", "Panels", "Sizes", "check_names", "choose_split", "deal", "digest", "list_tasks"]
 
 UNTRAINED: tuple[str, ...] = ("combo", "longer")  # tiers that nobody may train on
 STALL = 20_000  # candidates in a row that no panel could use: the world's kinds cannot fill its panels
@@ -41,7 +41,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How many tasks a panel holds, per tier; `per_kind` bounds the tasks of one kind in each dev and test panel."""
+    """Number of tasks of a panel, per tier; `per_kind` bounds the tasks of one kind in each dev and test panel."""
 
     train: int = 1200
     dev: int = 100
@@ -50,25 +50,27 @@ class Sizes:
 
     def __post_init__(self) -> None:
         problems = [
-            Problem(name, f"a panel size of {value}", "give a number of at least " + str(least))
-            for name, value, least in (
+            Problem(name, f"a panel size of {value}", "give a number of at least " + str(minimum))
+            for name, value, minimum in (
                 ("train", self.train, 0),
                 ("dev", self.dev, 0),
                 ("test", self.test, 0),
                 ("per_kind", self.per_kind, 1),
             )
-            if value < least
+            if value < minimum
         ]
         if problems:
             raise ConfigError(problems)
 
     def of(self, split: str) -> int:
-        """The size of a split's panel."""
+        """Returns the size of a split's panel."""
         return {"train": self.train, "dev": self.dev, "test": self.test}[split]
 
 
-def place(name: str, candidate: Candidate) -> str:
-    """The split of a candidate by the hash of its key: 80/10/10, or a third dev and the rest test where untrained."""
+def choose_split(name: str, candidate: Candidate) -> str:
+    """Returns a candidate's split by the hash of its key: 80/10/10, or a third dev and the rest test where
+    untrained.
+    """
     if candidate.tier in UNTRAINED:
         return "dev" if sample_seed("split", name, candidate.key) % 3 == 0 else "test"
     return split_of({"key": candidate.key}, salt=name)
@@ -77,60 +79,68 @@ def place(name: str, candidate: Candidate) -> str:
 def deal(
     name: str, version: str, candidates: Iterable[Candidate], *, sizes: Sizes, tiers: Sequence[str]
 ) -> Mapping[tuple[str, str], tuple[Task, ...]]:
-    """Deal candidates to panels until every panel is full or the candidates end.
+    """Places candidates in panels until every panel is full or the candidates end.
 
-    A candidate is passed over if its key was dealt before, if its panel is full, or if its kind has `per_kind` tasks in
-    a dev or test panel already. Tasks keep the order of the candidates.
+    A candidate is skipped if its key was dealt before, if its panel is full, or if its kind already has `per_kind`
+    tasks in a dev or test panel. Tasks keep the order of the candidates.
 
     Args:
-        name, version: the world's, part of every task id.
+        name, version: name and version of the world, part of every task id.
         candidates: may be endless; candidates of other tiers than `tiers` are ignored.
+        sizes: the panel sizes.
         tiers: the tiers to fill.
 
     Returns:
         (split, tier) -> tasks, with an entry for every split and tier.
 
     Raises:
-        ConfigError: 20,000 candidates in a row fitted nowhere; the message names the panels that are not full.
+        ConfigError: no panel could take 20,000 candidates in a row; the message names the unfilled panels.
     """
     panels: dict[tuple[str, str], list[Task]] = {(split, tier): [] for tier in tiers for split in SPLITS}
-    room = {at: 0 if at[0] == "train" and at[1] in UNTRAINED else sizes.of(at[0]) for at in panels}
+    capacity = {
+        panel_key: 0 if panel_key[0] == "train" and panel_key[1] in UNTRAINED else sizes.of(panel_key[0])
+        for panel_key in panels
+    }
     kinds: Counter[tuple[str, str, str]] = Counter()
     keys: set[str] = set()
-    idle, missing = 0, sum(room.values())
-    stream = iter(candidates) if missing else iter(())
+    num_rejected, num_missing = 0, sum(capacity.values())
+    stream = iter(candidates) if num_missing else iter(())
     for candidate in stream:
-        at = (place(name, candidate), candidate.tier)
-        slot = (*at, candidate.kind)
-        crowded = at[0] != "train" and kinds[slot] >= sizes.per_kind
-        if candidate.key in keys or crowded or len(panels.get(at, ())) >= room.get(at, 0):
-            idle += 1
-            if idle >= STALL:
-                short = {
-                    "/".join(at): f"{len(panels[at])} of {room[at]}" for at in panels if len(panels[at]) < room[at]
+        panel_key = (choose_split(name, candidate), candidate.tier)
+        kind_key = (*panel_key, candidate.kind)
+        is_kind_full = panel_key[0] != "train" and kinds[kind_key] >= sizes.per_kind
+        if candidate.key in keys or is_kind_full or len(panels.get(panel_key, ())) >= capacity.get(panel_key, 0):
+            num_rejected += 1
+            if num_rejected >= STALL:
+                unfilled = {
+                    "/".join(panel_key): f"{len(panels[panel_key])} of {capacity[panel_key]}"
+                    for panel_key in panels
+                    if len(panels[panel_key]) < capacity[panel_key]
                 }
                 raise ConfigError(
-                    f"the panels of {name!r} cannot be filled", value=short, hint="use more kinds or smaller panels"
+                    f"the panels of {name!r} cannot be filled", value=unfilled, hint="use more kinds or smaller panels"
                 )
             continue
-        idle = 0
+        num_rejected = 0
         keys.add(candidate.key)
-        kinds[slot] += 1
-        panels[at].append(Task(name, version, dict(candidate.spec), candidate.kind, candidate.tier, at[0]))
-        missing -= 1
-        if not missing:
+        kinds[kind_key] += 1
+        panels[panel_key].append(
+            Task(name, version, dict(candidate.spec), candidate.kind, candidate.tier, panel_key[0])
+        )
+        num_missing -= 1
+        if not num_missing:
             break
-    return {at: tuple(tasks) for at, tasks in panels.items()}
+    return {panel_key: tuple(tasks) for panel_key, tasks in panels.items()}
 
 
 def digest(tasks: Sequence[Task]) -> str:
-    """SHA-256 (64 hex digits) of a panel: every task's id, kind, tier and split, in order."""
+    """Hashes a panel with SHA-256 (64 hex digits): every task's id, kind, tier and split, in order."""
     rows = [[task.id, task.kind, task.tier, task.split] for task in tasks]
     return hashlib.sha256(canonical_json(rows).encode()).hexdigest()
 
 
-def numbered(world: World) -> tuple[Task, ...]:
-    """All tasks of a world in one order: the train panels tier by tier, then dev, then test.
+def list_tasks(world: World) -> tuple[Task, ...]:
+    """Returns all tasks of a world in one order: the train panels tier by tier, then dev, then test.
 
     The place of a task here is its index where others count tasks: `item_id` in files, `data_idx` on a server.
     """
@@ -138,16 +148,16 @@ def numbered(world: World) -> tuple[Task, ...]:
 
 
 def check_names(split: str, tier: str, tiers: Sequence[str]) -> None:
-    """Raise ConfigError with the nearest names unless the split and the tier exist."""
-    problems = [unknown("split", split, SPLITS)] if split not in SPLITS else []
+    """Raises ConfigError with the nearest names unless the split and the tier exist."""
+    problems = [unknown_name_problem("split", split, SPLITS)] if split not in SPLITS else []
     if tier not in tiers:
-        problems.append(unknown("tier", tier, tiers))
+        problems.append(unknown_name_problem("tier", tier, tiers))
     if problems:
         raise ConfigError(problems)
 
 
 class Panels:
-    """A world's panels, dealt tier by tier when first asked for and kept.
+    """The panels of a world, dealt tier by tier at first use and then cached.
 
     Args:
         name, version: the world's.
@@ -164,7 +174,7 @@ class Panels:
         self._dealt: dict[str, Mapping[tuple[str, str], tuple[Task, ...]]] = {}
 
     def tasks(self, split: str, tier: str) -> tuple[Task, ...]:
-        """The panel of a split and tier; raises ConfigError for a name that does not exist."""
+        """Returns the panel of a split and tier; raises ConfigError for an unknown name."""
         check_names(split, tier, self._tiers)
         if tier not in self._dealt:
             self._dealt[tier] = deal(self._name, self._version, self._draw(tier), sizes=self._sizes, tiers=(tier,))

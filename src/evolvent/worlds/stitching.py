@@ -1,4 +1,4 @@
-"""A maze whose best way is in no demonstration, though every step of it is in some: who can put them together?
+"""A maze whose best path appears in no demonstration, though each of its steps does: a test of stitching.
 
     P.A###      A: start; P: a small prize near by (2); D: a smaller one (1); G: the goal (10).
     ##.###      Demonstrated are A to P, A to D, and C to G. The way from A to G begins like the second and ends
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from evolvent.errors import ConfigError, SessionGone
 from evolvent.store.episodes import Episodes
 
-__all__ = ["ACTIONS", "Reachable", "Stitching", "StitchingEnv", "demonstrations", "reachable"]
+__all__ = ["ACTIONS", "Reachable", "Stitching", "StitchingEnv", "compute_reachable", "demonstrations"]
 
 ACTIONS = ("up", "right", "down", "left")
 _MAP = ("P.A###", "##.###", "D.M..G", "##.###", "##C###")
@@ -39,28 +39,29 @@ _WAYS = {
 
 
 class Stitching:
-    """The maze's rules. Cells are numbered row by row; a move into a wall changes nothing.
+    """The rules of the maze. Cells are numbered row by row; a move into a wall changes nothing.
 
     Attributes:
-        cells: how many there are. places: (row, column) of each on the map. horizon: steps after which an episode is
-            cut.
+        cells: number of cells.
+        places: (row, column) of each cell on the map.
+        horizon: steps after which an episode is cut.
     """
 
     horizon = 12
 
     def __init__(self) -> None:
-        places = [(row, col) for row, line in enumerate(_MAP) for col, mark in enumerate(line) if mark != "#"]
-        number = {place: cell for cell, place in enumerate(places)}
-        self.cells, self.places = len(places), tuple(places)
-        self._named = {_MAP[row][col]: cell for cell, (row, col) in enumerate(places)}
+        positions = [(row, col) for row, line in enumerate(_MAP) for col, mark in enumerate(line) if mark != "#"]
+        cell_of = {position: cell for cell, position in enumerate(positions)}
+        self.cells, self.places = len(positions), tuple(positions)
+        self._named = {_MAP[row][col]: cell for cell, (row, col) in enumerate(positions)}
         self._next = [
-            [number.get((row + up, col + right), cell) for up, right in _MOVES]
-            for cell, (row, col) in enumerate(places)
+            [cell_of.get((row + up, col + right), cell) for up, right in _MOVES]
+            for cell, (row, col) in enumerate(positions)
         ]
         self._prize = {self._named[mark]: prize for mark, prize in _PRIZES.items()}
 
     def cell(self, mark: str) -> int:
-        """The number of a cell that has a letter on the map.
+        """Returns the number of a cell that has a letter on the map.
 
         Raises:
             ConfigError: no such letter.
@@ -70,28 +71,31 @@ class Stitching:
         return self._named[mark]
 
     def mark(self, cell: int) -> str:
-        """What stands in a cell on the map: a letter, or a dot."""
+        """Returns the mark of a cell on the map: a letter, or a dot."""
         row, column = self.places[cell]
         return _MAP[row][column]
 
     def step(self, cell: int, action: int) -> tuple[int, float, bool]:
-        """Where an action leads, what it pays, and whether the episode ends there."""
-        after = self._next[cell][action]
-        return after, self._prize.get(after, 0.0), after in self._prize
+        """Returns the next cell of an action, its reward, and whether the episode ends there."""
+        next_cell = self._next[cell][action]
+        return next_cell, self._prize.get(next_cell, 0.0), next_cell in self._prize
 
-    def seen(self, cell: int) -> NDArray[np.float32]:
-        """What is observed in a cell: `[cells]`, 1 at its number."""
-        found = np.zeros(self.cells, np.float32)
-        found[cell] = 1.0
-        return found
+    def observe(self, cell: int) -> NDArray[np.float32]:
+        """Returns the observation of a cell: `[cells]`, 1 at its number."""
+        observation = np.zeros(self.cells, np.float32)
+        observation[cell] = 1.0
+        return observation
 
     def optimum(self, mark: str = "A") -> float:
-        """The best return from a cell within the horizon, by going through all that can happen."""
+        """Computes the best return from a cell within the horizon, by dynamic programming."""
         best = np.zeros(self.cells)
         for _ in range(self.horizon):
             outcome = [[self.step(cell, action) for action in range(4)] for cell in range(self.cells)]
             best = np.array(
-                [max(paid + (0.0 if over else best[after]) for after, paid, over in row) for row in outcome]
+                [
+                    max(reward + (0.0 if ended else best[next_cell]) for next_cell, reward, ended in row)
+                    for row in outcome
+                ]
             )
         return float(best[self.cell(mark)])
 
@@ -107,9 +111,9 @@ class StitchingEnv:
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        """Begin at the start; nothing is random."""
+        """Starts the episode at the start cell; nothing is random."""
         self._cell, self._left = self._first, self._maze.horizon
-        return self._maze.seen(self._cell), {}
+        return self._maze.observe(self._cell), {}
 
     def step(self, action: int) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         """Returns (observation, reward, terminated, truncated, info).
@@ -119,45 +123,48 @@ class StitchingEnv:
         """
         if not self._left:
             raise SessionGone("the episode is over", hint="reset it")
-        self._cell, paid, over = self._maze.step(self._cell, int(action))
-        self._left = 0 if over else self._left - 1
-        return self._maze.seen(self._cell), paid, over, not over and not self._left, {}
+        self._cell, reward, ended = self._maze.step(self._cell, int(action))
+        self._left = 0 if ended else self._left - 1
+        return self._maze.observe(self._cell), reward, ended, not ended and not self._left, {}
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Returns at once: the Env holds no resources."""
 
 
-def demonstrations(maze: Stitching, *, copies: int = 20, whole: bool = False) -> Episodes:
-    """`copies` of each demonstrated way; with `whole` the best way from the start is among them."""
-    ways = [way for name, way in _WAYS.items() for _ in range(copies) if whole or name != "whole"]
+def demonstrations(maze: Stitching, *, copies: int = 20, include_best: bool = False) -> Episodes:
+    """Builds `copies` of each demonstrated path; `include_best` adds the best path from the start."""
+    demonstrated_paths = [
+        demonstration for name, demonstration in _WAYS.items() for _ in range(copies) if include_best or name != "whole"
+    ]
     observation, final, action, reward = [], [], [], []
-    for mark, moves in ways:
+    for mark, moves in demonstrated_paths:
         cell = maze.cell(mark)
         for move in moves:
-            observation.append(maze.seen(cell))
-            cell, paid, _ = maze.step(cell, move)
+            observation.append(maze.observe(cell))
+            cell, payoff, _ = maze.step(cell, move)
             action.append(move)
-            reward.append(paid)
-        final.append(maze.seen(cell))
+            reward.append(payoff)
+        final.append(maze.observe(cell))
     return Episodes(
         observation=np.stack(observation),
         final=np.stack(final),
         action=np.array(action, np.int64),
         reward=np.array(reward, np.float64),
-        lengths=np.array([len(moves) for _, moves in ways], np.int64),
-        terminated=np.ones(len(ways), np.bool_),
+        lengths=np.array([len(moves) for _, moves in demonstrated_paths], np.int64),
+        terminated=np.ones(len(demonstrated_paths), np.bool_),
         actions=len(ACTIONS),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Reachable:
-    """The best returns from a start that methods can be expected to find in such data, in the limit.
+    """The best returns from a start that each kind of method can be expected to reach on this data, in the limit.
 
     Attributes:
-        optimum: of the maze. cloned: the mean return of the episodes from the start, which who imitates them all earns.
-        conditioned: the best return of an episode from the start; others that occur can be asked for, none above.
-        stitched: the best return of a way each of whose steps (cell, action) is in some episode.
+        optimum: best return of the maze.
+        cloned: mean return of the episodes from the start, which imitation of all of them earns.
+        conditioned: best return of an episode from the start; a return-conditioned policy can reach no more.
+        stitched: best return of a path each of whose steps (cell, action) is in some episode.
     """
 
     optimum: float
@@ -166,33 +173,44 @@ class Reachable:
     stitched: float
 
 
-def reachable(maze: Stitching, episodes: Episodes, *, start: str = "A") -> Reachable:
-    """Compute them, by enumeration.
+def compute_reachable(maze: Stitching, episodes: Episodes, *, start: str = "A") -> Reachable:
+    """Computes the reachable returns by enumeration.
 
-    Policies read whole histories, and the maze is deterministic; so a policy that imitates episodes of one start draws
-    one of those episodes, and one that is asked for a return draws one of those that earned it.
+    Policies read whole histories, and the maze is deterministic; so a policy that imitates episodes of one start
+    draws one of those episodes, and a policy that is conditioned on a return draws one of those that earned it.
 
     Raises:
         ConfigError: no episode begins there.
     """
-    first = maze.cell(start)
+    start_cell = maze.cell(start)
     cells = episodes.observation.argmax(1)
-    here = cells[episodes.starts] == first
-    if not here.any():
+    begins_at_start = cells[episodes.starts] == start_cell
+    if not begins_at_start.any():
         raise ConfigError("no episode begins there", value=start)
-    known: dict[int, set[int]] = defaultdict(set)
+    demonstrated_actions: dict[int, set[int]] = defaultdict(set)
     for cell, action in zip(cells.tolist(), episodes.action.tolist(), strict=True):
-        known[cell].add(action)
-    returns = episodes.returns[here]
+        demonstrated_actions[cell].add(action)
+    returns = episodes.returns[begins_at_start]
     return Reachable(
-        maze.optimum(start), float(returns.mean()), float(returns.max()), _best(maze, known, first, maze.horizon)
+        maze.optimum(start),
+        float(returns.mean()),
+        float(returns.max()),
+        _best_return(maze, demonstrated_actions, start_cell, maze.horizon),
     )
 
 
-def _best(maze: Stitching, known: dict[int, set[int]], cell: int, steps: int) -> float:
-    """The best return of `steps` known steps from a cell, by dynamic programming; 0 where none is left."""
+def _best_return(maze: Stitching, demonstrated_actions: dict[int, set[int]], cell: int, steps: int) -> float:
+    """Computes the best return of `steps` demonstrated steps from a cell, by dynamic programming; 0 where none
+    remains.
+    """
     best = [0.0] * maze.cells
     for _ in range(steps):
-        found = [[maze.step(here, action) for action in known.get(here, ())] for here in range(maze.cells)]
-        best = [max((paid + (0.0 if over else best[after]) for after, paid, over in row), default=0.0) for row in found]
+        outcomes = [
+            [maze.step(origin, action) for action in demonstrated_actions.get(origin, ())]
+            for origin in range(maze.cells)
+        ]
+        best = [
+            max((reward + (0.0 if ended else best[next_cell]) for next_cell, reward, ended in row), default=0.0)
+            for row in outcomes
+        ]
     return best[cell]

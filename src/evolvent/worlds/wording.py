@@ -1,4 +1,4 @@
-"""The same tasks told in other words: what AgentGym calls expanded instructions, by parametrised paraphrases.
+"""Tasks restated in other words: AgentGym's expanded instructions, by parametrized paraphrases.
 
 A wording is an opening and a form of the sentence that states the goal, with the goal's own words in its slots. Whole
 forms are held out: those that dev and test use are never seen in training, as tasks of dev and test are not.
@@ -23,7 +23,7 @@ OPENINGS = ("", "please ", "now ", "your task : ", "this time , ")
 
 @dataclass(frozen=True)
 class Wording:
-    """How a world states a goal, and how else it may be said.
+    """Forms of the sentence that states a world's goal.
 
     Args:
         pattern: matches the sentence in the first observation; its named groups are the slots.
@@ -46,36 +46,36 @@ class Wording:
             raise ConfigError(problems)
 
     def forms(self, split: str) -> tuple[str, ...]:
-        """The forms of a split."""
+        """Returns the forms of a split."""
         return {"train": self.train, "dev": self.dev, "test": self.test}[split]
 
-    def say(self, observation: str, *, opening: str, form: str) -> str:
-        """The observation with its goal in these words.
+    def reword(self, observation: str, *, opening: str, form: str) -> str:
+        """Returns the observation with its goal restated by an opening and a form.
 
         Raises:
             WorldError: the observation does not state a goal as the pattern expects.
         """
-        found = re.search(self.pattern, observation)
-        if found is None:
+        match = re.search(self.pattern, observation)
+        if match is None:
             raise WorldError(
                 "an observation without the sentence to put in other words",
                 value=observation[:200],
                 expected=self.pattern,
             )
-        said = opening + re.sub(r"\{(\w+)\}", lambda slot: found[slot[1]], form)
-        return observation[: found.start()] + said + observation[found.end() :]
+        sentence = opening + re.sub(r"\{(\w+)\}", lambda slot: match[slot[1]], form)
+        return observation[: match.start()] + sentence + observation[match.end() :]
 
 
 class Worded:
-    """A world whose tasks are told in other words; everything else is the world's own.
+    """A world whose tasks are restated in other words; everything else is the base world's.
 
     Args:
-        world: the world.
-        wording: how its goals are said.
-        times: how often each training task is told, in other words each time: at most as often as there are forms for
-            training. Dev and test tasks are told once.
+        world: the base world.
+        wording: the forms of its goals.
+        times: how many restatements each training task gets, all different: at most the number of training forms.
+            Dev and test tasks get one.
     Attributes:
-        times: how often it is.
+        times: the number of restatements in use.
     Raises:
         ConfigError: times below 1.
     """
@@ -86,43 +86,43 @@ class Worded:
         self.base, self.wording, self.times = world, wording, min(times, len(wording.train))
         self.name, self.version = f"{world.name}-worded", world.version
         self.instructions, self.grammar, self.horizon = world.instructions, world.grammar, world.horizon
-        self.reward_range, self.tiers, self.blocking = world.reward_range, world.tiers, world.blocking
+        self.reward_range, self.tiers, self.run_in_thread = world.reward_range, world.tiers, world.run_in_thread
         self._panels: dict[tuple[str, str], tuple[Task, ...]] = {}
 
     def tasks(self, split: str, tier: str) -> Sequence[Task]:
-        """The world's panel, each task told in words of that split."""
+        """Returns the world's panel, each task reworded with forms of that split."""
         check_names(split, tier, self.tiers)
         if (split, tier) not in self._panels:
             times = self.times if split == "train" else 1
-            told = [self._told(task, n) for task in self.base.tasks(split, tier) for n in range(times)]
-            self._panels[split, tier] = tuple(dict.fromkeys(told))
+            reworded_tasks = [self._reword_task(task, n) for task in self.base.tasks(split, tier) for n in range(times)]
+            self._panels[split, tier] = tuple(dict.fromkeys(reworded_tasks))
         return self._panels[split, tier]
 
-    def _told(self, task: Task, n: int) -> Task:
-        """The n-th telling: forms in turn from a place of the task's own, so that no task has one twice."""
-        forms, place = self.wording.forms(task.split), sample_seed("wording", task.id)
-        form, opening = (place + n) % len(forms), (place // 97 + n) % len(OPENINGS)
+    def _reword_task(self, task: Task, n: int) -> Task:
+        """Returns the n-th restatement: forms in turn from an offset of the task, so that no task gets a form twice."""
+        forms, offset = self.wording.forms(task.split), sample_seed("wording", task.id)
+        form, opening = (offset + n) % len(forms), (offset // 97 + n) % len(OPENINGS)
         spec = {"task": dict(task.spec), "opening": OPENINGS[opening], "form": forms[form]}
         return Task(self.name, self.version, spec, task.kind, task.tier, task.split)
 
-    def untold(self, task: Task) -> Task:
-        """The world's own task.
+    def original_task(self, task: Task) -> Task:
+        """Returns the task of the base world.
 
         Raises:
             ConfigError: a task of another world, or in words that are not of its wording. VersionMismatch
         """
         check_task(self, task)
         spec, opening, form = (task.spec.get(name) for name in ("task", "opening", "form"))
-        known = form in (*self.wording.train, *self.wording.dev, *self.wording.test) and opening in OPENINGS
-        if not isinstance(spec, Mapping) or not known:
+        is_known = form in (*self.wording.train, *self.wording.dev, *self.wording.test) and opening in OPENINGS
+        if not isinstance(spec, Mapping) or not is_known:
             raise ConfigError(
                 f"no task of the world {self.name!r}", value=dict(task.spec), expected="a task, an opening and a form"
             )
         return Task(self.base.name, self.base.version, dict(spec), task.kind, task.tier, task.split)
 
     def make(self, task: Task) -> Env:
-        """An Env whose first observation states the goal in the task's words."""
-        env = self.base.make(self.untold(task))
+        """Creates an Env whose first observation states the goal in the task's words."""
+        env = self.base.make(self.original_task(task))
         kind = _ForkableWordedEnv if isinstance(env, Forkable) else _WordedEnv
         return kind(env, self.wording, opening=task.spec["opening"], form=task.spec["form"])
 
@@ -130,30 +130,30 @@ class Worded:
         return self.base.score(rewards, info)
 
     def expert(self, task: Task) -> Sequence[str] | None:
-        return self.base.expert(self.untold(task))
+        return self.base.expert(self.original_task(task))
 
     def vocabulary(self) -> Sequence[str] | None:
         return self._vocabulary
 
     @cached_property
     def _vocabulary(self) -> Sequence[str] | None:
-        known = self.base.vocabulary()
-        if known is None:
+        base_vocabulary = self.base.vocabulary()
+        if base_vocabulary is None:
             return None
         forms = (*OPENINGS, *self.wording.train, *self.wording.dev, *self.wording.test)
-        said = " ".join(re.sub(r"\{\w+\}", " ", form) for form in forms)
-        return tuple(dict.fromkeys([*known, *re.findall(r"\w+|[^\w\s]", said)]))
+        form_text = " ".join(re.sub(r"\{\w+\}", " ", form) for form in forms)
+        return tuple(dict.fromkeys([*base_vocabulary, *re.findall(r"\w+|[^\w\s]", form_text)]))
 
 
 class _WordedEnv:
-    """The world's Env with another first observation."""
+    """The base world's Env with a reworded first observation."""
 
     def __init__(self, env: Env, wording: Wording, *, opening: str, form: str) -> None:
         self._env, self._wording, self._opening, self._form = env, wording, opening, form
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Value, Info]:
         observation, info = self._env.reset(seed=seed, options=options)
-        return self._wording.say(str(observation), opening=self._opening, form=self._form), info
+        return self._wording.reword(str(observation), opening=self._opening, form=self._form), info
 
     def step(self, action: Value) -> Reply:
         return self._env.step(action)

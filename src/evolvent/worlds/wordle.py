@@ -1,4 +1,4 @@
-"""Wordle: guess the hidden word in six tries, from the marks of the guesses before.
+"""Wordle: guess the hidden word in six tries, from the marks of earlier guesses.
 
     guess a word of 5 letters  ->  t a l e s  ->  b y b y b  ->  h e a r d  ->  b g g y b  ->  ...  ->  g g g g g
 
@@ -19,9 +19,9 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from evolvent.errors import ConfigError, Problem, SessionGone, VersionMismatch, unknown
+from evolvent.errors import ConfigError, Problem, SessionGone, VersionMismatch, unknown_name_problem
 from evolvent.trajectory import Score, Task, Value, sample_seed
-from evolvent.worlds.base import Info, Reply, check_task, own_moment, score_won
+from evolvent.worlds.base import Info, Reply, check_snapshot, check_task, score_if_won
 from evolvent.worlds.grammar import Grammar, Plain
 from evolvent.worlds.guessing import Solver
 from evolvent.worlds.panel import Candidate, Panels, Sizes
@@ -34,40 +34,40 @@ _INVALID = "invalid word"
 _VOWELS = frozenset("aeiou")
 
 
-class _Book:
-    """What all episodes of a world share: the list, the rules, the texts that are guesses."""
+class _Rulebook:
+    """Data that all episodes of a world share: the word list, the rules and the texts that are guesses."""
 
-    def __init__(self, words: WordList, rules: Rules) -> None:
-        self.words, self.rules = words, rules
-        self.first = f"guess a word of {words.length} letters"
+    def __init__(self, word_list: WordList, rules: Rules) -> None:
+        self.words, self.rules = word_list, rules
+        self.first = f"guess a word of {word_list.length} letters"
 
     @cached_property
     def admissible(self) -> tuple[str, ...]:
-        return tuple(map(_apart, self.words.words))
+        return tuple(map(_space_letters, self.words.words))
 
     @cached_property
     def guesses(self) -> dict[str, str]:
-        """Text -> the word that it means: letters apart, or the word as it is."""
+        """Returns guess text -> word, for letters apart and for the word as it is."""
         return dict(zip(self.admissible, self.words.words, strict=True)) | {word: word for word in self.words.words}
 
-    def understand(self, text: str) -> str | None:
+    def parse_guess(self, text: str) -> str | None:
         return self.guesses.get(text) or self.guesses.get(" ".join(text.lower().split()))
 
 
 @dataclass(frozen=True, slots=True)
-class _Moment:
+class _Snapshot:
     """A snapshot: whether the episode runs, the tries used, and (LMRL-Gym's rules) the words that fit all marks."""
 
     task: str
     running: bool
     tries: int
-    left: NDArray[np.intp] | None
+    candidates: NDArray[np.intp] | None
 
 
 class WordleEnv:
-    """One game. It forks by copying the number of tries and, where the hidden word moves, the words that still fit."""
+    """One game. A fork copies the number of tries and, where the hidden word moves, the words that still fit."""
 
-    def __init__(self, task: Task, book: _Book, penalty: float) -> None:
+    def __init__(self, task: Task, book: _Rulebook, penalty: float) -> None:
         self._task, self._book, self._penalty = task, book, penalty
         self._word: str = task.spec["word"]
         self._left: NDArray[np.intp] | None = None
@@ -81,8 +81,8 @@ class WordleEnv:
     def step(self, action: Value) -> Reply:
         if not self._running:
             raise SessionGone("a step after the end of the episode", value=str(action), expected="reset() first")
-        book, guess = self._book, self._book.understand(str(action))
-        hidden = self._hidden()
+        book, guess = self._book, self._book.parse_guess(str(action))
+        hidden = self._hidden_word()
         self._tries += 1
         if guess is None:
             self._running = self._tries < _TRIES
@@ -93,27 +93,29 @@ class WordleEnv:
             self._narrow(guess, marks)
         self._running = guess != hidden and self._tries < _TRIES
         reward = 1.0 if guess == hidden else 0.0
-        return _apart(marks), reward, not self._running, False, {"admissible": book.admissible}
+        return _space_letters(marks), reward, not self._running, False, {"admissible": book.admissible}
 
-    def _hidden(self) -> str:
-        """The hidden word of this try: the task's; in LMRL-Gym's rules drawn anew from the words that fit all marks."""
+    def _hidden_word(self) -> str:
+        """Returns the hidden word of this try: the task's, or by LMRL-Gym's rules a new draw among the words that
+        fit.
+        """
         if self._left is None:
             return self._word
         draw = sample_seed("wordle", "hidden", self._word, self._tries)
         return self._book.words.words[int(self._left[draw % len(self._left)])]
 
     def _narrow(self, guess: str, marks: str) -> None:
-        words = self._book.words
-        left = np.arange(len(words.words)) if self._left is None else self._left
-        self._left = left[words.codes(guess, rules="lmrl")[left] == code_of(marks)]
+        word_list = self._book.words
+        candidates = np.arange(len(word_list.words)) if self._left is None else self._left
+        self._left = candidates[word_list.codes(guess, rules="lmrl")[candidates] == code_of(marks)]
 
     def snapshot(self) -> object:
-        return _Moment(self._task.id, self._running, self._tries, self._left)
+        return _Snapshot(self._task.id, self._running, self._tries, self._left)
 
     def restore(self, value: object) -> None:
-        """Back to the moment of a snapshot of the same task; ConfigError for anything else."""
-        moment = own_moment(value, _Moment, self._task)
-        self._running, self._tries, self._left = moment.running, moment.tries, moment.left
+        """Restores a snapshot of the same task; raises ConfigError for any other value."""
+        snapshot = check_snapshot(value, _Snapshot, self._task)
+        self._running, self._tries, self._left = snapshot.running, snapshot.tries, snapshot.candidates
 
     def close(self) -> None:
         self._running = False
@@ -139,7 +141,7 @@ class Wordle:
     version = "1"
     grammar: Grammar = Plain()
     tiers: tuple[str, ...] = ("seen",)
-    blocking = False
+    run_in_thread = False
     horizon = 8
     instructions = (
         f"Guess the hidden word in {_TRIES} tries. Write a word with its letters apart, for example 's h i r e'. Each "
@@ -149,17 +151,17 @@ class Wordle:
 
     def __init__(
         self,
-        words: Path | str | Sequence[str] | None = None,
+        word_list: Path | str | Sequence[str] | None = None,
         *,
         rules: Rules = "official",
         penalty: float = 0.0,
         sizes: Sizes | None = None,
     ) -> None:
-        problems = [] if rules in RULES else [unknown("rules", str(rules), RULES)]
+        problems = [] if rules in RULES else [unknown_name_problem("rules", str(rules), RULES)]
         if not -inf < penalty <= 0:
             problems.append(Problem("penalty", f"a reward of {penalty} for a wrong action", "give 0 or less"))
         try:
-            self.words = read_words(words)
+            self.words = read_words(word_list)
         except ConfigError as error:
             problems += error.problems
         if problems:
@@ -167,30 +169,30 @@ class Wordle:
         self.name = "wordle" if rules == "official" else "wordle_lmrl"
         self.rules, self.penalty = rules, penalty
         self.reward_range = (min(0.0, penalty), 1.0)
-        self._book = _Book(self.words, rules)
+        self._book = _Rulebook(self.words, rules)
         self._solver = Solver(self.words, rules=rules)
         self._panels = Panels(self.name, self.version, self.tiers, sizes=sizes or Sizes(), draw=self._draw)
 
     def _draw(self, tier: str) -> Iterator[Candidate]:
-        """A task for every word, in the order of a hash."""
+        """Yields a task for every word, in the order of a hash."""
         for word in sorted(self.words.words, key=lambda word: sample_seed("wordle", word)):
-            yield Candidate({"list": self.words.digest, "word": word}, _kind(word), tier, word)
+            yield Candidate({"list": self.words.digest, "word": word}, _describe_kind(word), tier, word)
 
     def tasks(self, split: str, tier: str) -> Sequence[Task]:
-        """The task panel of a split and tier; raises ConfigError for a name that does not exist."""
+        """Returns the task panel of a split and tier; raises ConfigError for an unknown name."""
         return self._panels.tasks(split, tier)
 
     def make(self, task: Task) -> WordleEnv:
-        """An Env for one task.
+        """Creates an Env for one task.
 
         Raises:
             ConfigError: a task of another world, or a hidden word that is not in the list.
             VersionMismatch: a task of another version or of another list of words.
         """
-        self._check(task)
+        self._check_spec(task)
         return WordleEnv(task, self._book, self.penalty)
 
-    def _check(self, task: Task) -> None:
+    def _check_spec(self, task: Task) -> None:
         check_task(self, task)
         if task.spec.get("list") != self.words.digest:
             raise VersionMismatch(
@@ -201,39 +203,40 @@ class Wordle:
             raise ConfigError("the hidden word is not in the list", value=word)
 
     def score(self, rewards: Sequence[float | None], info: Info) -> Score:
-        """Success = the word was guessed; raw = the sum of the rewards, unit = 1 or 0."""
-        return score_won(rewards)
+        """Scores an episode: success = the word was guessed; raw = the sum of the rewards, unit = 1 or 0."""
+        return score_if_won(rewards)
 
     def expert(self, task: Task) -> Sequence[str]:
-        """The guesses of a `Solver`, which plays the task and sees its marks alone.
+        """Returns the guesses of a `Solver` that plays the task and sees only its marks.
 
-        It solves all tasks of the default list; of another one it may fail some, and then its six guesses are given.
+        It solves all tasks of the default list; on another list it may fail some, and then its six guesses are
+        returned.
         """
         env, over = self.make(task), False
         env.reset()
-        seen: list[str] = []
+        marks_so_far: list[str] = []
         plan: list[str] = []
         while not over:
-            plan.append(_apart(self._solver.guess(seen)))
+            plan.append(_space_letters(self._solver.guess(marks_so_far)))
             marks, _, over, _, _ = env.step(plan[-1])
-            seen.append(str(marks).replace(" ", ""))
+            marks_so_far.append(str(marks).replace(" ", ""))
         return plan
 
     def key(self, task: Task) -> str:
-        """The hidden word: no two words are the same task."""
-        self._check(task)
+        """Returns the hidden word: no two words are the same task."""
+        self._check_spec(task)
         return cast(str, task.spec["word"])
 
     def vocabulary(self) -> Sequence[str]:
-        """Every word of observations and legal actions, sorted; the letters of the list are words here."""
+        """Returns every word of observations and legal actions, sorted; the letters of the list count as words."""
         letters = set(MARKS).union(*self.words.words)
         return sorted({*letters, *self._book.first.split(), *_INVALID.split()})
 
 
-def _apart(word: str) -> str:
+def _space_letters(word: str) -> str:
     return " ".join(word)
 
 
-def _kind(word: str) -> str:
-    """The pattern of consonants (c) and vowels (v), and the last letter: "cvccv ends e"."""
+def _describe_kind(word: str) -> str:
+    """Returns the pattern of consonants (c) and vowels (v), and the last letter: "cvccv ends e"."""
     return "".join("v" if letter in _VOWELS else "c" for letter in word) + f" ends {word[-1]}"

@@ -12,8 +12,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from evolvent.learn.optim import OptimizerConfig, make
-from evolvent.learn.optim.clip import factor, local, scale_, total_norm
+from evolvent.learn.optim import OptimizerConfig, build_optimizer
+from evolvent.learn.optim.clip import clip_factor, local_part, scale_, total_norm
 
 ROWS, VOCABULARY = 8, 23
 BY_NAME = StateDictOptions(flatten_optimizer_state_dict=True)  # the number of groups depends on the layout
@@ -92,9 +92,9 @@ def one_update(model, optimizer, step, *, at, of, clip):
     params = [p for group in optimizer.param_groups for p in group["params"]]
     fused = getattr(optimizer, "fused", False)
     if fused and clip is not None:
-        with optimizer.measuring() as norm:
+        with optimizer.measure_norm() as norm:
             loss_of(model, step, at=at, of=of).backward()
-        optimizer.arm(factor(clip, norm))
+        optimizer.arm(clip_factor(clip, norm))
     elif fused:
         optimizer.arm()
     loss = loss_of(model, step, at=at, of=of)
@@ -118,7 +118,7 @@ def train(name, options):
     settings = {"clip": "two_pass" if "clip" in options else "none", **options.get("settings", {})}
     if name not in ("lomo", "adalomo"):
         settings.pop("clip")
-    optimizer = make(
+    optimizer = build_optimizer(
         OptimizerConfig(name=name, **settings),
         model.named_parameters(),
         lr=options.get("lr", 0.02),
@@ -150,12 +150,12 @@ def train(name, options):
         n: (p.full_tensor() if isinstance(p, DTensor) else p).detach().numpy() for n, p in model.named_parameters()
     }
     state = {
-        f"{n}/{key}": tuple(local(value).shape)
+        f"{n}/{key}": tuple(local_part(value).shape)
         for n, p in model.named_parameters()
         for key, value in optimizer.state[p].items()
     }
     found = {"losses": [float(loss) for loss in losses], "weights": whole, "state": state, "sent": bytes_sent}
-    return found | {"clipped": getattr(optimizer, "clipped", None)}
+    return found | {"clipped": getattr(optimizer, "clipped_share", None)}
 
 
 def norms():
@@ -194,5 +194,5 @@ def norms():
     dist.all_reduce(squares, group=stages.get_group("pp"))
     scale_(params, 0.5, norm)
     found = [p.grad.full_tensor() if isinstance(p.grad, DTensor) else p.grad for p in params if p.grad is not None]
-    far = max(float((g - value * factor(0.5, norm)).abs().max()) for g, value in zip(found, whole, strict=False))
+    far = max(float((g - value * clip_factor(0.5, norm)).abs().max()) for g, value in zip(found, whole, strict=False))
     return float(norm), float(squares.sqrt()), far

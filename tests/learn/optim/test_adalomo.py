@@ -156,7 +156,7 @@ def test_a_fused_update_makes_no_temporary_as_large_as_the_gradient():
     p.grad = torch.randn(64, 48)
     optimizer.arm(0.5)
     with torch.no_grad(), Largest() as largest:
-        optimizer._apply(p, optimizer.param_groups[0], owned=True)
+        optimizer._update_parameter(p, optimizer.param_groups[0], owned=True)
     assert 48 < largest.found <= 64 + 1
 
 

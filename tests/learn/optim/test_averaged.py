@@ -18,11 +18,11 @@ from evolvent.errors import ConfigError
 from evolvent.learn.checkpoint import Checkpointer
 from evolvent.learn.learner import Learner
 from evolvent.learn.objectives import weighted_nll
-from evolvent.learn.optim.make import OptimizerConfig, make
-from evolvent.learn.trained import LEARNING, Trained
+from evolvent.learn.optim.make import OptimizerConfig, build_optimizer
+from evolvent.learn.trained import LEARNING, TrainState
 from evolvent.models.stored import open_checkpoint
 from evolvent.rl.presets import DR_GRPO
-from evolvent.rl.trainer import Practice, Setup, passes
+from evolvent.rl.trainer import PolicyTrainer, RLSpec, run_epochs
 from tests.rl.acting import Echo, quick, run_of, talking
 
 pytest.importorskip("pytorch_optimizer")
@@ -31,7 +31,7 @@ BETA, LR = 0.9, 0.1
 
 
 def weights_of(learner: Learner) -> dict[str, Tensor]:
-    return {name: weight.detach().clone() for name, weight in learner.trained.named().items()}
+    return {name: weight.detach().clone() for name, weight in learner.trained.named_weights().items()}
 
 
 def average_of(learner: Learner, learning: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -39,7 +39,7 @@ def average_of(learner: Learner, learning: dict[str, Tensor]) -> dict[str, Tenso
     state = learner.optimizer.state
     return {
         name: (learning[name] - (1 - BETA) * state[weight]["z"]) / BETA
-        for name, weight in learner.trained.named().items()
+        for name, weight in learner.trained.named_weights().items()
     }
 
 
@@ -71,7 +71,9 @@ def test_outside_of_learning_the_weights_are_the_papers_average() -> None:
     start, target = np.asarray([[1.0, -2.0], [0.5, 3.0]]), np.asarray([[0.2, 0.1], [-1.0, 1.0]])
     weight = torch.tensor(start, dtype=torch.float64, requires_grad=True)
     config = OptimizerConfig(name="schedulefreesgd")
-    trained = Trained({"w": weight}, make(config, [("w", weight)], lr=LR, betas=(0.9, 0.98), weight_decay=0.0))
+    trained = TrainState(
+        {"w": weight}, build_optimizer(config, [("w", weight)], lr=LR, betas=(0.9, 0.98), weight_decay=0.0)
+    )
     x = z = start
     for turn in range(1, 8):
         with trained.learning():
@@ -96,7 +98,7 @@ def test_after_a_fit_the_policy_is_the_average(name: str) -> None:
 @pytest.mark.parametrize("name", AVERAGING)
 def test_a_checkpoint_has_the_average_to_show_and_the_rest_to_go_on_with(tmp_path: Path, name: str) -> None:
     learner, learning = fit(tmp_path, name, stop=3)
-    newest = Checkpointer(tmp_path).newest()
+    newest = Checkpointer(tmp_path).find_newest()
     assert newest is not None
     groups = open_checkpoint(newest).groups
     shown, kept = ({key: index.whole(key) for key in index} for index in (groups["model"], groups[LEARNING]))
@@ -124,7 +126,7 @@ def test_a_checkpoint_from_before_goes_on_with_its_only_weights(
     """Earlier versions saved the weights that learn as the model, and nothing beside it."""
     whole = fit(None, "schedulefreeadamw")[0]
     with monkeypatch.context() as patch:
-        patch.setattr(Trained, "averages", False)
+        patch.setattr(TrainState, "averages", False)
         fit(tmp_path, "schedulefreeadamw", stop=3)
     assert equal(weights_of(fit(tmp_path, "schedulefreeadamw")[0]), weights_of(whole))
 
@@ -143,14 +145,14 @@ def test_passes_leave_the_average_and_go_on_from_what_learns() -> None:
 
     learner.update = noted  # type: ignore[method-assign]
     for turn in range(3):
-        passes(learner, parts, epochs=1, minibatches=2, rng=np.random.default_rng(turn))
+        run_epochs(learner, parts, num_epochs=1, minibatches=2, rng=np.random.default_rng(turn))
         found = weights_of(learner)
         assert close(found, average_of(learner, seen[-1])) and not close(found, seen[-1])
 
 
 def test_most_optimizers_have_one_set_of_weights(tmp_path: Path) -> None:
     learner, last = fit(tmp_path, "adamw", stop=3)
-    newest = Checkpointer(tmp_path).newest()
+    newest = Checkpointer(tmp_path).find_newest()
     assert newest is not None and LEARNING not in open_checkpoint(newest).groups
     assert not learner.trained.averages and equal(weights_of(learner), last)
 
@@ -158,8 +160,9 @@ def test_most_optimizers_have_one_set_of_weights(tmp_path: Path) -> None:
 def test_an_optimizer_that_cannot_turn_says_which() -> None:
     """SPlus has an average of the weights that were stepped alone."""
     weights = {name: torch.ones(2, 2, requires_grad=True) for name in ("a", "b")}
-    trained = Trained(
-        weights, make(OptimizerConfig(name="splus"), weights.items(), lr=0.1, betas=(0.9, 0.98), weight_decay=0.0)
+    trained = TrainState(
+        weights,
+        build_optimizer(OptimizerConfig(name="splus"), weights.items(), lr=0.1, betas=(0.9, 0.98), weight_decay=0.0),
     )
     weights["a"].grad = torch.ones(2, 2)
     with pytest.raises(ConfigError, match="SPlus could not turn its weights to 'eval'"), trained.learning():
@@ -171,26 +174,26 @@ def test_a_practice_from_before_plays_the_average_when_it_goes_on(
 ) -> None:
     """Earlier versions saved the weights that learn, and that they do; there may be no iteration left to turn them."""
     world, optimizer = Echo(), OptimizerConfig(name="schedulefreeadamw")
-    setup = Setup("dr_grpo", quick(iterations=2), DR_GRPO.objective)
+    setup = RLSpec("dr_grpo", quick(iterations=2), DR_GRPO.objective)
     tasks = world.tasks("train", "seen")
 
-    def stops(self: Practice, number: int) -> None:
+    def stops(self: PolicyTrainer, number: int) -> None:
         save(self, number)
         if number == 2:
             raise KeyboardInterrupt
 
-    save = Practice._save
+    save = PolicyTrainer._save
     with monkeypatch.context() as patch, run_of(tmp_path, world, optimizer=optimizer) as run:
-        patch.setattr(Trained, "averages", False)
-        patch.setattr(Practice, "_save", stops)
-        with pytest.raises(KeyboardInterrupt), run.practise(talking(tmp_path / "talks", world), setup) as practice:
-            for _ in practice.rounds():
-                seen = practice.look(practice.play(practice.starts(tasks)))
-                practice.improve(seen, seen.credit(DR_GRPO.credit))
+        patch.setattr(TrainState, "averages", False)
+        patch.setattr(PolicyTrainer, "_save", stops)
+        with pytest.raises(KeyboardInterrupt), run.train_rl(talking(tmp_path / "talks", world), setup) as practice:
+            for _ in practice.iterations():
+                seen = practice.score(practice.rollout(practice.next_starts(tasks)))
+                practice.update(seen, seen.estimate_advantages(DR_GRPO.estimator))
         learning = weights_of(practice.learner)
     with run_of(tmp_path, world, optimizer=optimizer) as run:
         start = talking(tmp_path / "talks", world)
-        with run.practise(start, setup) as practice:
-            assert list(practice.rounds()) == []
+        with run.train_rl(start, setup) as practice:
+            assert list(practice.iterations()) == []
             found = {name: practice.policy.model.state_dict()[name] for name in learning}
             assert close(found, average_of(practice.learner, learning)) and not close(found, learning)

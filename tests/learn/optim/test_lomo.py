@@ -10,7 +10,7 @@ from optim_ranks import loss_of, net, one_update, train
 
 from evolvent.errors import ConfigError
 from evolvent.learn.optim import Lomo
-from evolvent.learn.optim.clip import factor, total_norm
+from evolvent.learn.optim.clip import clip_factor, total_norm
 
 
 def after(model, optimizer, *, steps=4, clip=None):
@@ -146,15 +146,15 @@ def test_measuring_changes_nothing_and_gives_the_global_norm():
     model, other = net(), net()
     loss_of(other, 0).backward()
     optimizer = Lomo(model.parameters())
-    with optimizer.measuring() as norm:
+    with optimizer.measure_norm() as norm:
         loss_of(model, 0).backward()
         assert all(p.grad is None for p in model.parameters())
     assert norm.item() == pytest.approx(total_norm(other.parameters()).item(), rel=1e-6)
-    with optimizer.measuring(skip=[model.embed.weight]) as rest:
+    with optimizer.measure_norm(skip=[model.embed.weight]) as rest:
         loss_of(model, 0).backward()
     assert norm**2 - rest**2 == pytest.approx(other.embed.weight.grad.square().sum().item(), rel=1e-4)
     assert same(model.parameters(), other.parameters())
-    with pytest.raises(ZeroDivisionError), optimizer.measuring():
+    with pytest.raises(ZeroDivisionError), optimizer.measure_norm():
         1 / 0  # noqa: B018
     loss_of(model, 0).backward()
     assert all(p.grad is not None for p in model.parameters()), "an error ends the measuring"
@@ -176,7 +176,7 @@ def test_detached_weights_wait_for_step():
     optimizer.arm(0.5)
     loss_of(model, 0).backward()
     assert [name for name, p in model.named_parameters() if p.grad is not None] == ["embed.weight"]
-    with optimizer.measuring() as norm:
+    with optimizer.measure_norm() as norm:
         pass
     assert norm > 0 and model.embed.weight.grad is None, "measuring takes what hooks do not"
     after(other, torch.optim.SGD(other.parameters(), lr=0.05), steps=1)
@@ -238,5 +238,5 @@ def test_tied_weights_over_shards(crew):
 
 
 def test_the_scale_of_a_norm_is_the_published_one():
-    assert factor(1.0, torch.tensor(4.0)).item() == pytest.approx(1 / (4 + 1e-6))
-    assert factor(1.0, torch.tensor(0.5)).item() == 1.0
+    assert clip_factor(1.0, torch.tensor(4.0)).item() == pytest.approx(1 / (4 + 1e-6))
+    assert clip_factor(1.0, torch.tensor(0.5)).item() == 1.0

@@ -9,14 +9,24 @@ import torch
 from optim_ranks import loss_of, net, one_update
 
 import evolvent.learn.optim as room
-from evolvent.config import knobs, resolve
+from evolvent.config import list_settings, resolve
 from evolvent.errors import ConfigError, MissingExtra
-from evolvent.learn.optim import AdaLomo, Adan, Fused, Lion, Lomo, OptimizerConfig, SophiaG, check_fused, make
+from evolvent.learn.optim import (
+    AdaLomo,
+    Adan,
+    FusedOptimizer,
+    Lion,
+    Lomo,
+    OptimizerConfig,
+    SophiaG,
+    build_optimizer,
+    check_fused,
+)
 
 
 def built(model, **settings):
     config = OptimizerConfig(**settings)
-    return make(config, model.named_parameters(), lr=0.01, betas=(0.9, 0.98), weight_decay=0.1)
+    return build_optimizer(config, model.named_parameters(), lr=0.01, betas=(0.9, 0.98), weight_decay=0.1)
 
 
 def test_adamw_is_built_as_the_learner_always_did():
@@ -81,8 +91,12 @@ def test_settings_reach_their_optimizer():
     assert (sophia.defaults["rho"], sophia.hessian_every) == (0.1, 3)
     assert not built(model, name="lomo", fused=False).fused and built(net(), name="lomo").fused
     config = OptimizerConfig(name="adalomo", clip="value")
-    clipped = make(config, net().named_parameters(), lr=0.01, betas=(0.9, 0.98), weight_decay=0.0, clip=0.5)
-    assert isinstance(clipped, Fused) and clipped.clip_value == 0.5 and built(net(), name="lomo").clip_value is None
+    clipped = build_optimizer(config, net().named_parameters(), lr=0.01, betas=(0.9, 0.98), weight_decay=0.0, clip=0.5)
+    assert (
+        isinstance(clipped, FusedOptimizer)
+        and clipped.clip_value == 0.5
+        and built(net(), name="lomo").clip_value is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -133,7 +147,7 @@ def test_fused_updates_are_refused_where_weights_would_change_too_early():
     assert [problem.where for problem in check_fused(lomo, 4, 1)] == ["optimizer.fused", "optimizer.clip"]
     several, norm = check_fused(lomo, 4, 1)
     assert "4 micro-batches" in several.what and "optimizer.fused=false" in several.hint
-    assert "train.micro_tokens" in several.hint and "two_pass" in norm.hint
+    assert "train.max_tokens_per_forward" in several.hint and "two_pass" in norm.hint
     assert "2 pipeline stages" in check_fused(OptimizerConfig(name="adalomo"), 2, 2)[0].hint
     assert check_fused(OptimizerConfig(name="adalomo"), 1, 2) == []
     assert check_fused(OptimizerConfig(name="lomo", fused=False, clip="norm"), 4, 2) == []
@@ -158,7 +172,7 @@ def test_clipping_is_the_same_fused_or_not(settings, expected):
 
 
 def test_the_configuration_is_small_closed_and_read_from_words():
-    assert len(knobs(OptimizerConfig)) <= 9 and all(knob.description for knob in knobs(OptimizerConfig))
+    assert len(list_settings(OptimizerConfig)) <= 9 and all(knob.description for knob in list_settings(OptimizerConfig))
     config = resolve(OptimizerConfig, overrides=["--name", "adan", "--betas", "0.9,0.8,0.7", "--clip", "none"])
     assert config.betas == (0.9, 0.8, 0.7)
     with pytest.raises(ConfigError, match="betas"):

@@ -14,7 +14,7 @@ from evolvent.errors import ConfigError
 from evolvent.learn.checkpoint import Checkpointer
 from evolvent.learn.learner import FitReport, Learner
 from evolvent.learn.objectives import weighted_nll
-from evolvent.learn.optim.make import _KNOWN, _UNFIT, OptimizerConfig
+from evolvent.learn.optim.make import _CLASSES, _UNSUPPORTED, OptimizerConfig
 
 OURS = ("adamw", "lion", "adan", "sophiag", "lomo", "adalomo", "adafactor")
 OTHERS = ("schedulefreeadamw", "schedulefreeradam", "schedulefreesgd", "prodigy", "dadaptadan", "ademamix", "adopt")
@@ -39,15 +39,15 @@ def test_a_stopped_training_equals_the_whole_one(tmp_path: Path, name: str) -> N
     resumed, again = fit(tmp_path, name)
     assert whole == resumed and whole.updates > 6
     mine, theirs = straight.trained, again.trained
-    for one, other in ((mine.named(), theirs.named()), (mine.moments(), theirs.moments())):
+    for one, other in ((mine.named_weights(), theirs.named_weights()), (mine.moments(), theirs.moments())):
         assert one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
-    assert mine.numbers() == theirs.numbers()
+    assert mine.optimizer_numbers() == theirs.optimizer_numbers()
 
 
-@pytest.mark.parametrize("name", sorted(_KNOWN.keys() - {"muon"}))
+@pytest.mark.parametrize("name", sorted(_CLASSES.keys() - {"muon"}))
 def test_what_is_taken_for_known_comes_back(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Muon takes matrices alone, and is refused with any policy here."""
-    monkeypatch.setattr(trained, "is_own", lambda name: False)
+    monkeypatch.setattr(trained, "is_builtin", lambda name: False)
     trained.check_resumes(OptimizerConfig(name=name, fused=False))
 
 
@@ -72,10 +72,10 @@ def told_refused() -> set[str]:
 def test_the_docs_name_every_optimizer_that_is_refused() -> None:
     peers = pytest.importorskip("pytorch_optimizer")
     refused = set()
-    for name in {*peers.get_supported_optimizers(), *_KNOWN} - _UNFIT:
+    for name in {*peers.get_supported_optimizers(), *_CLASSES} - _UNSUPPORTED:
         try:
             trained.check_resumes(OptimizerConfig(name=name))
-            trained._fresh(OptimizerConfig(name=name, fused=False))
+            trained._build_rehearsal(OptimizerConfig(name=name, fused=False))
         except ConfigError:
             refused.add(name)
     unsure = {"demo"}  # whether its own package is here

@@ -11,7 +11,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from evolvent.learn.learner import Learner
 from evolvent.learn.objectives import weighted_nll
 from evolvent.learn.parallel.mesh import Mesh, Parallelism
-from evolvent.learn.parallel.ranks import ranks_of
+from evolvent.learn.parallel.ranks import join_ranks
 from evolvent.models.adapters import AdapterConfig, adapt, adapter_tensors, trainable
 from evolvent.models.dialects import dialect_for
 from evolvent.models.policy import Policy
@@ -100,7 +100,7 @@ def small_training(kind, shard):
     mesh = Mesh(shard=shard)
     policy = adapt(small_policy(), AdapterConfig(kind=kind, rank=2, alpha=4, tokens=3), seed=1)
     config = small_config(epochs=4, batch_tokens=150, lr=1e-2)
-    with ranks_of(mesh) as ranks:
+    with join_ranks(mesh) as ranks:
         learner = Learner(policy, weighted_nll, config, seed=0, parallelism=Parallelism(shard=shard), ranks=ranks)
         report = learner.fit(small_parts(policy, 16))
     return report.losses, {name: tensor.numpy() for name, tensor in adapter_tensors(policy.model).items()}

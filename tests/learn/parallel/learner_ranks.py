@@ -8,9 +8,9 @@ import torch
 from benchmarks.parallel_cells import Cell, episodes, small_policy
 from evolvent.learn.checkpoint import Checkpointer
 from evolvent.learn.learner import Learner, TrainConfig
-from evolvent.learn.objectives import Objective, value, weighted_nll
+from evolvent.learn.objectives import Objective, value_objective, weighted_nll
 from evolvent.learn.optim.make import OptimizerConfig
-from evolvent.learn.parallel.ranks import ranks_of
+from evolvent.learn.parallel.ranks import join_ranks
 
 
 def broken_at(sample):
@@ -33,7 +33,7 @@ def and_values():
     return Objective("both", loss, weighted_nll.count, ("logprobs", "values"))
 
 
-OBJECTIVES = {"imitation": weighted_nll, "broken": broken_at(7), "values": value(), "both": and_values()}
+OBJECTIVES = {"imitation": weighted_nll, "broken": broken_at(7), "values": value_objective(), "both": and_values()}
 
 
 def train(cell, objective="imitation", folder=None, stop=None, **settings):
@@ -41,7 +41,7 @@ def train(cell, objective="imitation", folder=None, stop=None, **settings):
     torch.set_num_threads(1)
     policy = small_policy(cell)
     values = {"lr": cell.lr, "updates": 6, "warmup_updates": 2, "batch_tokens": 260, "layout": "bucketed", **settings}
-    with ranks_of(cell.parallelism.mesh) as ranks:
+    with join_ranks(cell.parallelism.mesh) as ranks:
         learner = Learner(
             policy,
             OBJECTIVES[objective],

@@ -9,11 +9,11 @@ from torch.distributed.tensor import DTensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from evolvent.learn.objectives import weighted_nll
-from evolvent.learn.optim import OptimizerConfig, make
+from evolvent.learn.optim import OptimizerConfig, build_optimizer
 from evolvent.learn.packing import Batch
-from evolvent.learn.parallel.lay import lay
+from evolvent.learn.parallel.lay import distribute_model
 from evolvent.learn.parallel.mesh import Parallelism
-from evolvent.learn.parallel.ranks import ranks_of
+from evolvent.learn.parallel.ranks import join_ranks
 
 
 def config_of(family="llama", *, tied=False, layers=4, **more):
@@ -52,12 +52,12 @@ def local(tensor):
 def held(config, settings, optimizer="adamw", rows=2, tokens=16, micro=1):
     """Bytes on this rank after one update: weights, gradients, states, and what the first layer left for backward."""
     layout = Parallelism(**settings)
-    with ranks_of(layout.mesh) as ranks:
+    with join_ranks(layout.mesh) as ranks:
         torch.manual_seed(0)
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).train()
-        laid = lay(model, layout, ranks, dtype=torch.float32)
+        laid = distribute_model(model, layout, ranks, dtype=torch.float32)
         named = dict(laid.named_parameters())
-        made = make(
+        made = build_optimizer(
             OptimizerConfig(name=optimizer, fused=False), named.items(), lr=1e-3, betas=(0.9, 0.98), weight_decay=0.0
         )
         saved = {}

@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from evolvent.errors import BatchMismatch, ConfigError
 from evolvent.learn.parallel import local, plan
 from evolvent.learn.parallel.mesh import Mesh
-from evolvent.learn.parallel.ranks import ALONE, ranks_of
+from evolvent.learn.parallel.ranks import SINGLE_PROCESS, join_ranks
 from evolvent.models.heads import ValueHead
 
 STEPS, ROWS, LENGTH, WORDS, WIDTH = 10, 4, 16, 64, 32
@@ -96,7 +96,7 @@ def train(model, ranks, *, micro=1):
     optimizer = torch.optim.AdamW(learned, lr=1e-2, weight_decay=0.1)
     ids, weights = data()
     count, dp = int((weights[:, 1:] != 0).sum()), ranks.mesh.dp
-    mine = list(range(ranks.at("dp"), ROWS, dp))
+    mine = list(range(ranks.rank_along("dp"), ROWS, dp))
     losses, norms = [], []
     for _ in range(STEPS):
         optimizer.zero_grad()
@@ -116,11 +116,11 @@ def train(model, ranks, *, micro=1):
 def curve(family, settings, mesh, *, targets=None, sequence=True, micro=1, deaf=False):
     """`train` of a model on a mesh. `deaf`: gradients of whole weights are not summed over the ranks."""
     shared = local.SHARED
-    with ranks_of(mesh) as ranks:
+    with join_ranks(mesh) as ranks:
         model = tiny(family, **settings)
         model = lora(model, targets) if targets else model
-        local.SHARED = local.COPY if deaf else shared
-        plan.tensor_parallel(model, ranks, sequence=sequence)
+        local.SHARED = local.COPIED if deaf else shared
+        plan.apply_tp(model, ranks, sequence=sequence)
         local.SHARED = shared
         if mesh.dp > 1:
             over = ranks.devices["replicate", "shard"] if mesh.replicate > 1 else ranks.devices["shard"]
@@ -191,16 +191,16 @@ def once(model, way, ranks):
 
 def compared(way, family, settings, targets, sequence):
     """The largest relative differences of loss and of gradients between a whole model and its parts on 2 ranks."""
-    with ranks_of(Mesh(tp=2)) as ranks:
+    with join_ranks(Mesh(tp=2)) as ranks:
         whole, model = prepared(way, family, settings, targets), prepared(way, family, settings, targets)
-        plan.tensor_parallel(model, ranks, sequence=sequence)
+        plan.apply_tp(model, ranks, sequence=sequence)
         if way == "compile":
             for layer in base_of(model).model.layers:
                 layer.compile(backend="eager", fullgraph=True)
         model = copy.deepcopy(model) if way == "copy" else model
         assert all(isinstance(weight, DTensor) for weight in model.parameters())
         loss, grads = once(model, way, ranks)
-        expected, right = once(whole, way, ALONE)
+        expected, right = once(whole, way, SINGLE_PROCESS)
         lies = {name: weight.placements for name, weight in model.named_parameters()}
         assert all(grads[name].placements == lies[name] for name in lies if name in grads)  # no sums left to do
         assert list(grads) == list(right)
@@ -220,14 +220,14 @@ class Skip(nn.Module):
 
 def staged(sequence):
     """A middle stage of a pipeline: differences of hidden states, of their gradients and of a norm's."""
-    with ranks_of(Mesh(tp=2)) as ranks:
+    with join_ranks(Mesh(tp=2)) as ranks:
         found = []
-        for here in (ALONE, ranks):
+        for here in (SINGLE_PROCESS, ranks):
             model = tiny("qwen3", num_hidden_layers=4)
             for number in (0, 3):
                 model.model.layers[number] = Skip()
             model.model.embed_tokens, model.model.norm, model.lm_head = None, nn.Identity(), None
-            plan.tensor_parallel(model, here, sequence=sequence)
+            plan.apply_tp(model, here, sequence=sequence)
             states = torch.randn(2, 8, WIDTH, generator=torch.Generator().manual_seed(5)).requires_grad_()
             left = model.model(inputs_embeds=states, use_cache=False).last_hidden_state
             (left * torch.arange(WIDTH)).sum().backward()
@@ -238,15 +238,15 @@ def staged(sequence):
 
 def held(tied):
     """The bytes of this rank's parts, and of the whole; laid on the meta device too, where nothing is computed."""
-    with ranks_of(Mesh(tp=2)) as ranks:
+    with join_ranks(Mesh(tp=2)) as ranks:
         model = tiny("qwen3", tied=tied)
         with torch.device("meta"):
             empty = AutoModelForCausalLM.from_config(model.config)
         empty.tie_weights()
         sizes = {name: weight.shape for name, weight in model.named_parameters()}
         whole = sum(weight.nbytes for weight in model.parameters())
-        plan.tensor_parallel(model, ranks, sequence=True)
-        plan.tensor_parallel(empty, ranks, sequence=True)
+        plan.apply_tp(model, ranks, sequence=True)
+        plan.apply_tp(empty, ranks, sequence=True)
         assert {name: weight.shape for name, weight in model.named_parameters()} == sizes
         parts = {weight.to_local().untyped_storage() for weight in model.parameters()}
         shapes = [[weight.to_local().shape for weight in laid.parameters()] for laid in (model, empty)]
@@ -259,17 +259,17 @@ def held(tied):
 
 def slices(logits, ids, gradient):
     """Log-probabilities from this rank's slice, and its slice of the gradient."""
-    with ranks_of(Mesh(tp=2)) as ranks:
-        own = logits.chunk(2, dim=-1)[ranks.at("tp")].clone().requires_grad_()
+    with join_ranks(Mesh(tp=2)) as ranks:
+        own = logits.chunk(2, dim=-1)[ranks.rank_along("tp")].clone().requires_grad_()
         found = plan.vocab_logprobs(own, ids, ranks)
         found.backward(gradient)
         return found.detach(), own.grad
 
 
 def draws(logits, seed):
-    with ranks_of(Mesh(tp=2)) as ranks:
+    with join_ranks(Mesh(tp=2)) as ranks:
         generator = torch.Generator().manual_seed(seed)
-        return plan.vocab_sample(logits.chunk(2, dim=-1)[ranks.at("tp")], ranks, generator)
+        return plan.vocab_sample(logits.chunk(2, dim=-1)[ranks.rank_along("tp")], ranks, generator)
 
 
 # ------------------------------------------------------------------ what is refused
@@ -298,12 +298,12 @@ def refusals():
     def told(model):
         before = [(name, type(weight), weight.shape) for name, weight in model.named_parameters()]
         try:
-            plan.tensor_parallel(model, ranks, sequence=True)
+            plan.apply_tp(model, ranks, sequence=True)
         except ConfigError as error:
             found.append(str(error))
         assert before == [(name, type(weight), weight.shape) for name, weight in model.named_parameters()]
 
-    with ranks_of(Mesh(tp=2)) as ranks:
+    with join_ranks(Mesh(tp=2)) as ranks:
         told(unplanned(tiny()))
         told(misread(tiny()))
         told(headless(tiny()))
@@ -311,7 +311,7 @@ def refusals():
         told(get_peft_model(tiny(), IA3Config(target_modules=["k_proj"], feedforward_modules=[])))
         told(get_peft_model(tiny(), PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)))
         model = tiny()
-        plan.tensor_parallel(model, ranks, sequence=True)
+        plan.apply_tp(model, ranks, sequence=True)
         try:
             model(input_ids=data()[0][:, :7], use_cache=False)
         except BatchMismatch as error:

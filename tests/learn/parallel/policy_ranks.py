@@ -11,19 +11,19 @@ import torch
 
 from benchmarks.parallel_cells import Cell, episodes, small_policy
 from evolvent.learn.learner import Learner, TrainConfig
-from evolvent.learn.parallel.ranks import ranks_of
-from evolvent.learn.token_sequences import Parts
-from evolvent.rl.objective import Behaviour, PolicyGradient, policy_gradient
+from evolvent.learn.parallel.ranks import join_ranks
+from evolvent.learn.token_sequences import TokenSequence
+from evolvent.rl.objective import ImportanceWeights, PolicyGradient, policy_gradient
 from evolvent.rl.presets import GRPO, GSPO, OPENR_APPO
 
 LOSSES: dict[str, PolicyGradient] = {
     "grpo": GRPO.loss,
-    "gspo": replace(GSPO.loss, behaviour=Behaviour(2.0, "masked", "sequence")),
-    "spans": replace(OPENR_APPO.loss, entropy=0.0, stop_kl=None),
+    "gspo": replace(GSPO.loss, importance_weights=ImportanceWeights(2.0, "masked", "sequence")),
+    "spans": replace(OPENR_APPO.loss, entropy_coef=0.0, target_kl=None),
 }
 
 
-def judged(parts: Sequence[Parts]) -> list[Parts]:
+def judged(parts: Sequence[TokenSequence]) -> list[TokenSequence]:
     """The parts with columns that depend on each alone."""
     made = []
     for number, part in enumerate(parts):
@@ -43,8 +43,10 @@ def run(cell: Cell, name: str, micro_tokens: int | None) -> tuple[tuple[float, .
     """Losses and gradient norms of four updates."""
     torch.set_num_threads(1)
     policy, norms = small_policy(cell), []
-    config = TrainConfig(lr=cell.lr, updates=4, batch_tokens=260, micro_tokens=micro_tokens, layout="bucketed")
-    with ranks_of(cell.parallelism.mesh) as ranks:
+    config = TrainConfig(
+        lr=cell.lr, max_steps=4, batch_tokens=260, max_tokens_per_forward=micro_tokens, layout="bucketed"
+    )
+    with join_ranks(cell.parallelism.mesh) as ranks:
         learner = Learner(
             policy, policy_gradient(LOSSES[name], name=name), config, seed=5, parallelism=cell.parallelism, ranks=ranks
         )

@@ -16,9 +16,9 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from evolvent.errors import EvolventError
-from evolvent.learn.checkpoint import Checkpointer, Saved
+from evolvent.learn.checkpoint import CheckpointContent, Checkpointer
 from evolvent.learn.parallel.mesh import Mesh
-from evolvent.learn.parallel.ranks import ranks_of
+from evolvent.learn.parallel.ranks import join_ranks
 
 SHAPES = {
     "embed": (7, 3),  # cut in rows by tp
@@ -45,7 +45,7 @@ LAYOUTS = {
 
 def laid(ranks, scale):
     """(weights, optimizer state) as a rank of this mesh has them: values times `scale`, one AdamW step taken."""
-    mine = [name for name in SHAPES if ranks.mesh.pp == 1 or name == "embed" or name[0] == "fs"[ranks.at("pp")]]
+    mine = [name for name in SHAPES if ranks.mesh.pp == 1 or name == "embed" or name[0] == "fs"[ranks.rank_along("pp")]]
     model = nn.Module()
     for name in mine:
         inner = model
@@ -83,10 +83,12 @@ def save(folders):
     Where `wait` is False all is set to 0 while a thread writes.
     """
     for (layout, wait), (folder, update) in folders.items():
-        with ranks_of(LAYOUTS[layout]) as ranks:
+        with join_ranks(LAYOUTS[layout]) as ranks:
             weights, state = laid(ranks, float(update))
             keeper = Checkpointer(Path(folder), ranks=ranks)
-            handle = keeper.save(update, Saved({"model": weights, "optimizer": state}, {"update": update}), wait=wait)
+            handle = keeper.save(
+                update, CheckpointContent({"model": weights, "optimizer": state}, {"update": update}), wait=wait
+            )
             if not wait:
                 for tensor in (*weights.values(), *state.values()):
                     local(tensor).zero_()
@@ -97,7 +99,7 @@ def load(layouts, folders):
     """Load each folder into each layout; what differs from a model that was laid out with the values."""
     wrong = {layout: [] for layout in layouts}
     for layout in layouts:
-        with ranks_of(LAYOUTS[layout]) as ranks:
+        with join_ranks(LAYOUTS[layout]) as ranks:
             weights, state = laid(ranks, 0.0)
             for folder in folders:
                 found = Checkpointer(Path(folder), ranks=ranks).load(into={"model": weights, "optimizer": state})
@@ -112,7 +114,7 @@ def load(layouts, folders):
 
 def whole(layout, folder):
     """Every rank reads whole tensors, without any of its own."""
-    with ranks_of(LAYOUTS[layout]) as ranks:
+    with join_ranks(LAYOUTS[layout]) as ranks:
         found = Checkpointer(Path(folder), ranks=ranks).load(groups=("model",))
         return {name: tensor.tolist() for name, tensor in found.tensors["model"].items()}
 
@@ -130,7 +132,7 @@ def told(function):
 
 def damaged(folder):
     """What every rank says of a checkpoint that is damaged, and whether its own weights are as before."""
-    with ranks_of(LAYOUTS["dp2"]) as ranks:
+    with join_ranks(LAYOUTS["dp2"]) as ranks:
         weights, state = laid(ranks, 0.0)
         keeper = Checkpointer(Path(folder), ranks=ranks)
         said = told(lambda: keeper.load(into={"model": weights, "optimizer": state}))
@@ -139,7 +141,7 @@ def damaged(folder):
 
 def unequal(folder):
     """Rank 1 wants a moment that is not there; then both ranks have too few names; then weights alone do."""
-    with ranks_of(LAYOUTS["dp2"]) as ranks:
+    with join_ranks(LAYOUTS["dp2"]) as ranks:
         weights, state = laid(ranks, 0.0)
         keeper = Checkpointer(Path(folder), ranks=ranks)
         more = {**state, "hessian/embed": torch.zeros(7, 3)} if ranks.rank == 1 else state
@@ -153,20 +155,20 @@ def unequal(folder):
 
 def silent(folder):
     """Rank 1 never saves: rank 0 gives up at its deadline. Then both save."""
-    with ranks_of(LAYOUTS["dp2"]) as ranks:
+    with join_ranks(LAYOUTS["dp2"]) as ranks:
         weights, _ = laid(ranks, 2.0)
         keeper = Checkpointer(Path(folder), ranks=ranks, timeout=1)
-        said = told(lambda: keeper.save(2, Saved({"model": weights}))) if ranks.rank == 0 else ""
+        said = told(lambda: keeper.save(2, CheckpointContent({"model": weights}))) if ranks.rank == 0 else ""
         there = sorted(path.name for path in Path(folder).iterdir())
         torch.distributed.barrier()
         keeper._saves = 1  # as if rank 1 had been there the first time
-        keeper.save(3, Saved({"model": weights}))
-        return said, there, keeper.newest().name
+        keeper.save(3, CheckpointContent({"model": weights}))
+        return said, there, keeper.find_newest().name
 
 
 def full(folder, wait):
     """Rank 1's disk is full: it says so, and rank 0 need not wait for its deadline."""
-    with ranks_of(LAYOUTS["dp2"]) as ranks:
+    with join_ranks(LAYOUTS["dp2"]) as ranks:
         weights = {"w": DTensor.from_local(torch.ones(50_000), ranks.devices["shard"], [Shard(0)])}
         keeper = Checkpointer(Path(folder), ranks=ranks, timeout=100)
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -175,10 +177,10 @@ def full(folder, wait):
             if ranks.rank == 1:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
             if wait:
-                said = told(lambda: keeper.save(2, Saved({"model": weights})))
+                said = told(lambda: keeper.save(2, CheckpointContent({"model": weights})))
             else:
-                keeper.save(2, Saved({"model": weights}), wait=False)
-                said = told(lambda: keeper.save(3, Saved({"model": weights})))
+                keeper.save(2, CheckpointContent({"model": weights}), wait=False)
+                said = told(lambda: keeper.save(3, CheckpointContent({"model": weights})))
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
             signal.signal(signal.SIGXFSZ, before)
@@ -193,7 +195,7 @@ def refused():
 
     from evolvent.models.pieces import region_of
 
-    with ranks_of(LAYOUTS["dp2 tp2"]) as ranks:
+    with join_ranks(LAYOUTS["dp2 tp2"]) as ranks:
         mesh = ranks.devices["shard", "tp"]
         placements = [[Partial(), Shard(0)], [_StridedShard(0, split_factor=2), Replicate()]]
         return [

@@ -11,15 +11,15 @@ from peft import LoraConfig, get_peft_model
 from torch.distributed.tensor import DTensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from evolvent.learn.forward import outputs
+from evolvent.learn.forward import compute_outputs
 from evolvent.learn.packing import Batch
 from evolvent.learn.parallel.mesh import Mesh
-from evolvent.learn.parallel.plan import tensor_parallel
-from evolvent.learn.parallel.ranks import ranks_of
-from evolvent.learn.parallel.shard import layers_of, recompute_layers, shard
-from evolvent.learn.parallel.stages import Pipeline, cut
+from evolvent.learn.parallel.plan import apply_tp
+from evolvent.learn.parallel.ranks import join_ranks
+from evolvent.learn.parallel.shard import apply_fsdp, apply_recompute, list_layers
+from evolvent.learn.parallel.stages import Pipeline, split_into_stages
 from evolvent.models.heads import ValueHead
-from evolvent.models.tuned import quietly
+from evolvent.models.tuned import seeded_silence
 
 VOCAB = 62
 
@@ -71,7 +71,7 @@ def model_of(training):
         weight.requires_grad_(not name.startswith(training.frozen or "nothing"))
     if training.adapter:
         settings = LoraConfig(task_type="CAUSAL_LM", r=4, target_modules=["q_proj", "v_proj", "down_proj"])
-        with quietly(5):
+        with seeded_silence(5):
             return get_peft_model(model, settings).train()
     return model
 
@@ -120,7 +120,7 @@ def alone(training):
         batches = [batch for share in range(training.mesh.dp) for batch in batches_of(training, update, share)]
         count, total = sum(batch.count for batch in batches), 0.0
         for batch in batches:
-            amount = loss_of(outputs(model, batch, needs=needs, dtype=training.dtype), batch, scale=1 / count)
+            amount = loss_of(compute_outputs(model, batch, needs=needs, dtype=training.dtype), batch, scale=1 / count)
             amount.backward()
             total += float(amount.detach())
         norm = torch.nn.utils.clip_grad_norm_([weight for weight in weights if weight.grad is not None], 1.0)
@@ -132,14 +132,14 @@ def alone(training):
 
 def laid(training, ranks):
     model = model_of(training)
-    compute = partial(outputs, ranks=ranks, dtype=training.dtype)
-    chunks = cut(model, ranks, training.schedule, compute=compute, dtype=training.dtype)
+    compute = partial(compute_outputs, ranks=ranks, dtype=training.dtype)
+    chunks = split_into_stages(model, ranks, training.schedule, compute=compute, dtype=training.dtype)
     for chunk in chunks:
-        tensor_parallel(chunk.model, ranks, sequence=True)
+        apply_tp(chunk.model, ranks, sequence=True)
         if training.recompute:
-            recompute_layers(chunk.model)
+            apply_recompute(chunk.model)
         if ranks.mesh.dp > 1:
-            shard(chunk, layers_of(chunk.model), ranks, dtype=training.dtype)
+            apply_fsdp(chunk, list_layers(chunk.model), ranks, dtype=training.dtype)
     return Pipeline(chunks, ranks, training.schedule)
 
 
@@ -149,7 +149,7 @@ def full(value):
 
 def norm_of(pipeline, ranks):
     """Of the whole model's gradient: every weight once, wherever it is."""
-    counted = [weight for name, weight in pipeline.named_parameters() if pipeline.counted(name)]
+    counted = [weight for name, weight in pipeline.named_parameters() if pipeline.is_counted(name)]
     squares = [full(weight.grad).square().sum() for weight in counted if weight.grad is not None]
     return ranks.sum(sum(squares, torch.zeros(())), "pp").sqrt()
 
@@ -157,11 +157,11 @@ def norm_of(pipeline, ranks):
 def trained(training):
     """The same training over ranks: losses and norms, and the final weights of this rank's stages."""
     needs = ("values",) if training.values else ("logprobs",)
-    with ranks_of(training.mesh) as ranks:
+    with join_ranks(training.mesh) as ranks:
         pipeline, curve = laid(training, ranks), []
         optimizer = optimizer_of(pipeline.named_parameters())
         for update in range(training.updates):
-            batches = batches_of(training, update, ranks.at("dp"))
+            batches = batches_of(training, update, ranks.rank_along("dp"))
             count = ranks.sum(torch.tensor(sum(batch.count for batch in batches)), "dp").item()
             total = pipeline.backward(batches, partial(loss_of, scale=ranks.mesh.dp / count), needs)
             pipeline.reduce()
@@ -178,7 +178,7 @@ def trained(training):
 
 def emptied(training):
     """The loss of an update whose micro-batches teach nothing, and the largest entry of its gradient."""
-    with ranks_of(training.mesh) as ranks:
+    with join_ranks(training.mesh) as ranks:
         pipeline = laid(training, ranks)
         batches = [batch_of(number, shape=(2, 8), empty=True) for number in range(training.micro)]
         loss = pipeline.backward(batches, partial(loss_of, scale=1.0), ("logprobs",))

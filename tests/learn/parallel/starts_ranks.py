@@ -10,7 +10,7 @@ import torch
 
 from evolvent.errors import RankFailed
 from evolvent.learn.parallel.mesh import Mesh
-from evolvent.learn.parallel.ranks import Meeting, ranks_of
+from evolvent.learn.parallel.ranks import RankCoordinator, join_ranks
 
 
 def rank(number: int, size: int, port: int, how: tuple[str, float], said: Any) -> None:
@@ -30,8 +30,11 @@ def rank(number: int, size: int, port: int, how: tuple[str, float], said: Any) -
         TORCHELASTIC_USE_AGENT_STORE="True",
     )
     try:
-        with Meeting(timeout) as meeting, ranks_of(Mesh(shard=size), timeout=20, meeting=meeting) as ranks:
-            meeting.first(lambda: None)
+        with (
+            RankCoordinator(timeout) as meeting,
+            join_ranks(Mesh(shard=size), timeout=20, coordinator=meeting) as ranks,
+        ):
+            meeting.run_on_leader(lambda: None)
             said.put((number, ranks.sum(torch.tensor([number + 1.0]), "dp").item()))
             if number == 1 and end == "killed":
                 os.kill(os.getpid(), signal.SIGKILL)

@@ -7,7 +7,7 @@ import torch
 from crew import Crew
 
 from evolvent.models.adapters import adapter_tensors, save_adapter
-from evolvent.models.tuned import attach, bare
+from evolvent.models.tuned import attach_adapter, strip_adapter
 
 KINDS = ("lora", "dora", "ia3", "prefix", "prompt")
 
@@ -41,7 +41,7 @@ def test_sharded_equals_one_process(crew, tmp_path, kind):
         assert all(np.abs(tensors[name] - whole[name].numpy()).max() <= 1e-5 for name in whole)
     gathered = {name: torch.from_numpy(array) for name, array in results[0][1].items()}
     save_adapter(model, tmp_path, tensors=gathered)
-    again = attach(bare(model), tmp_path)
+    again = attach_adapter(strip_adapter(model), tmp_path)
     ids = torch.arange(7, 27).view(2, 10)
     with torch.inference_mode():
         found, wanted = (each.eval()(input_ids=ids).logits for each in (again, model))

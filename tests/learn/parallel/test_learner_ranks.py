@@ -75,6 +75,6 @@ def test_values_stay_in_float32_beside_low_weights(two):
 @pytest.mark.parametrize("layout", [{"shard": 2}, {"tp": 2}, {"pp": 2}])
 def test_gradients_are_those_of_one_process(two, layout):
     """The norm tells what AdamW, which forgives a constant factor, does not."""
-    losses, norms, *_ = ranks_do.train(Cell(), "both", micro_tokens=130)
+    losses, norms, *_ = ranks_do.train(Cell(), "both", max_tokens_per_forward=130)
     for found in two.run(ranks_do.run, Cell(layout), "both", {"micro_tokens": 130}):
         assert near(found[0], losses) and found[1] == pytest.approx(norms, rel=1e-4)

@@ -17,18 +17,25 @@ from torch.distributed.pipelining import schedules
 from transformers import AutoModelForCausalLM
 
 from evolvent.errors import ConfigError
-from evolvent.learn.forward import outputs
+from evolvent.learn.forward import compute_outputs
 from evolvent.learn.objectives import weighted_nll
 from evolvent.learn.optim import OptimizerConfig
 from evolvent.learn.parallel import memory
-from evolvent.learn.parallel.memory import Load, Plan, estimate, meta_model, nearest_fit, plan_table
+from evolvent.learn.parallel.memory import (
+    Load,
+    TrainingPlan,
+    build_meta_model,
+    estimate_memory,
+    format_plans,
+    suggest_plans,
+)
 from evolvent.learn.parallel.mesh import Parallelism
-from evolvent.learn.parallel.stages import micro_batches
+from evolvent.learn.parallel.stages import min_micro_batches
 from evolvent.models.adapters import AdapterConfig, adapt
 from evolvent.models.dialects import dialect_for
 from evolvent.models.policy import Policy
 from evolvent.models.tiny import word_tokenizer
-from evolvent.models.tuned import quietly
+from evolvent.models.tuned import seeded_silence
 
 FAMILIES = ("llama", "qwen2", "qwen3", "mistral")
 OPTIMIZERS = ("adamw", "sgd", "adafactor", "lion", "adan", "sophiag", "lomo", "adalomo", "rmsprop", "came")
@@ -37,7 +44,7 @@ ONE, LOAD = Parallelism(), Load(2, 16)
 
 
 def planned(config, layout=ONE, optimizer="adamw", *, load=LOAD, **more):
-    return estimate(meta_model(config), layout, OptimizerConfig(name=optimizer, **more), load=load)
+    return estimate_memory(build_meta_model(config), layout, OptimizerConfig(name=optimizer, **more), load=load)
 
 
 # ------------------------------------------------------------------ by hand
@@ -102,7 +109,7 @@ def saved(model, batch, *, dtype=torch.float32):
     decoder.register_forward_pre_hook(lambda *_: inside.__setitem__(0, True))
     decoder.register_forward_hook(lambda *_: inside.__setitem__(0, False))
     with saved_tensors_hooks(keep, lambda tensor: tensor):
-        amount = weighted_nll.loss(outputs(model, batch, dtype=dtype), batch)[0]
+        amount = weighted_nll.loss(compute_outputs(model, batch, dtype=dtype), batch)[0]
     del amount
     return sum(size for _, size, within in seen.values() if within)
 
@@ -123,7 +130,7 @@ def test_autocast_keeps_copies_of_weights_apart(family):
     real = saved(AutoModelForCausalLM.from_config(config).train(), batch, dtype=torch.bfloat16)
     found = planned(config, load=Load(2, 24, dtype="bfloat16"))
     head = 2 * 96 * 32
-    assert found.copies == sum(2 * w.numel() for w in meta_model(config).parameters() if w.dim() > 1) - head
+    assert found.copies == sum(2 * w.numel() for w in build_meta_model(config).parameters() if w.dim() > 1) - head
     assert found.activations + found.copies - head == pytest.approx(real, rel=0.02)
 
 
@@ -142,17 +149,17 @@ def test_a_sliding_window_that_is_full_has_a_mask():
 
 
 def test_what_is_frozen_has_neither_gradient_nor_state():
-    model = meta_model(config_of())
-    base = estimate(model, ONE, OptimizerConfig(), load=LOAD)
+    model = build_meta_model(config_of())
+    base = estimate_memory(model, ONE, OptimizerConfig(), load=LOAD)
     settings = LoraConfig(task_type="CAUSAL_LM", r=2, target_modules=["q_proj", "o_proj"])
-    with quietly(0), torch.device("meta"):
+    with seeded_silence(0), torch.device("meta"):
         tuned = get_peft_model(copy.deepcopy(model), settings)
-    found = estimate(tuned, ONE, OptimizerConfig(), load=LOAD)
+    found = estimate_memory(tuned, ONE, OptimizerConfig(), load=LOAD)
     added = 4 * 4 * (2 * (32 + 32) * 2)
     assert found.parameters == base.parameters + added
     assert (found.gradients, found.optimizer) == (added, 2 * added + 4 * 16)
     assert found.activations < base.activations
-    cut = estimate(tuned, Parallelism(tp=2), OptimizerConfig(), load=LOAD)
+    cut = estimate_memory(tuned, Parallelism(tp=2), OptimizerConfig(), load=LOAD)
     assert cut.gradients == added * 3 // 4  # of each pair, what meets the split side is split
 
 
@@ -162,7 +169,7 @@ def test_adapters_keep_what_is_planned(kind):
     model = AutoModelForCausalLM.from_config(config_of(layers=8)).train()
     policy = Policy(model, tokenizer, dialect_for(tokenizer, "words"))
     tuned = adapt(policy, AdapterConfig(kind=kind, tokens=4), seed=0).model
-    found = estimate(tuned, ONE, OptimizerConfig(), load=LOAD)
+    found = estimate_memory(tuned, ONE, OptimizerConfig(), load=LOAD)
     trained = [weight for weight in tuned.parameters() if weight.requires_grad]
     assert found.gradients == sum(weight.nbytes for weight in trained)
     assert found.optimizer == 2 * found.gradients + 4 * len(trained)
@@ -176,12 +183,12 @@ def test_adapters_keep_what_is_planned(kind):
 )
 @settings(max_examples=8, deadline=None)
 def test_more_work_takes_more_and_more_ranks_take_less(rows, tokens, share, shard):
-    model, rule = meta_model(config_of(layers=2)), OptimizerConfig()
+    model, rule = build_meta_model(config_of(layers=2)), OptimizerConfig()
     load = Load(rows, tokens, targets_share=share)
-    here, wider = (estimate(model, Parallelism(shard=size), rule, load=load) for size in (shard, 2 * shard))
+    here, wider = (estimate_memory(model, Parallelism(shard=size), rule, load=load) for size in (shard, 2 * shard))
     assert wider.parameters <= here.parameters and wider.optimizer <= here.optimizer
-    assert here.parameters >= estimate(model, ONE, rule, load=load).parameters / shard
-    more = estimate(model, Parallelism(shard=shard), rule, load=Load(rows + 1, tokens, targets_share=share))
+    assert here.parameters >= estimate_memory(model, ONE, rule, load=load).parameters / shard
+    more = estimate_memory(model, Parallelism(shard=shard), rule, load=Load(rows + 1, tokens, targets_share=share))
     assert more.activations > here.activations and more.logits >= here.logits and more.total >= here.total
     assert here.total <= sum(getattr(here, kind) for kind in KINDS)
 
@@ -223,13 +230,13 @@ def agrees(crew, config, layout, optimizer):
     micro = 4 if "pp" in layout else 1
     real = crew.run(held, config, layout, optimizer, 2, 16, micro)
     load = Load(2, 16, micro_batches=micro)
-    model, p = meta_model(config), Parallelism(**layout)
-    found = estimate(model, p, OptimizerConfig(name=optimizer, fused=False), load=load)
+    model, p = build_meta_model(config), Parallelism(**layout)
+    found = estimate_memory(model, p, OptimizerConfig(name=optimizer, fused=False), load=load)
     worst = real[found.stage * p.mesh.size // p.pp]
     for kind in ("parameters", "gradients", "optimizer"):
         assert getattr(found, kind) == pytest.approx(worst[kind], rel=0.01), kind
     if p.pp == 1:
-        layer = memory._kept(model, p, load).layer
+        layer = memory._measure_activations(model, p, load).layer
         assert layer == pytest.approx(max(rank["layer"] for rank in real), rel=0.02)
 
 
@@ -260,18 +267,20 @@ CLASSES = {
 @pytest.mark.parametrize("pp", [2, 3, 4])
 def test_waiting_micro_batches_are_those_of_the_schedules(schedule, pp):
     """Forwards minus backwards along torch's own order of actions; weights' gradients keep activations too."""
-    for count in (number for number in range(1, 13) if micro_batches(schedule, pp, number) == number):
+    for count in (number for number in range(1, 13) if min_micro_batches(schedule, pp, number) == number):
         facts = {"num_stages": 2 * pp, "group_size": pp, "group_rank": 0, "submod": None}
         places = (0, 2 * pp - 1 if schedule == "zbv" else pp)
         stages = [SimpleNamespace(stage_index=place, **facts) for place in places]
         orders = CLASSES[schedule](stages, count, loss_fn=lambda *_: None).pipeline_order
         real = max(most(order) for order in orders.values())
-        model, load = meta_model(config_of(layers=2 * pp)), Load(1, 8, micro_batches=count)
-        kept = memory._Kept(layer=1000, input=0, end=0, logits=0)
-        weights = list(memory._weights(model, Parallelism(pp=pp, schedule=schedule)))
+        model, load = build_meta_model(config_of(layers=2 * pp)), Load(1, 8, micro_batches=count)
+        kept = memory._ActivationBytes(layer=1000, input=0, end=0, logits=0)
+        weights = list(memory._iterate_weights(model, Parallelism(pp=pp, schedule=schedule)))
         p = Parallelism(pp=pp, schedule=schedule)
         found = [
-            memory._waiting(kept, memory._own(weights, p, stage), p, stage=stage, count=load.micro_batches)[0]
+            memory._pending_bytes(
+                kept, memory._select_stage_weights(weights, p, stage), p, stage=stage, count=load.micro_batches
+            )[0]
             for stage in range(pp)
         ]
         assert max(found) == 1000 * real
@@ -290,24 +299,26 @@ def most(order):
 
 
 def test_the_nearest_plans_that_fit():
-    model, rule, load = meta_model(config_of(layers=8)), OptimizerConfig(), Load(8, 64)
-    plain = estimate(model, ONE, rule, load=load)
-    roomy = nearest_fit(model, ONE, rule, load=load, card=2 * plain.total)
+    model, rule, load = build_meta_model(config_of(layers=8)), OptimizerConfig(), Load(8, 64)
+    plain = estimate_memory(model, ONE, rule, load=load)
+    roomy = suggest_plans(model, ONE, rule, load=load, card=2 * plain.total)
     assert [plan.changes for plan in roomy] == ["as asked", "shard 2, recompute", "adalomo"]
     assert roomy[0].estimate == plain
-    tight = nearest_fit(model, ONE, rule, load=load, card=plain.total)  # some of a card is not usable
+    tight = suggest_plans(model, ONE, rule, load=load, card=plain.total)  # some of a card is not usable
     assert tight[0].changes == "recompute" and tight[0].parallelism.recompute
     assert all(plan.estimate.total <= plain.total for plan in tight)
-    deep = estimate(model, Parallelism(recompute=True), rule, load=load)
-    single = nearest_fit(model, ONE, rule, load=load, card=deep.total)[0]
+    deep = estimate_memory(model, Parallelism(recompute=True), rule, load=load)
+    single = suggest_plans(model, ONE, rule, load=load, card=deep.total)[0]
     assert (single.load.rows, single.load.micro_batches) == (1, 8)
-    assert nearest_fit(model, ONE, rule, load=load, card=1000) == []
+    assert suggest_plans(model, ONE, rule, load=load, card=1000) == []
 
 
 def test_a_table_of_plans():
-    model = meta_model(config_of())
-    plan = Plan(ONE, OptimizerConfig(), LOAD, estimate(model, ONE, OptimizerConfig(), load=LOAD), "as asked")
-    rows = plan_table([plan, plan], 2**30)
+    model = build_meta_model(config_of())
+    plan = TrainingPlan(
+        ONE, OptimizerConfig(), LOAD, estimate_memory(model, ONE, OptimizerConfig(), load=LOAD), "as asked"
+    )
+    rows = format_plans([plan, plan], 2**30)
     assert rows[0] == ["GiB a rank", "as asked", "as asked"]
     assert [row[0] for row in rows[1:]] == [
         "parameters",
@@ -320,7 +331,7 @@ def test_a_table_of_plans():
         "fits 1 GiB",
     ]
     assert rows[-1] == ["fits 1 GiB", "yes", "yes"] and all(len(row) == 3 for row in rows)
-    assert len(plan_table([plan])) == 8
+    assert len(format_plans([plan])) == 8
 
 
 def test_an_unknown_optimizer_is_refused():
@@ -329,8 +340,8 @@ def test_an_unknown_optimizer_is_refused():
 
 
 def test_planning_leaves_the_model_as_it_was():
-    model = meta_model(config_of())
+    model = build_meta_model(config_of())
     before = {name: (id(weight), weight.shape) for name, weight in model.named_parameters()}
-    estimate(model, Parallelism(tp=2), OptimizerConfig(), load=LOAD)
+    estimate_memory(model, Parallelism(tp=2), OptimizerConfig(), load=LOAD)
     assert {name: (id(weight), weight.shape) for name, weight in model.named_parameters()} == before
     assert not any(module._forward_hooks for module in model.modules())

@@ -7,8 +7,8 @@ from crew import Crew
 from transformers import AutoConfig
 
 from evolvent.learn.parallel.mesh import Mesh
-from evolvent.learn.parallel.plan import check_tensor_parallel, tensor_parallel, vocab_logprobs, vocab_sample
-from evolvent.learn.parallel.ranks import ALONE
+from evolvent.learn.parallel.plan import apply_tp, check_tp, vocab_logprobs, vocab_sample
+from evolvent.learn.parallel.ranks import SINGLE_PROCESS
 
 FAMILIES = ("llama", "qwen2", "qwen3", "mistral")
 COLUMNS, ROWS = ["q_proj", "v_proj", "up_proj"], ["o_proj", "down_proj"]
@@ -143,7 +143,7 @@ def test_a_rank_holds_its_part(two, tied):
 def test_one_process_changes_nothing():
     model = plan_ranks.tiny()
     before = list(model.parameters())
-    tensor_parallel(model, ALONE, sequence=True)
+    apply_tp(model, SINGLE_PROCESS, sequence=True)
     assert all(one is other for one, other in zip(model.parameters(), before, strict=True))
 
 
@@ -173,20 +173,20 @@ def test_logprobs_of_slices(two, shape, dtype):
 def test_logprobs_of_one_process(shape):
     logits, ids = torch.randn(5, 10), torch.randint(10, shape)
     expected = torch.log_softmax(logits, dim=-1).gather(-1, ids.view(5, -1)).view(shape)
-    torch.testing.assert_close(vocab_logprobs(logits, ids, ALONE), expected)
+    torch.testing.assert_close(vocab_logprobs(logits, ids, SINGLE_PROCESS), expected)
 
 
 def test_draws_do_not_depend_on_slices(two):
     logits = torch.randn(300, 10, generator=torch.Generator().manual_seed(4))
-    one = vocab_sample(logits, ALONE, torch.Generator().manual_seed(9))
+    one = vocab_sample(logits, SINGLE_PROCESS, torch.Generator().manual_seed(9))
     for drawn in two.run(plan_ranks.draws, logits, 9):
         assert torch.equal(drawn, one)
-    assert not torch.equal(one, vocab_sample(logits, ALONE, torch.Generator().manual_seed(10)))
+    assert not torch.equal(one, vocab_sample(logits, SINGLE_PROCESS, torch.Generator().manual_seed(10)))
 
 
 def test_draws_follow_the_softmax():
     logits = torch.tensor([0.0, 1.0, -1.0, 2.0, -torch.inf])
-    drawn = vocab_sample(logits.expand(20_000, -1), ALONE, torch.Generator().manual_seed(0))
+    drawn = vocab_sample(logits.expand(20_000, -1), SINGLE_PROCESS, torch.Generator().manual_seed(0))
     shares = torch.bincount(drawn, minlength=5) / len(drawn)
     torch.testing.assert_close(shares, logits.softmax(0), rtol=0, atol=4 * 0.5 / 20_000**0.5)
     assert shares[4] == 0
@@ -210,15 +210,15 @@ def shape(**changes):
 
 @pytest.mark.parametrize("tp", [1, 2, 4])
 def test_sizes_that_divide(tp):
-    assert check_tensor_parallel(shape(), tp) == []
+    assert check_tp(shape(), tp) == []
 
 
 def test_sizes_that_do_not_divide_are_named_with_the_largest_tp():
-    [problem] = check_tensor_parallel(shape(), 12)[:1]
+    [problem] = check_tp(shape(), 12)[:1]
     assert str(problem) == (
         "parallel.tp: 4 key/value heads cannot be shared by 12 ranks (tp must divide 4, which is the largest possible)"
     )
-    found = check_tensor_parallel(shape(num_attention_heads=10, intermediate_size=50, vocab_size=257), 4)
+    found = check_tp(shape(num_attention_heads=10, intermediate_size=50, vocab_size=257), 4)
     assert [problem.what.partition(" cannot")[0] for problem in found] == [
         "10 attention heads",
         "50 hidden units of an MLP",
@@ -228,10 +228,10 @@ def test_sizes_that_do_not_divide_are_named_with_the_largest_tp():
 
 
 def test_a_family_without_a_plan_or_with_a_style_that_is_not_known():
-    [problem] = check_tensor_parallel(AutoConfig.for_model("gpt2"), 2)
+    [problem] = check_tp(AutoConfig.for_model("gpt2"), 2)
     assert "'gpt2' models have no plan" in problem.what
     assert "base_model_tp_plan" in problem.hint
-    found = check_tensor_parallel(AutoConfig.for_model("phi3", vocab_size=256), 2)
+    found = check_tp(AutoConfig.for_model("phi3", vocab_size=256), 2)
     assert [(problem.where, problem.what) for problem in found] == [
         ("layers.*.self_attn.o_proj", "unknown tensor-parallel style 'rowwise_split_input'"),
         ("layers.*.mlp.down_proj", "unknown tensor-parallel style 'rowwise_split_input'"),

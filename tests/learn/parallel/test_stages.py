@@ -17,11 +17,11 @@ from torch.distributed.pipelining import schedules
 from transformers import AutoModelForCausalLM
 
 from evolvent.errors import BatchMismatch, ConfigError, NonFinite
-from evolvent.learn.forward import outputs
+from evolvent.learn.forward import compute_outputs
 from evolvent.learn.parallel.mesh import Mesh
 from evolvent.learn.parallel.ranks import Ranks
-from evolvent.learn.parallel.stages import check_pipeline, cut, micro_batches, spread
-from evolvent.models.tuned import quietly
+from evolvent.learn.parallel.stages import check_pipeline, min_micro_batches, split_into_stages, split_layers
+from evolvent.models.tuned import seeded_silence
 
 ONE_EACH, TWO_EACH = ("gpipe", "1f1b"), ("interleaved", "looped_bfs", "zero_bubble", "zbv")
 ALL = (*ONE_EACH, *TWO_EACH)
@@ -167,8 +167,8 @@ def test_bfloat16(four):
 def stages_of(model, pp, schedule):
     found = {}
     for rank in range(pp):
-        ranks = SimpleNamespace(mesh=Mesh(pp=pp), at=lambda _, rank=rank: rank)
-        found |= {chunk.place: chunk for chunk in cut(model, ranks, schedule, compute=outputs)}
+        ranks = SimpleNamespace(mesh=Mesh(pp=pp), rank_along=lambda _, rank=rank: rank)
+        found |= {chunk.place: chunk for chunk in split_into_stages(model, ranks, schedule, compute=compute_outputs)}
     return [found[place] for place in sorted(found)]
 
 
@@ -206,13 +206,13 @@ def test_hooks_of_a_stage_are_its_own():
     ],
 )
 def test_what_is_left_over_goes_to_the_early_middle(layers, stages, sizes):
-    assert [len(own) for own in spread(layers, stages)] == sizes
+    assert [len(own) for own in split_layers(layers, stages)] == sizes
 
 
 @given(st.integers(1, 12).flatmap(lambda stages: st.tuples(st.integers(stages, 90), st.just(stages))))
 def test_spread(case):
     layers, stages = case
-    own = spread(layers, stages)
+    own = split_layers(layers, stages)
     assert [layer for part in own for layer in part] == list(range(layers)) and len(own) == stages
     sizes = [len(part) for part in own]
     assert max(sizes) - min(sizes) <= 1 and sizes[-1] == min(sizes)
@@ -232,7 +232,7 @@ def test_counts_are_the_least_that_torch_takes(schedule, pp):
         return True
 
     for count in range(1, 12):
-        assert micro_batches(schedule, pp, count) == next(n for n in range(count, 40) if takes(n))
+        assert min_micro_batches(schedule, pp, count) == next(n for n in range(count, 40) if takes(n))
 
 
 # ------------------------------------------------------------------ bad input
@@ -269,7 +269,7 @@ def test_models_that_are_more_than_their_layers(family, device):
 
 def test_virtual_tokens():
     settings = PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)
-    with quietly(0):
+    with seeded_silence(0):
         model = get_peft_model(AutoModelForCausalLM.from_config(config_of()), settings)
     with pytest.raises(ConfigError, match="prompt tuning cannot be cut"):
         stages_of(model, 2, "1f1b")

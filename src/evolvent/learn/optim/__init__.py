@@ -2,9 +2,19 @@
 
 from evolvent.learn.optim.adalomo import AdaLomo
 from evolvent.learn.optim.adan import Adan, Lion
-from evolvent.learn.optim.fused import Fused
+from evolvent.learn.optim.fused import FusedOptimizer
 from evolvent.learn.optim.lomo import Lomo
-from evolvent.learn.optim.make import OptimizerConfig, check_fused, make
+from evolvent.learn.optim.make import OptimizerConfig, build_optimizer, check_fused
 from evolvent.learn.optim.sophia import SophiaG
 
-__all__ = ["AdaLomo", "Adan", "Fused", "Lion", "Lomo", "OptimizerConfig", "SophiaG", "check_fused", "make"]
+__all__ = [
+    "AdaLomo",
+    "Adan",
+    "FusedOptimizer",
+    "Lion",
+    "Lomo",
+    "OptimizerConfig",
+    "SophiaG",
+    "build_optimizer",
+    "check_fused",
+]

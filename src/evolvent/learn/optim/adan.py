@@ -1,4 +1,4 @@
-"""Adan: Nesterov momentum from differences of gradients (arXiv 2208.06677, algorithm 1)."""
+"""Adan: Nesterov momentum from differences of gradients (arXiv 2208.06677, algorithm 1); and Lion."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import math
 import torch
 from torch import Tensor
 
-from evolvent.learn.optim.fused import Fused, Group, Params, State
+from evolvent.learn.optim.fused import FusedOptimizer, Group, Params, State
 
 __all__ = ["Adan", "Lion"]
 
 
-class Lion(Fused):
+class Lion(FusedOptimizer):
     """`theta *= 1 - lr * weight_decay`; `theta -= lr * sign(b1 m + (1 - b1) g)`; then `m = b2 m + (1 - b2) g`."""
 
     moments = ("momentum",)
@@ -29,7 +29,7 @@ class Lion(Fused):
         state["momentum"].lerp_(g, 1.0 - b2)
 
 
-class Adan(Fused):
+class Adan(FusedOptimizer):
     """With t from 1 and `d = g - g_before` (0 at t = 1): m, D, n are running means of `g`, `d` and `(g + b2 d) ** 2`,
     each divided by `1 - b ** t`; `theta -= lr (m + b2 D) / (sqrt(n) + eps)`; then `theta /= 1 + lr * weight_decay`, or
     with `no_prox` before it all `theta *= 1 - lr * weight_decay`."""

@@ -1,4 +1,4 @@
-"""Sums and norms over parameters laid out in any way, and clipping by the global norm.
+"""Sums and norms over parameters in any layout, and clipping by the global norm.
 
 Plain tensors, DTensors on several meshes and pipeline stages may be mixed: every element counts once.
 """
@@ -12,99 +12,118 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-__all__ = ["Total", "across", "clamp_", "cut_over", "factor", "local", "scale_", "settled", "total_norm"]
+__all__ = [
+    "ParameterSum",
+    "clamp_",
+    "clip_factor",
+    "local_gradient",
+    "local_part",
+    "scale_",
+    "sharding_groups",
+    "sum_over_groups",
+    "total_norm",
+]
 
 Groups = tuple[dist.ProcessGroup, ...]
 
 
-def local(tensor: Tensor) -> Tensor:
-    """What this rank holds of a tensor: the same storage, so that writing into it writes into the tensor."""
+def local_part(tensor: Tensor) -> Tensor:
+    """Returns this rank's part of a tensor: the same storage, so that writing into it writes into the tensor."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def settled(p: Tensor) -> Tensor:
-    """This rank's part of the gradient of a parameter that has one; a gradient left unsummed is summed and kept so."""
+def local_gradient(p: Tensor) -> Tensor:
+    """Returns this rank's part of the gradient of a parameter that has one; an unsummed gradient is summed and
+    stored.
+    """
     if isinstance(p, DTensor) and isinstance(p.grad, DTensor) and p.grad.placements != p.placements:
         p.grad = p.grad.redistribute(p.device_mesh, p.placements)
     grad: Tensor = p.grad  # type: ignore[assignment]
-    return local(grad)
+    return local_part(grad)
 
 
-def cut_over(p: Tensor, dim: int | None = None) -> Groups:
-    """The groups of ranks over which a parameter is cut, or is cut along its dimension `dim` (from 0)."""
+def sharding_groups(p: Tensor, dim: int | None = None) -> Groups:
+    """Returns the groups of ranks over which a parameter is sharded, or is sharded along dimension `dim` (from 0)."""
     if not isinstance(p, DTensor):
         return ()
-    cuts = [getattr(placement, "dim", None) for placement in p.placements]  # a strided shard is no Shard, but has a dim
-    return tuple(p.device_mesh.get_group(i) for i, cut in enumerate(cuts) if cut is not None and dim in (None, cut))
+    shard_dims = [
+        getattr(placement, "dim", None) for placement in p.placements
+    ]  # a strided shard is no Shard, but has a dim
+    return tuple(
+        p.device_mesh.get_group(i)
+        for i, shard_dim in enumerate(shard_dims)
+        if shard_dim is not None and dim in (None, shard_dim)
+    )
 
 
-def across(value: Tensor, groups: Groups) -> Tensor:
-    """A local `value` summed, in place, over one group after the other."""
+def sum_over_groups(value: Tensor, groups: Groups) -> Tensor:
+    """Sums a local `value`, in place, over one group after the other."""
     for group in groups:
         dist.all_reduce(value, group=group)
     return value
 
 
-class Total:
-    """A sum over parameters of what each rank computes on its own part: what several ranks hold counts once."""
+class ParameterSum:
+    """A sum over parameters of numbers that each rank computes on its own part: replicated parts count once."""
 
     def __init__(self, skip: Iterable[Tensor] = ()) -> None:
         self._skipped = {id(p) for p in skip}
         self._sums: dict[Groups, Tensor] = {}
 
     def add(self, p: Tensor, value: Tensor) -> None:
-        """Add a 0-dim `value` of this rank's part of `p`, unless that is skipped. Nothing is sent."""
+        """Adds a 0-dim `value` of this rank's part of `p`, unless that is skipped. Nothing is sent."""
         if id(p) not in self._skipped:
-            groups = cut_over(p)
+            groups = sharding_groups(p)
             self._sums[groups] = self._sums[groups] + value if groups in self._sums else value
 
-    def take(self, p: Tensor) -> None:
-        """Add the squares of the gradient of `p`, and drop it."""
-        self.add(p, torch.linalg.vector_norm(settled(p), dtype=torch.float32).square())
+    def take_gradient(self, p: Tensor) -> None:
+        """Adds the squares of the gradient of `p`, and drops it."""
+        self.add(p, torch.linalg.vector_norm(local_gradient(p), dtype=torch.float32).square())
         p.grad = None
 
-    def everywhere(self, pp_group: dist.ProcessGroup | None = None) -> Tensor:
-        """The sum over all ranks: one all-reduce for each way of cutting, one for the stages of a pipeline."""
+    def reduce(self, pp_group: dist.ProcessGroup | None = None) -> Tensor:
+        """Returns the sum over all ranks: one all-reduce for each sharding, and one for the stages of a pipeline."""
         total = torch.zeros((), device=next(iter(self._sums.values())).device if self._sums else None)
         for groups, value in self._sums.items():
-            total += across(value, groups)
-        return total if pp_group is None else across(total, (pp_group,))
+            total += sum_over_groups(value, groups)
+        return total if pp_group is None else sum_over_groups(total, (pp_group,))
 
 
 @torch.no_grad()
 def total_norm(
     params: Iterable[Tensor], *, pp_group: dist.ProcessGroup | None = None, skip: Iterable[Tensor] = ()
 ) -> Tensor:
-    """The 2-norm of all gradients as one float32 vector, the same on every rank; a collective call.
+    """Computes the 2-norm of all gradients as one float32 vector, the same on every rank; a collective call.
 
     Args:
-        params: those of this rank; without a gradient they count nothing. pp_group: the ranks of the other stages.
-        skip: what another stage counts: copies of tied weights.
+        params: parameters of this rank; those without a gradient count nothing.
+        pp_group: the ranks of the other pipeline stages.
+        skip: parameters that another stage counts: copies of tied weights.
     """
-    total, counted = Total(skip), [p for p in params if p.grad is not None]
-    norms = torch._foreach_norm([settled(p) for p in counted], 2, dtype=torch.float32) if counted else ()
-    if norms and pp_group is None and not skip and not any(map(cut_over, counted)):
-        found: Tensor = torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms]))
-        return found  # the bits of torch's own
+    total, counted = ParameterSum(skip), [p for p in params if p.grad is not None]
+    norms = torch._foreach_norm([local_gradient(p) for p in counted], 2, dtype=torch.float32) if counted else ()
+    if norms and pp_group is None and not skip and not any(map(sharding_groups, counted)):
+        norm_of_norms: Tensor = torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms]))
+        return norm_of_norms  # the bits of torch's own
     for p, norm in zip(counted, norms, strict=True):
         total.add(p, norm.square())
-    return total.everywhere(pp_group).sqrt()
+    return total.reduce(pp_group).sqrt()
 
 
-def factor(max_norm: float, norm: Tensor) -> Tensor:
-    """What gradients of this global norm are multiplied by, so that it becomes at most `max_norm`."""
+def clip_factor(max_norm: float, norm: Tensor) -> Tensor:
+    """Computes the factor that scales gradients of this global norm to at most `max_norm`."""
     return torch.clamp(max_norm / (norm + 1e-6), max=1.0)
 
 
 @torch.no_grad()
 def scale_(params: Iterable[Tensor], max_norm: float, norm: Tensor) -> None:
-    """Clip the gradients in place, given their global norm. Nothing is sent."""
-    if grads := [local(p.grad) for p in params if p.grad is not None]:
-        torch._foreach_mul_(grads, factor(max_norm, norm))
+    """Scales the gradients in place to `max_norm`, given their global norm. Nothing is sent."""
+    if grads := [local_part(p.grad) for p in params if p.grad is not None]:
+        torch._foreach_mul_(grads, clip_factor(max_norm, norm))
 
 
 @torch.no_grad()
 def clamp_(params: Iterable[Tensor], limit: float) -> None:
-    """Clip the gradients in place, each number on its own, to +- `limit`."""
-    for grad in (local(p.grad) for p in params if p.grad is not None):
+    """Limits the gradients in place, each number by itself, to +- `limit`."""
+    for grad in (local_part(p.grad) for p in params if p.grad is not None):
         grad.clamp_(-limit, limit)

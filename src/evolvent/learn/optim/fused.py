@@ -1,4 +1,4 @@
-"""The base of this room's optimizers: rules for one local tensor at a time, and updates inside the backward."""
+"""The base of these optimizers: rules for one local tensor at a time, and updates inside the backward."""
 
 from __future__ import annotations
 
@@ -14,32 +14,35 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from evolvent.errors import ConfigError
-from evolvent.learn.optim.clip import Total, local, settled
+from evolvent.learn.optim.clip import ParameterSum, local_gradient, local_part
 
-__all__ = ["Fused", "Group", "Params", "State", "wide"]
+__all__ = ["FusedOptimizer", "Group", "Params", "State", "to_float32"]
 
 Group = dict[str, Any]
 Params = Iterable[Tensor] | Iterable[Group]
 State = dict[str, Tensor]
 
 
-def wide(tensor: Tensor) -> Tensor:
-    """A tensor in the precision of arithmetic: float32 at least."""
+def to_float32(tensor: Tensor) -> Tensor:
+    """Converts a tensor to the precision of arithmetic: float32 at least."""
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
-class Fused(Optimizer):
+class FusedOptimizer(Optimizer):
     """An optimizer that can update inside the backward, so that a gradient lives until its own update (LOMO's idea).
 
-    `arm()`, one backward, `step()`: if `fused`, each weight changes as soon as its gradient is there, which is freed.
-    A backward without `arm()` leaves gradients, and `step()` uses them, as with any optimizer.
-    Parameters may be plain tensors or DTensors of any layout. State is float32 and laid out as its parameter is, also
-    where weights are bfloat16; `state[p]["step"]` counts the updates of `p`.
+    `arm()`, one backward, `step()`: if `fused`, each weight changes as soon as its gradient exists, and the gradient
+    is freed.
+    A backward without `arm()` leaves gradients, and `step()` uses them, as with any optimizer. Parameters may be plain
+    tensors or DTensors of any layout. State is float32 and laid out as its parameter is, also where weights are
+    bfloat16;
+    `state[p]["step"]` counts the updates of `p`.
 
     Attributes:
-        fused: whether the weights have hooks. clip_value: gradients are clamped to +- this, first of all.
+        fused: whether the weights have hooks.
+        clip_value: gradients are clamped to +- this first.
     Raises:
-        ConfigError: a negative setting, a beta of 1 or more; fused, and float16 weights.
+        ConfigError: a setting is negative, a beta is 1 or more, or fused weights are float16.
     """
 
     moments: ClassVar[tuple[str, ...]] = ()  # names of state as large as its parameter
@@ -51,66 +54,70 @@ class Fused(Optimizer):
         self.fused, self.clip_value = fused, clip_value
         self._armed = False
         self._scale: float | Tensor | None = None
-        self._total: Total | None = None  # of the gradients that are measured
+        self._total: ParameterSum | None = None  # of the gradients that are measured
         self._hooks: dict[int, RemovableHandle] = {}
         for name, value in defaults.items():
-            each = value if isinstance(value, tuple) else (value,)
-            if min(each) < 0 or (name == "betas" and max(each) >= 1):
+            numbers = value if isinstance(value, tuple) else (value,)
+            if min(numbers) < 0 or (name == "betas" and max(numbers) >= 1):
                 raise ConfigError(f"{name} of {type(self).__name__} is out of range", value=value)
         super().__init__(params, defaults)
 
-    def fresh(self, p: Tensor) -> State:
-        """The state of a parameter before its first update, beside its step."""
+    def init_state(self, p: Tensor) -> State:
+        """Returns the state of a parameter before its first update, except its step."""
         return {name: torch.zeros_like(p, dtype=torch.promote_types(p.dtype, torch.float32)) for name in self.moments}
 
     def update(self, p: Tensor, theta: Tensor, g: Tensor, *, state: State, group: Group) -> None:
-        """Change `theta`, the local part of `p`, given the local parts of its gradient and state (step counted)."""
+        """Updates `theta`, the local part of `p`, given the local parts of its gradient and state (step counted)."""
         raise NotImplementedError
 
     def add_param_group(self, param_group: Group) -> None:
-        """As torch does; fused: state is made at once, as torch makes it with gradients of full size when it loads."""
+        """Adds a group as torch does; fused: its state is created at once, because torch would load gradients of
+        full size.
+        """
         super().add_param_group(param_group)
         for p in (p for p in self.param_groups[-1]["params"] if p.requires_grad and self.fused):
             if p.dtype is torch.float16:
                 raise ConfigError("float16 gradients underflow without a loss scale", hint="use bfloat16 weights")
-            self.state_of(p)
-            self._hooks[id(p)] = p.register_post_accumulate_grad_hook(self._hook(len(self.param_groups) - 1))
+            self.get_state(p)
+            self._hooks[id(p)] = p.register_post_accumulate_grad_hook(self._build_hook(len(self.param_groups) - 1))
 
-    def _hook(self, number: int) -> Callable[[Tensor], None]:
-        me = weakref.ref(self)  # weights outlive optimizers
+    def _build_hook(self, number: int) -> Callable[[Tensor], None]:
+        self_reference = weakref.ref(self)  # weights outlive optimizers
 
         @torch.no_grad()
         def complete(p: Tensor) -> None:
-            optimizer = me()
+            optimizer = self_reference()
             if optimizer is not None and optimizer._total is not None:
-                optimizer._total.take(p)
+                optimizer._total.take_gradient(p)
             elif optimizer is not None and optimizer._armed:
-                optimizer._apply(p, optimizer.param_groups[number], owned=True)  # by number: loading replaces groups
+                optimizer._update_parameter(
+                    p, optimizer.param_groups[number], owned=True
+                )  # by number: loading replaces groups
                 p.grad = None
 
         return complete
 
     def arm(self, scale: float | Tensor | None = None) -> None:
-        """The next backward updates, with gradients times `scale`; `step()` or `disarm()` ends it."""
+        """Lets the next backward update, with gradients times `scale`; `step()` or `disarm()` ends it."""
         self._armed, self._scale = True, scale
 
     def disarm(self) -> None:
-        """Backwards leave gradients again; what has been updated stays so."""
+        """Lets backwards leave gradients again; weights that have been updated stay updated."""
         self._armed, self._scale = False, None
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Update what has a gradient: everything, or after an armed backward what no hook has updated."""
+        """Updates every weight that has a gradient: all, or after an armed backward those that no hook has updated."""
         loss = None if closure is None else torch.enable_grad()(closure)()
         for group in self.param_groups:
             for p in (p for p in group["params"] if p.grad is not None):
-                self._apply(p, group, owned=False)
+                self._update_parameter(p, group, owned=False)
         self.disarm()
         return loss
 
-    def _apply(self, p: Tensor, group: Group, *, owned: bool) -> None:
-        weights, state, grad = local(p), self.state_of(p), settled(p)
-        theta, g = wide(weights), wide(grad)
+    def _update_parameter(self, p: Tensor, group: Group, *, owned: bool) -> None:
+        weights, state, grad = local_part(p), self.get_state(p), local_gradient(p)
+        theta, g = to_float32(weights), to_float32(grad)
         if g is grad and self.writes and not owned:
             g = g.clone()
         if self.clip_value is not None:
@@ -118,19 +125,19 @@ class Fused(Optimizer):
         if self._scale is not None:
             g.mul_(self._scale)
         state["step"] += 1
-        self.update(p, theta, g, state={name: local(value) for name, value in state.items()}, group=group)
+        self.update(p, theta, g, state={name: local_part(value) for name, value in state.items()}, group=group)
         if theta is not weights:
             weights.copy_(theta)
 
-    def state_of(self, p: Tensor) -> State:
-        """The state of a parameter, made where there is none."""
+    def get_state(self, p: Tensor) -> State:
+        """Returns the state of a parameter, created where it is missing."""
         state: State = self.state[p]
         if not state:
-            state.update(step=torch.zeros(()), **self.fresh(p))
+            state.update(step=torch.zeros(()), **self.init_state(p))
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As torch does, but state keeps its precision: torch would round it to that of the weights."""
+        """Loads state as torch does, but keeps its precision: torch would round it to that of the weights."""
         super().load_state_dict(state_dict)
         numbers = [number for group in state_dict["param_groups"] for number in group["params"]]
         for number, p in zip(numbers, (p for group in self.param_groups for p in group["params"]), strict=True):
@@ -138,24 +145,28 @@ class Fused(Optimizer):
             self.state[p] |= {name: value.to(self.state[p][name].device) for name, value in saved}
 
     @contextmanager
-    def measuring(self, *, pp_group: ProcessGroup | None = None, skip: Iterable[Tensor] = ()) -> Iterator[Tensor]:
-        """The first of two passes: gradients of backwards in here are measured and dropped, nothing is updated.
+    def measure_norm(self, *, pp_group: ProcessGroup | None = None, skip: Iterable[Tensor] = ()) -> Iterator[Tensor]:
+        """Measures gradients in the first of two passes: backwards inside the block drop their gradients, nothing is
+        updated.
 
-        Yields a 0-dim tensor that is the global norm once the block has ended (a collective call, see `total_norm` for
-        the arguments); `arm(factor(max_norm, norm))` begins the second pass.
+        Yields a 0-dim tensor that is the global norm once the block has ended (a collective call, see `total_norm`
+        for the
+        arguments); `arm(clip_factor(max_norm, norm))` begins the second pass.
         """
-        norm, self._total = torch.zeros(()), Total(skip)
+        norm, self._total = torch.zeros(()), ParameterSum(skip)
         try:
             yield norm
             with torch.no_grad():
                 for p in (p for group in self.param_groups for p in group["params"] if p.grad is not None):
-                    self._total.take(p)
-                norm.copy_(self._total.everywhere(pp_group).sqrt())
+                    self._total.take_gradient(p)
+                norm.copy_(self._total.reduce(pp_group).sqrt())
         finally:
             self._total = None
 
     def detach(self, params: Iterable[Tensor] | None = None) -> None:
-        """Remove all hooks, or those of weights whose gradients are not complete when they fire: `step()` does them."""
+        """Removes all hooks, or those of weights whose gradients are incomplete when they fire: `step()` updates
+        them.
+        """
         for key in list(self._hooks) if params is None else [id(p) for p in params]:
             if key in self._hooks:
                 self._hooks.pop(key).remove()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from evolvent.learn.optim.fused import Fused, Group, Params, State
+from evolvent.learn.optim.fused import FusedOptimizer, Group, Params, State
 
 __all__ = ["Lomo"]
 
 
-class Lomo(Fused):
+class Lomo(FusedOptimizer):
     """`theta *= 1 - lr * weight_decay`; `theta -= lr * g`."""
 
     writes = True

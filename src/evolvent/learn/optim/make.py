@@ -14,20 +14,22 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from evolvent.config import Config
-from evolvent.errors import ConfigError, MissingExtra, Problem, boundary, unknown
+from evolvent.errors import ConfigError, MissingExtra, Problem, boundary, unknown_name_problem
 from evolvent.learn.optim import adalomo, adan, lomo, sophia
 
-__all__ = ["OptimizerConfig", "check_fused", "is_own", "make"]
+__all__ = ["OptimizerConfig", "build_optimizer", "check_fused", "is_builtin"]
 
-_UNFIT = {"lbfgs", "sparseadam", "optimizer"}  # a closure, sparse gradients, the base class
-_OURS = (adalomo.AdaLomo, adan.Adan, adan.Lion, lomo.Lomo, sophia.SophiaG)
-_TORCH = [cls for cls in vars(torch.optim).values() if isinstance(cls, type) and issubclass(cls, Optimizer)]
-_KNOWN = {cls.__name__.lower(): cls for cls in (*_TORCH, *_OURS) if cls.__name__.lower() not in _UNFIT}
+_UNSUPPORTED = {"lbfgs", "sparseadam", "optimizer"}  # a closure, sparse gradients, the base class
+_OWN_CLASSES = (adalomo.AdaLomo, adan.Adan, adan.Lion, lomo.Lomo, sophia.SophiaG)
+_TORCH_CLASSES = [cls for cls in vars(torch.optim).values() if isinstance(cls, type) and issubclass(cls, Optimizer)]
+_CLASSES = {
+    cls.__name__.lower(): cls for cls in (*_TORCH_CLASSES, *_OWN_CLASSES) if cls.__name__.lower() not in _UNSUPPORTED
+}
 Clipping = Literal["norm", "value", "two_pass", "none"]
 
 
 class OptimizerConfig(Config):
-    """Which optimizer, and what is its own. What is none has the default that the optimizer was published with."""
+    """Settings of the optimizer. A setting of None has the default that the optimizer was published with."""
 
     name: str = Field(default="adamw", description="adamw, lion, adan, sophiag, lomo, adalomo, sgd, adafactor, ...")
     betas: tuple[Annotated[float, Field(ge=0, lt=1)], ...] | None = Field(default=None, description="decay rates")
@@ -42,32 +44,36 @@ class OptimizerConfig(Config):
 
     @property
     def fuses(self) -> bool:
-        """Whether weights change inside the backward."""
+        """Returns whether weights change inside the backward."""
         return self.fused and self.name in ("lomo", "adalomo")
 
     @property
     def clipping(self) -> Clipping:
-        """How gradients are clipped; one setting clips alike fused or not."""
+        """Returns how gradients are clipped; one setting clips alike fused or not."""
         if self.clip in ("value", "none") or (self.clip is None and self.name == "adalomo"):
             return self.clip or "none"
         return "two_pass" if self.fuses else "norm"
 
 
 def check_fused(config: OptimizerConfig, micro_batches: int, pp: int) -> list[Problem]:
-    """Why weights cannot change inside the backward, with the ways out; empty if they can, or need not."""
+    """Returns the reasons why weights cannot change inside the backward, with remedies; empty if they can, or need
+    not.
+    """
     problems = []
     if config.fuses and micro_batches > 1:
-        what = f"{config.name} would change weights between the {micro_batches} micro-batches of an update"
-        more = "raise train.micro_tokens" if pp == 1 else f"with {pp} pipeline stages a slow one"
-        problems.append(Problem("optimizer.fused", what, f"set optimizer.fused=false, or use one micro-batch: {more}"))
+        message = f"{config.name} would change weights between the {micro_batches} micro-batches of an update"
+        remedy = "raise train.max_tokens_per_forward" if pp == 1 else f"with {pp} pipeline stages a slow one"
+        problems.append(
+            Problem("optimizer.fused", message, f"set optimizer.fused=false, or use one micro-batch: {remedy}")
+        )
     if config.fuses and config.clip == "norm":
-        what = f"{config.name} uses each gradient before the norm of all is known"
+        message = f"{config.name} uses each gradient before the norm of all is known"
         hint = "set optimizer.clip to two_pass (a second backward), value or none, or optimizer.fused=false"
-        problems.append(Problem("optimizer.clip", what, hint))
+        problems.append(Problem("optimizer.clip", message, hint))
     return problems
 
 
-def make(
+def build_optimizer(
     config: OptimizerConfig,
     named_params: Iterable[tuple[str, Tensor]],
     *,
@@ -76,25 +82,27 @@ def make(
     weight_decay: float,
     clip: float | None = None,
 ) -> Optimizer:
-    """The optimizer of a configuration. Matrices decay, vectors do not. Build it after the model is laid out.
+    """Builds the optimizer of a configuration; matrices decay, vectors do not. Build it after the model is
+    distributed.
 
     Args:
-        betas: AdamW's, where the configuration names none. clip: limit of lomo and adalomo where `clip` is "value".
+        betas: AdamW's, where the configuration names none.
+        clip: limit of lomo and adalomo where `clip` is "value".
     Raises:
-        ConfigError: an unknown name; settings or weights that the optimizer does not take.
+        ConfigError: the name is unknown, or the optimizer does not take these settings or weights.
         MissingExtra: a name that only pytorch_optimizer could know.
     """
-    cls, weights = _class(config.name), [p for _, p in named_params if p.requires_grad]
-    takes, own = inspect.signature(cls).parameters, ("betas", "eps", "momentum", "rho", "hessian_every")
-    settings: dict[str, Any] = {key: value for key in own if (value := getattr(config, key)) is not None}
+    cls, weights = _find_class(config.name), [p for _, p in named_params if p.requires_grad]
+    parameters, own_settings = inspect.signature(cls).parameters, ("betas", "eps", "momentum", "rho", "hessian_every")
+    settings: dict[str, Any] = {key: value for key in own_settings if (value := getattr(config, key)) is not None}
     for key, value in settings.items():
-        default = takes[key].default if key in takes else None
-        if key not in takes or (isinstance(value, tuple) and len(value) != len(default or ())):
-            what = f"{config.name} takes no {key} like {value}"
-            raise ConfigError([Problem(f"optimizer.{key}", what, f"its default is {default}")])
+        default = parameters[key].default if key in parameters else None
+        if key not in parameters or (isinstance(value, tuple) and len(value) != len(default or ())):
+            message = f"{config.name} takes no {key} like {value}"
+            raise ConfigError([Problem(f"optimizer.{key}", message, f"its default is {default}")])
     if cls is torch.optim.AdamW:
         settings = {"betas": betas, "fused": all(p.device.type in ("cpu", "cuda") for p in weights), **settings}
-    elif "clip_value" in takes:
+    elif "clip_value" in parameters:
         settings |= {"fused": config.fused, "clip_value": clip if config.clipping == "value" else None}
     elif cls is torch.optim.Adafactor and any(isinstance(p, DTensor) for p in weights):
         hint = "set optimizer.name=adalomo and optimizer.fused=false: the same rule"
@@ -109,20 +117,20 @@ def make(
     return optimizer
 
 
-def is_own(name: str) -> bool:
-    """Whether an optimizer is ours or torch's, whose whole state is known."""
-    return name in _KNOWN
+def is_builtin(name: str) -> bool:
+    """Returns whether an optimizer is ours or torch's, whose whole state is known."""
+    return name in _CLASSES
 
 
-def _class(name: str) -> Any:
-    """Ours, then torch's, then those of pytorch_optimizer."""
-    if name in _KNOWN:
-        return _KNOWN[name]
+def _find_class(name: str) -> Any:
+    """Finds the class of a name: ours, then torch's, then those of pytorch_optimizer."""
+    if name in _CLASSES:
+        return _CLASSES[name]
     try:
-        more = importlib.import_module("pytorch_optimizer")
+        library = importlib.import_module("pytorch_optimizer")
     except ImportError as error:
-        raise MissingExtra("optim", f"optimizer {name!r}, which is none of {', '.join(sorted(_KNOWN))},") from error
-    names = set(more.get_supported_optimizers()) - _UNFIT
+        raise MissingExtra("optim", f"optimizer {name!r}, which is none of {', '.join(sorted(_CLASSES))},") from error
+    names = set(library.get_supported_optimizers()) - _UNSUPPORTED
     if name not in names:
-        raise ConfigError([unknown("optimizer", name, names | set(_KNOWN), where="optimizer.name")])
-    return more.load_optimizer(name)
+        raise ConfigError([unknown_name_problem("optimizer", name, names | set(_CLASSES), location="optimizer.name")])
+    return library.load_optimizer(name)

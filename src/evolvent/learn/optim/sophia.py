@@ -8,18 +8,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from evolvent.learn.optim.clip import Total, local, settled
-from evolvent.learn.optim.fused import Fused, Group, Params, State, wide
+from evolvent.learn.optim.clip import ParameterSum, local_gradient, local_part
+from evolvent.learn.optim.fused import FusedOptimizer, Group, Params, State, to_float32
 
 __all__ = ["SophiaG"]
 
 
-class SophiaG(Fused):
-    """`theta *= 1 - lr * weight_decay`; `m = b1 m + (1 - b1) g`; `theta -= lr sign(m) min(1, |m| / (rho h + 1e-15))`.
+class SophiaG(FusedOptimizer):
+    """`theta *= 1 - lr * weight_decay`; `m = b1 m + (1 - b1) g`; `theta -= lr sign(m) min(1, |m| / (rho h +
+    1e-15))`.
 
-    Every `hessian_every` updates (the paper's k), the first included, whoever trains draws labels from the model's own
-    distribution, does the backward of their mean loss and calls `update_hessian`: `h = b2 h + (1 - b2) tokens g ** 2`.
-    Without that every step is the sign of the momentum.
+    Every `hessian_every` updates (the paper's k), the first included, the trainer samples labels from the model's
+    own distribution, runs the backward of their mean loss and calls `update_hessian`: `h = b2 h + (1 - b2) tokens g
+    ** 2`. Without that every step is the sign of the momentum.
     """
 
     moments = ("momentum", "hessian")
@@ -34,28 +35,30 @@ class SophiaG(Fused):
         weight_decay: float = 0.1,
         hessian_every: int = 10,
     ) -> None:
-        self.hessian_every, self._clipped, self._share = hessian_every, Total(), torch.zeros(())
+        self.hessian_every, self._clipped, self._share = hessian_every, ParameterSum(), torch.zeros(())
         super().__init__(params, {"lr": lr, "betas": betas, "rho": rho, "weight_decay": weight_decay})
 
     @property
-    def clipped(self) -> float:
-        """The share of coordinates whose last step had full length, over all ranks that share these weights."""
+    def clipped_share(self) -> float:
+        """Returns the share of coordinates whose last step had full length, over all ranks that share these weights."""
         return float(self._share)
 
     @torch.no_grad()
     def update_hessian(self, tokens: int) -> None:
-        """Take the gradients that are there, which stay, as those of the mean loss of `tokens` sampled labels."""
+        """Updates the curvature from the present gradients, which stay: those of the mean loss of `tokens` sampled
+        labels.
+        """
         for group in self.param_groups:
             for p in (p for p in group["params"] if p.grad is not None):
-                g, h, b2 = wide(settled(p)), local(self.state_of(p)["hessian"]), group["betas"][1]
+                g, h, b2 = to_float32(local_gradient(p)), local_part(self.get_state(p)["hessian"]), group["betas"][1]
                 h.mul_(b2).addcmul_(g, g, value=(1.0 - b2) * tokens)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One update; `clipped` is counted anew."""
-        self._clipped = Total()
+        """Takes one step; `clipped_share` is counted anew."""
+        self._clipped = ParameterSum()
         loss = super().step(closure)
         size = sum(p.numel() for group in self.param_groups for p in group["params"] if p.grad is not None)
-        self._share = self._clipped.everywhere() / max(1, size)
+        self._share = self._clipped.reduce() / max(1, size)
         return loss
 
     def update(self, p: Tensor, theta: Tensor, g: Tensor, *, state: State, group: Group) -> None:

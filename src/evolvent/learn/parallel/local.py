@@ -13,28 +13,29 @@ from evolvent.errors import BatchMismatch
 
 __all__ = [
     "COLWISE",
-    "COPY",
+    "COPIED",
+    "PARTIAL",
+    "REPLICATED",
     "ROWS",
     "ROWWISE",
     "SHARED",
-    "TERM",
-    "WHOLE",
-    "Move",
-    "Use",
-    "entering",
-    "leaving",
-    "localise",
-    "moved",
+    "Redistribution",
+    "WeightPlacement",
+    "distribute_weights",
+    "redistribute",
+    "redistribute_input",
+    "redistribute_output",
 ]
 
-WHOLE = Replicate()  # all of it on every rank
-TERM = Partial()  # one term of a sum over the ranks
+REPLICATED = Replicate()  # all of it on every rank
+PARTIAL = Partial()  # one term of a sum over the ranks
 
 
-class Move(NamedTuple):
-    """How a tensor lies over the ranks (`source`), and how it shall (`target`).
+class Redistribution(NamedTuple):
+    """The placement of a tensor over the ranks (`source`), and the one that it gets (`target`).
 
-    `grad` is how its gradient comes back, where not as `target`. It goes on as `source`; that of a term is whole.
+    `grad` is the placement of its incoming gradient, where it differs from `target`. The gradient leaves with placement
+    `source`; that of a partial sum is replicated.
     """
 
     source: Placement
@@ -42,121 +43,127 @@ class Move(NamedTuple):
     grad: Placement | None = None
 
 
-def moved(x: Tensor, mesh: DeviceMesh, move: Move) -> Tensor:
-    """A local tensor, laid otherwise.
+def redistribute(x: Tensor, mesh: DeviceMesh, redistribution: Redistribution) -> Tensor:
+    """Redistributes a local tensor.
 
     Raises:
-        BatchMismatch: it is to be cut, and does not divide.
+        BatchMismatch: it is to be split, and does not divide.
     """
-    source, target, grad = move
-    if isinstance(target, Shard) and source == WHOLE and x.shape[target.dim] % mesh.size():
+    source, target, grad = redistribution
+    if isinstance(target, Shard) and source == REPLICATED and x.shape[target.dim] % mesh.size():
         raise BatchMismatch(
             "hidden states cannot be cut along their sequence",
             value=f"{x.shape[target.dim]} tokens in a row",
             expected=f"a multiple of tp {mesh.size()}",
             hint="pad the rows, or set parallel.sequence to false",
         )
-    spread = DTensor.from_local(x, mesh, [source], run_check=False).redistribute(placements=[target])
-    return spread.to_local(grad_placements=None if grad is None else [grad])
+    distributed = DTensor.from_local(x, mesh, [source], run_check=False).redistribute(placements=[target])
+    return distributed.to_local(grad_placements=None if grad is None else [grad])
 
 
-def entering(module: nn.Module, mesh: DeviceMesh, move: Move) -> None:
-    """From now on, `moved` what a module gets first: hidden states, by position or by name."""
+def redistribute_input(module: nn.Module, mesh: DeviceMesh, redistribution: Redistribution) -> None:
+    """Registers a hook that redistributes a module's first input, the hidden states, by position or by name."""
 
     def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         if args:
-            return (moved(args[0], mesh, move), *args[1:]), kwargs
-        return args, kwargs | {"hidden_states": moved(kwargs["hidden_states"], mesh, move)}
+            return (redistribute(args[0], mesh, redistribution), *args[1:]), kwargs
+        return args, kwargs | {"hidden_states": redistribute(kwargs["hidden_states"], mesh, redistribution)}
 
     module.register_forward_pre_hook(hook, with_kwargs=True)
 
 
-def leaving(module: nn.Module, mesh: DeviceMesh, move: Move) -> None:
-    """From now on, `moved` what a module gives."""
-    module.register_forward_hook(lambda _, __, result: moved(result, mesh, move))
+def redistribute_output(module: nn.Module, mesh: DeviceMesh, redistribution: Redistribution) -> None:
+    """Registers a hook that redistributes a module's output."""
+    module.register_forward_hook(lambda _, __, result: redistribute(result, mesh, redistribution))
 
 
-def _own(weight: DTensor) -> Tensor:
+def _local_tensor(weight: DTensor) -> Tensor:
     return weight.to_local()  # written as a call: torch.compile knows no other form
 
 
-def _summed(weight: DTensor) -> Tensor:
-    return moved(weight.to_local(), weight.device_mesh, Move(WHOLE, WHOLE, TERM))
+def _sum_gradient(weight: DTensor) -> Tensor:
+    return redistribute(weight.to_local(), weight.device_mesh, Redistribution(REPLICATED, REPLICATED, PARTIAL))
 
 
-def _portion(weight: DTensor) -> Tensor:
+def _take_portion(weight: DTensor) -> Tensor:
     # Not "by the first rank alone": ranks must compile the same graph, or their collectives come in different orders.
-    return _summed(weight) / weight.device_mesh.size()
+    return _sum_gradient(weight) / weight.device_mesh.size()
 
 
-class Use(NamedTuple):
-    """How a weight lies over the ranks, and what its module computes with."""
+class WeightPlacement(NamedTuple):
+    """The placement of a weight over the ranks, and the tensor that its module computes with."""
 
     placement: Placement
     local: Callable[[DTensor], Tensor]
 
 
-COPY = Use(WHOLE, _own)  # all ranks compute the same with it
-SHARED = Use(WHOLE, _summed)  # each computes something else with it: their gradients are summed
-PORTION = Use(WHOLE, _portion)  # a bias of terms that are summed: each rank adds its portion
-ROWS = Use(Shard(0), _own)
-COLUMNS = Use(Shard(1), _own)
+COPIED = WeightPlacement(REPLICATED, _local_tensor)  # all ranks compute the same with it
+SHARED = WeightPlacement(REPLICATED, _sum_gradient)  # each computes something else with it: their gradients are summed
+PORTION = WeightPlacement(REPLICATED, _take_portion)  # a bias of terms that are summed: each rank adds its portion
+ROWS = WeightPlacement(Shard(0), _local_tensor)
+COLUMNS = WeightPlacement(Shard(1), _local_tensor)
 
 # Of a linear, and of the LoRA beside it: how weight and bias lie.
 COLWISE = {"base": (ROWS, ROWS), "lora_A": (SHARED, SHARED), "lora_B": (ROWS, ROWS)}
 ROWWISE = {"base": (COLUMNS, PORTION), "lora_A": (COLUMNS, PORTION), "lora_B": (SHARED, PORTION)}
 
 
-class _Local(nn.Module):
-    """Put before a module's class: only inside its forward are its weights plain tensors."""
+class _LocalForward(nn.Module):
+    """A mixin before a module's class: its weights are plain tensors only inside its forward."""
 
-    uses: Mapping[str, Use]
+    uses: Mapping[str, WeightPlacement]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        held: dict[str, Any] = dict(self._parameters)
-        local: Any = {name: use.local(held[name]) for name, use in self.uses.items()}
+        parameters: dict[str, Any] = dict(self._parameters)
+        local: Any = {name: use.local(parameters[name]) for name, use in self.uses.items()}
         self._parameters.update(local)
         try:
             return super().forward(*args, **kwargs)
         finally:
-            self._parameters.update(held)
+            self._parameters.update(parameters)
 
 
-class _Words(_Local):
-    """An embedding of this rank's words. Those of other ranks give zeros, and the results of all ranks are added.
+class _LocalEmbedding(_LocalForward):
+    """An embedding of this rank's tokens; those of other ranks give zeros, and the results of all ranks are added.
 
-    torch's own row-wise embedding makes a gradient as large as the whole table on every rank.
+    torch's own row-wise embedding creates a gradient as large as the whole table on every rank.
     """
 
     def forward(self, ids: Tensor) -> Tensor:
         weight: Any = self._parameters["weight"]
         mesh, size = weight.device_mesh, weight.to_local().shape[0]
-        own = ids - mesh.get_local_rank() * size
-        here = (own >= 0) & (own < size)
-        found = super().forward(own.where(here, 0)).masked_fill(~here.unsqueeze(-1), 0.0)
-        return moved(found, mesh, Move(TERM, WHOLE))
+        local_ids = ids - mesh.get_local_rank() * size
+        is_local = (local_ids >= 0) & (local_ids < size)
+        embedded = super().forward(local_ids.where(is_local, 0)).masked_fill(~is_local.unsqueeze(-1), 0.0)
+        return redistribute(embedded, mesh, Redistribution(PARTIAL, REPLICATED))
 
 
-def localise(
-    module: nn.Module, uses: Mapping[str, Use], mesh: DeviceMesh, *, made: MutableMapping[Tensor, nn.Parameter]
+def distribute_weights(
+    module: nn.Module,
+    uses: Mapping[str, WeightPlacement],
+    mesh: DeviceMesh,
+    *,
+    distributed_weights: MutableMapping[Tensor, nn.Parameter],
 ) -> None:
-    """Lay a module's own weights over a mesh, in place. No rank asks another: each keeps its part of what it has.
+    """Distributes a module's own weights over a mesh, in place. No rank asks another: each keeps its part.
 
     Args:
-        made: what was laid before, by what it was: a tied weight is found here and stays tied.
+        distributed_weights: weights that were distributed before, by the original: a tied weight is found here and
+            stays
+            tied.
     """
-    own = dict(module.named_parameters(recurse=False))
-    for name, weight in own.items():
-        if weight not in made:
-            spread = distribute_tensor(weight.detach(), mesh, [uses[name].placement], src_data_rank=None)
-            made[weight] = nn.Parameter(spread, requires_grad=weight.requires_grad)
-        module.register_parameter(name, made[weight])
-    kind: type[nn.Module] = _Local
+    weights = dict(module.named_parameters(recurse=False))
+    for name, weight in weights.items():
+        if weight not in distributed_weights:
+            distributed = distribute_tensor(weight.detach(), mesh, [uses[name].placement], src_data_rank=None)
+            distributed_weights[weight] = nn.Parameter(distributed, requires_grad=weight.requires_grad)
+        module.register_parameter(name, distributed_weights[weight])
+    mixin: type[nn.Module] = _LocalForward
     if isinstance(module, nn.Embedding):
-        kind = _Words
+        mixin = _LocalEmbedding
         if module.padding_idx is not None:
             size = module.num_embeddings // mesh.size()
             padding = module.padding_idx - mesh.get_local_rank() * size
             module.padding_idx = padding if 0 <= padding < size else None
-    module.__class__ = type(type(module).__name__, (kind, type(module)), {})
-    vars(module)["uses"] = {name: uses[name] for name in own}
+    module.__class__ = type(type(module).__name__, (mixin, type(module)), {})
+    vars(module)["uses"] = {name: uses[name] for name in weights}

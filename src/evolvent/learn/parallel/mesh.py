@@ -1,6 +1,6 @@
-"""The shape of a layout: how many ranks in each direction, and whether a model can be laid over them.
+"""The shape of a layout: number of ranks in each direction.
 
-Nothing here needs torch's process groups: what is impossible is refused before a model is built.
+Nothing here needs torch's process groups: impossible layouts are refused before a model is built.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class Mesh:
 
     @property
     def size(self) -> int:
-        """How many ranks it takes."""
+        """Returns the number of ranks."""
         return self.pp * self.replicate * self.shard * self.tp
 
     @property
     def dp(self) -> int:
-        """How many shares the data is cut into."""
+        """Returns the number of shares that the data is split into."""
         return self.replicate * self.shard
 
     def __str__(self) -> str:
@@ -43,7 +43,7 @@ class Mesh:
 
 
 class Parallelism(Config):
-    """How one model is laid over processes. The default is one plain process."""
+    """Distribution of one model over processes. The default is one plain process."""
 
     pp: int = Field(default=1, ge=1, description="pipeline stages")
     replicate: int = Field(default=1, ge=1, description="whole copies that share the data")
@@ -57,5 +57,5 @@ class Parallelism(Config):
 
     @property
     def mesh(self) -> Mesh:
-        """The four sizes."""
+        """Returns the four sizes."""
         return Mesh(self.pp, self.replicate, self.shard, self.tp)

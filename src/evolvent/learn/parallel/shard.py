@@ -1,4 +1,6 @@
-"""What is done to a model's layers before its optimizer is made: recomputation, compilation, sharding (FSDP2, HSDP)."""
+"""Transformations of a model's layers before its optimizer is built: recomputation, compilation, sharding (FSDP2,
+HSDP).
+"""
 
 from __future__ import annotations
 
@@ -12,29 +14,29 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from evolvent.learn.parallel.ranks import Ranks
 
-__all__ = ["compile_layers", "layers_of", "recompute_layers", "shard"]
+__all__ = ["apply_compile", "apply_fsdp", "apply_recompute", "list_layers"]
 
 
-def layers_of(model: Any) -> list[nn.Module]:
-    """The decoder layers of a Hugging Face causal LM, also below an adapter; a stage's own only."""
+def list_layers(model: Any) -> list[nn.Module]:
+    """Lists the decoder layers of a Hugging Face causal LM, also below an adapter; for a stage, only its own."""
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     return [layer for layer in base.get_decoder().layers if hasattr(layer, "self_attn")]
 
 
-def recompute_layers(model: Any) -> None:
-    """Keep the inputs of layers only; backward computes the rest again (activation checkpointing, non-reentrant)."""
+def apply_recompute(model: Any) -> None:
+    """Keeps the inputs of layers only; backward computes the rest again (activation checkpointing, non-reentrant)."""
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     base.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False})
 
 
-def compile_layers(layers: Sequence[nn.Module]) -> None:
-    """Compile every layer in place; names of parameters stay."""
+def apply_compile(layers: Sequence[nn.Module]) -> None:
+    """Compiles every layer in place; names of parameters stay."""
     for layer in layers:
         layer.compile()
 
 
-def shard(root: nn.Module, layers: Sequence[nn.Module], ranks: Ranks, *, dtype: torch.dtype) -> None:
-    """Shard every layer, then what is left of `root`, whose forward is the one that is called (FSDP2).
+def apply_fsdp(root: nn.Module, layers: Sequence[nn.Module], ranks: Ranks, *, dtype: torch.dtype) -> None:
+    """Applies FSDP2 to every layer, then to the remainder of `root`, whose forward is the one that is called.
 
     With `replicate` > 1 the shards are replicated (HSDP). Weights and gradients' sums stay as they are; a forward in
     bfloat16 gathers weights in bfloat16 and sums gradients in float32. In a pipeline weights stay gathered between
@@ -45,9 +47,9 @@ def shard(root: nn.Module, layers: Sequence[nn.Module], ranks: Ranks, *, dtype: 
     # Nobody changes a layer's output in place, which is what it warns of.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view", category=UserWarning)
     mesh = ranks.devices["replicate", "shard"] if ranks.mesh.replicate > 1 else ranks.devices["shard"]
-    low = dtype if dtype != torch.float32 else None
-    policy = MixedPrecisionPolicy(param_dtype=low, reduce_dtype=torch.float32 if low else None)
-    again = ranks.mesh.pp == 1
+    low_precision = dtype if dtype != torch.float32 else None
+    policy = MixedPrecisionPolicy(param_dtype=low_precision, reduce_dtype=torch.float32 if low_precision else None)
+    reshard = ranks.mesh.pp == 1
     for layer in layers:
-        fully_shard(layer, mesh=mesh, reshard_after_forward=again, mp_policy=policy)
+        fully_shard(layer, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
     fully_shard(root, mesh=mesh, reshard_after_forward=False, mp_policy=policy)

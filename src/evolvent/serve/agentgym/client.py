@@ -1,10 +1,10 @@
-"""AgentGym's servers as worlds: the real ones, and the AgentGym mounts of our own.
+"""AgentGym's servers as worlds: the original servers, and the AgentGym mounts of our own.
 
     world = AgentGymWorld("http://127.0.0.1:36001", "textcraft", {"train": range(374), "test": range(374, 474)})
 
-Such a server knows no panels, so the caller says which numbers there are. An episode's reward is, as in AgentGym, the
-last value that the server told (`score` in BabyAI and ScienceWorld, else `reward`); a step's reward here is by how much
-that value changed, so that the sum of the rewards is the episode's. What the server did not score is None, never 0.
+Such a server knows no panels, so the caller names the task numbers. An episode's reward is, as in AgentGym, the last
+value of the server (`score` in BabyAI and ScienceWorld, else `reward`); a step's reward here is the change of that
+value, so that the sum of the rewards is the episode's. An unscored step is None, never 0.
 """
 
 from __future__ import annotations
@@ -18,10 +18,19 @@ from types import TracebackType
 from typing import Any
 
 from evolvent.deadline import Deadline
-from evolvent.errors import ConfigError, EnvLost, EvolventError, Problem, SessionGone, StepTimeout, WorldError, unknown
-from evolvent.serve.agentgym.dialects import Dialect, dialect_named
-from evolvent.serve.agentgym.link import Link, LinkLimits
-from evolvent.serve.wire import finite
+from evolvent.errors import (
+    ConfigError,
+    EnvLost,
+    EvolventError,
+    Problem,
+    SessionGone,
+    StepTimeout,
+    WorldError,
+    unknown_name_problem,
+)
+from evolvent.serve.agentgym.dialects import EnvDialect, get_dialect
+from evolvent.serve.agentgym.link import AgentGymClient, LinkLimits
+from evolvent.serve.wire import finite_or_none
 from evolvent.trajectory import Json, Score, Task, Value, sample_seed
 from evolvent.worlds.base import SPLITS, Info, Reply, check_task, split_of
 from evolvent.worlds.grammar import Grammar
@@ -29,16 +38,16 @@ from evolvent.worlds.grammar import Grammar
 __all__ = ["AgentGymEnv", "AgentGymWorld", "LinkLimits"]
 
 _log = logging.getLogger(__name__)
-_FAREWELL_S = 2.0  # seconds for closing a session that was lost
+_CLOSE_LOST_TIMEOUT_S = 2.0  # seconds for closing a session that was lost
 _AVAILABLE = "Available actions: "
-_LEVELS = 40  # of BabyAI
-_REFUSED = "One action at a time: write 'Thought:', what you think, then a single 'Action:'."
+_NUM_BABYAI_LEVELS = 40  # of BabyAI
+_REFUSAL_MESSAGE = "One action at a time: write 'Thought:', what you think, then a single 'Action:'."
 
 
 class AgentGymEnv:
-    """One session of a server. It is created by the first reset and given back by `close`."""
+    """One session of a server. It is created by the first reset and closed by `close`."""
 
-    def __init__(self, link: Link, dialect: Dialect, task: Task) -> None:
+    def __init__(self, link: AgentGymClient, dialect: EnvDialect, task: Task) -> None:
         self._link, self._dialect, self._task = link, dialect, task
         self._session: int | None = None
         self._words: tuple[str, ...] = ()
@@ -48,11 +57,11 @@ class AgentGymEnv:
         self._rng = Random(sample_seed("agentgym", link.url, task.id))
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Value, Info]:
-        """Begin the episode, or begin it anew. The task decides it; the seed is not sent.
+        """Starts or restarts the episode. It depends on the task; the seed is not sent.
 
         Raises:
             StepTimeout, EnvLost, AtCapacity: no answer in time, no server, no free session, after all tries.
-            WorldError: an answer that is none; it shows what was sent and what came back.
+            WorldError: an invalid answer; it shows the request and the answer.
         """
         deadline = Deadline(self._link.limits.reset_s)
         self._running = False
@@ -67,24 +76,24 @@ class AgentGymEnv:
         return self._begin(deadline)
 
     def step(self, action: Value) -> Reply:
-        """Take a step: sent once, never again.
+        """Plays a step: sent once, never again.
 
         Raises:
-            SessionGone: before reset, after the end, or where the server says so.
-            StepTimeout, EnvLost: no answer, so nobody knows whether the step was taken; the episode is lost.
-            WorldError: an answer that is none.
+            SessionGone: before reset, after the end, or reported by the server.
+            StepTimeout, EnvLost: no answer, so the step may have been taken or not; the episode is lost.
+            WorldError: an invalid answer.
         """
         if self._lost:
             raise EnvLost("the episode was lost", value=str(action), expected="reset() first")
         if not self._running:
             raise SessionGone("a step after the end of the episode", value=str(action), expected="reset() first")
-        text = self._dialect.grammar.carry(str(action))
+        text = self._dialect.grammar.to_wire(str(action))
         if text is None:
-            return _REFUSED, 0.0, False, False, {"invalid": True}
+            return _REFUSAL_MESSAGE, 0.0, False, False, {"invalid": True}
         deadline = Deadline(self._link.limits.step_s)
         try:
-            answer = self._link.once("POST", "/step", {**self._of_session(), "action": text}, deadline=deadline)
-            return self._read(answer)
+            answer = self._link.send_once("POST", "/step", {**self._session_field(), "action": text}, deadline=deadline)
+            return self._parse_step(answer)
         except SessionGone:
             self._running = False
             raise
@@ -93,122 +102,129 @@ class AgentGymEnv:
             raise
 
     def close(self) -> None:
-        """Give the session back. Servers without that route keep it; twice is harmless.
+        """Closes the session. Servers without that route keep it; a second call is harmless.
 
         Raises:
-            StepTimeout, EnvLost: the server cannot be told.
+            StepTimeout, EnvLost: the server cannot be reached.
         """
         session, self._session, self._running = self._session, None, False
         if session is None:
             return
         deadline = Deadline(min(self._link.limits.reset_s, self._link.limits.retry_s))
         try:
-            self._link.retried("POST", "/close", {self._dialect.session: session}, deadline=deadline, rng=self._rng)
+            self._link.send_with_retries(
+                "POST", "/close", {self._dialect.session_key: session}, deadline=deadline, rng=self._rng
+            )
         except (EnvLost, StepTimeout):
             raise
         except EvolventError:
             return  # no such route, no such session, or an answer that is no JSON: there is nothing to give back
 
     def _abandon(self) -> None:
-        """Leave a lost session. The server is told once, in case it is there."""
+        """Closes a lost session with a single request, in case the server is there."""
         try:
-            self._link.once("POST", "/close", self._of_session(), deadline=Deadline(_FAREWELL_S))
+            self._link.send_once("POST", "/close", self._session_field(), deadline=Deadline(_CLOSE_LOST_TIMEOUT_S))
         except EvolventError as error:
             _log.info("a lost session was not closed: %s", error)
         self._session, self._lost = None, False
 
-    def _of_session(self) -> dict[str, Json]:
-        return {self._dialect.session: self._session}
+    def _session_field(self) -> dict[str, Json]:
+        return {self._dialect.session_key: self._session}
 
     def _ask(self, method: str, path: str, body: Mapping[str, Any] | None, deadline: Deadline) -> Json:
-        return self._link.retried(method, path, body, deadline=deadline, rng=self._rng)
+        return self._link.send_with_retries(method, path, body, deadline=deadline, rng=self._rng)
 
     def _create(self, deadline: Deadline) -> None:
         dialect = self._dialect
         body: dict[str, Json] | None = {"id": 0} if dialect.shape == "text" else {}
         answer = self._ask("POST", "/create", body, deadline)
-        number = answer.get(dialect.session) if isinstance(answer, dict) else answer
+        number = answer.get(dialect.session_key) if isinstance(answer, dict) else answer
         if type(number) is not int or isinstance(answer, dict) != (dialect.shape in ("object", "web")):
-            raise self._odd("/create", answer, "{'id': 0}" if dialect.shape == "object" else "a session's number")
+            raise self._answer_error(
+                "/create", answer, "{'id': 0}" if dialect.shape == "object" else "a session's number"
+            )
         self._session = number
 
     def _begin(self, deadline: Deadline) -> tuple[Value, Info]:
         dialect = self._dialect
-        body = {**dialect.extra, **self._of_session(), dialect.index: self._task.spec["index"]}
+        body = {**dialect.extra, **self._session_field(), dialect.index: self._task.spec["index"]}
         answer = self._ask("POST", "/reset", body, deadline)
         if dialect.shape == "object":
-            text, info = self._first(answer, deadline)
+            text, info = self._parse_first_observation(answer, deadline)
         else:
             if isinstance(answer, dict) and answer.get("observation") == "TimeoutError":
                 raise StepTimeout(f"{self._link.url}: the page did not load", value=self._task.spec["index"])
-            text, info = self._text(self._ask("GET", "/observation", self._of_session(), deadline), "/observation"), {}
+            text, info = (
+                self._require_text(self._ask("GET", "/observation", self._session_field(), deadline), "/observation"),
+                {},
+            )
         self._value, self._running = 0.0, True
         return text, info
 
-    def _first(self, answer: Json, deadline: Deadline) -> tuple[str, dict[str, Any]]:
-        """What AgentGym's own client shows first: the observation, with what only the other fields say."""
+    def _parse_first_observation(self, answer: Json, deadline: Deadline) -> tuple[str, dict[str, Any]]:
+        """Returns the text that AgentGym's own client shows first: the observation, with text from the other fields."""
         row = answer if isinstance(answer, dict) else {}
-        text, info = self._text(row.get("observation"), "/reset", row=answer), self._info(row)
+        text, info = self._require_text(row.get("observation"), "/reset", row=answer), self._parse_info(row)
         if self._dialect.name == "sciworld":
-            text = f"{self._text(row.get('task_description'), '/reset', row=answer)}\n{text}"
+            text = f"{self._require_text(row.get('task_description'), '/reset', row=answer)}\n{text}"
         if self._dialect.name == "alfworld":
             text = f"{text}\nAVAILABLE ACTIONS: {','.join(info.get('admissible', ()))}"
         if self._dialect.name == "wordle":
-            listed = self._ask("GET", "/filtered_vocab", self._of_session(), deadline)
+            listed = self._ask("GET", "/filtered_vocab", self._session_field(), deadline)
             if not isinstance(listed, list) or not all(isinstance(word, str) for word in listed):
-                raise self._odd("/filtered_vocab", listed, "a list of words")
+                raise self._answer_error("/filtered_vocab", listed, "a list of words")
             self._words = tuple(" ".join(word.replace(" ", "")) for word in listed)
             text = f"{text}\nThe words are: {', '.join(word.replace(' ', '') for word in listed)}"
             info["admissible"] = self._words
         return text, info
 
-    def _read(self, answer: Json) -> Reply:
+    def _parse_step(self, answer: Json) -> Reply:
         dialect = self._dialect
         row = answer if isinstance(answer, dict) else {}
-        text = self._text(row.get(dialect.text), "/step", row=answer)
-        value, over = row.get(dialect.value), row.get(dialect.done)
-        if not isinstance(over, bool):
-            raise self._odd("/step", answer, f"{dialect.done!r}: true or false")
+        text = self._require_text(row.get(dialect.text), "/step", row=answer)
+        value, is_over = row.get(dialect.value), row.get(dialect.done)
+        if not isinstance(is_over, bool):
+            raise self._answer_error("/step", answer, f"{dialect.done!r}: true or false")
         if dialect.value not in row or not isinstance(value, (int, float, type(None))):
-            raise self._odd("/step", answer, f"{dialect.value!r}: a number")
-        if value is not None and finite(value) is None:
-            raise self._odd("/step", answer, f"{dialect.value!r}: a finite number")
-        if dialect.shape == "web" and not over:
+            raise self._answer_error("/step", answer, f"{dialect.value!r}: a number")
+        if value is not None and finite_or_none(value) is None:
+            raise self._answer_error("/step", answer, f"{dialect.value!r}: a finite number")
+        if dialect.shape == "web" and not is_over:
             value = 0.0  # WebArena's evaluator has not looked yet
         reward: Any = None if value is None else float(value) - self._value  # None: not scored
         self._value = self._value if value is None else float(value)
-        info = self._info(row)
+        info = self._parse_info(row)
         # BabyAI's server lets a late success go on: a reward means that the goal is reached.
-        reached = dialect.name == "babyai" and self._value > 0
-        self._running = not (over or reached)
-        return text, reward, over or reached, False, info
+        is_goal_reached = dialect.name == "babyai" and self._value > 0
+        self._running = not (is_over or is_goal_reached)
+        return text, reward, is_over or is_goal_reached, False, info
 
-    def _info(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """The legal actions, where the answer tells them, and whether the server knew the action."""
+    def _parse_info(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the legal actions, if the answer lists them, and whether the server rejected the action."""
         info: dict[str, Any] = {"invalid": True} if row.get("invalid") is True else {}
         listed = row.get("available_actions")
         text = row.get("observation")
         if self._dialect.name == "babyai" and isinstance(text, str) and _AVAILABLE in text:
-            listed = _list_in(text.rpartition(_AVAILABLE)[2])
+            listed = _parse_json(text.rpartition(_AVAILABLE)[2])
         if isinstance(listed, list) and all(isinstance(action, str) for action in listed):
             info["admissible"] = tuple(listed)
         elif self._words:
             info["admissible"] = self._words
         return info
 
-    def _text(self, value: object, path: str, *, row: object = None) -> str:
+    def _require_text(self, value: object, path: str, *, row: object = None) -> str:
         if not isinstance(value, str):
-            raise self._odd(path, value if row is None else row, "a text to be seen")
+            raise self._answer_error(path, value if row is None else row, "a text to be seen")
         return value
 
-    def _odd(self, path: str, got: object, expected: str) -> WorldError:
-        where = f"{self._link.url}{path}: an answer that {self._dialect.title}'s server does not give"
+    def _answer_error(self, path: str, value: object, expected: str) -> WorldError:
+        message = f"{self._link.url}{path}: an answer that {self._dialect.title}'s server does not give"
         return WorldError(
-            where, value=got, expected=expected, hint=f"is {self._dialect.name!r} the dialect of this server?"
+            message, value=value, expected=expected, hint=f"is {self._dialect.name!r} the dialect of this server?"
         )
 
 
-def _list_in(text: str) -> object:
+def _parse_json(text: str) -> object:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -233,7 +249,7 @@ class AgentGymWorld:
 
     version = "1"
     tiers: tuple[str, ...] = ("seen",)
-    blocking = True
+    run_in_thread = True
 
     def __init__(
         self,
@@ -246,44 +262,44 @@ class AgentGymWorld:
         token: str | None = None,
         limits: LinkLimits | None = None,
     ) -> None:
-        problems = _mistakes(dialect, indices, horizon)
+        problems = _find_problems(dialect, indices, horizon)
         try:
-            self._link = Link(url, token=token, limits=limits)
+            self._link = AgentGymClient(url, token=token, limits=limits)
         except ConfigError as error:
             problems += error.problems
         if problems:
             raise ConfigError(problems)
-        self.dialect = dialect_named(dialect)
+        self.dialect = get_dialect(dialect)
         self.name = name or f"agentgym_{dialect}"
         self.horizon = horizon or self.dialect.horizon
         self.instructions = self.dialect.instructions
         self.grammar: Grammar = self.dialect.grammar
         self.reward_range = (-self.dialect.full, self.dialect.full)
-        self._panels = self._deal(indices)
+        self._panels = self._build_panels(indices)
 
-    def _deal(self, indices: Sequence[int] | Mapping[str, Sequence[int]]) -> Mapping[str, tuple[Task, ...]]:
-        given: dict[str, list[int]] = {split: [] for split in SPLITS}
+    def _build_panels(self, indices: Sequence[int] | Mapping[str, Sequence[int]]) -> Mapping[str, tuple[Task, ...]]:
+        indices_by_split: dict[str, list[int]] = {split: [] for split in SPLITS}
         if isinstance(indices, Mapping):
-            given |= {split: list(numbers) for split, numbers in indices.items()}
+            indices_by_split |= {split: list(numbers) for split, numbers in indices.items()}
         else:
             for index in indices:
-                given[split_of({"index": index}, salt=self.name)].append(index)
-        return {split: tuple(self._task(index, split) for index in given[split]) for split in SPLITS}
+                indices_by_split[split_of({"index": index}, salt=self.name)].append(index)
+        return {split: tuple(self._make_task(index, split) for index in indices_by_split[split]) for split in SPLITS}
 
-    def _task(self, index: int, split: str) -> Task:
-        kind = f"level {index % _LEVELS + 1}" if self.dialect.name == "babyai" else self.dialect.name
+    def _make_task(self, index: int, split: str) -> Task:
+        kind = f"level {index % _NUM_BABYAI_LEVELS + 1}" if self.dialect.name == "babyai" else self.dialect.name
         return Task(self.name, self.version, {"index": index}, kind, self.tiers[0], split)
 
     def tasks(self, split: str, tier: str) -> Sequence[Task]:
-        """The tasks of a split; raises ConfigError for a split or tier that does not exist."""
-        problems = [] if split in SPLITS else [unknown("split", split, SPLITS)]
-        problems += [] if tier in self.tiers else [unknown("tier", tier, self.tiers)]
+        """Returns the tasks of a split; raises ConfigError for a split or tier that does not exist."""
+        problems = [] if split in SPLITS else [unknown_name_problem("split", split, SPLITS)]
+        problems += [] if tier in self.tiers else [unknown_name_problem("tier", tier, self.tiers)]
         if problems:
             raise ConfigError(problems)
         return self._panels[split]
 
     def make(self, task: Task) -> AgentGymEnv:
-        """An Env for one task; nothing is sent before its reset.
+        """Creates an Env for one task; nothing is sent before its reset.
 
         Raises:
             ConfigError: a task of another world, or without a number.
@@ -294,27 +310,28 @@ class AgentGymWorld:
         return AgentGymEnv(self._link, self.dialect, task)
 
     def score(self, rewards: Sequence[float | None], info: Info) -> Score:
-        """raw = the last value that the server told; unit = its share of full marks, 0 to 1; success = full marks.
+        """Scores an episode: raw = the last value of the server; unit = its share of full marks, 0 to 1; success =
+        full marks.
 
         BabyAI's and the weather world's success is any reward: a goal reached late earns less than 1.
         """
-        known = [reward for reward in rewards if reward is not None]
-        if len(known) != len(rewards):
+        scored = [reward for reward in rewards if reward is not None]
+        if len(scored) != len(rewards):
             return Score(None, None, None)
-        raw, full = float(math.fsum(known)), self.dialect.full
-        needed = 1e-9 if self.dialect.any_is_success else full - 1e-9
-        return Score(raw, min(1.0, max(0.0, raw / full)), raw >= needed)
+        raw, full = float(math.fsum(scored)), self.dialect.full
+        success_threshold = 1e-9 if self.dialect.any_is_success else full - 1e-9
+        return Score(raw, min(1.0, max(0.0, raw / full)), raw >= success_threshold)
 
     def expert(self, task: Task) -> Sequence[str] | None:
-        """None: such servers have no expert."""
+        """Returns None: such servers have no expert."""
         return None
 
     def vocabulary(self) -> Sequence[str] | None:
-        """None: open."""
+        """Returns None: the vocabulary is open."""
         return None
 
     def close(self) -> None:
-        """Close the connections; Envs made before open new ones."""
+        """Closes the connections; Envs made before open new ones."""
         self._link.close()
 
     def __enter__(self) -> AgentGymWorld:
@@ -326,16 +343,16 @@ class AgentGymWorld:
         self.close()
 
 
-def _mistakes(dialect: str, indices: object, horizon: int | None) -> list[Problem]:
+def _find_problems(dialect: str, indices: object, horizon: int | None) -> list[Problem]:
     problems = []
     try:
-        dialect_named(dialect)
+        get_dialect(dialect)
     except ConfigError as error:
         problems += error.problems
     groups = indices if isinstance(indices, Mapping) else {"train": indices}
     for split, numbers in groups.items():
         if split not in SPLITS:
-            problems.append(unknown("split", str(split), SPLITS, where="indices"))
+            problems.append(unknown_name_problem("split", str(split), SPLITS, location="indices"))
         if isinstance(numbers, str) or not isinstance(numbers, Sequence):
             problems.append(Problem("indices", f"{numbers!r} are no numbers of tasks", "for example range(100)"))
         elif any(type(number) is not int or number < 0 for number in numbers):

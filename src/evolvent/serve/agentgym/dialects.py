@@ -1,8 +1,8 @@
 """The table of AgentGym's dialects: one row a world, read by the server's mounts and by the client alike.
 
-Four shapes of bodies. Where a session is created, `object` answers `{"id"}`, `array` and `text` a bare integer, `web`
-`{"env_idx"}`; where one is reset, an object, an array `[text, null]`, a bare text, an object. One address can therefore
-not serve two dialects: a server mounts each world under an address of its own.
+There are four shapes of bodies. On creation, `object` answers `{"id"}`, `array` and `text` a bare integer, `web`
+`{"env_idx"}`; on reset, an object, an array `[text, null]`, a bare text, an object. One address can therefore not serve
+two dialects: a server mounts each world under its own address.
 
 Source: WooooDyy/AgentGym, `agentenv/envs` (the clients) and `agentenv-*` (the servers).
 """
@@ -13,32 +13,42 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from evolvent.errors import ConfigError, unknown
-from evolvent.serve.agentgym.grammars import Carrier, Fenced, Letters, Marked, Tagged, ToolLine, Ways, Words
+from evolvent.errors import ConfigError, unknown_name_problem
+from evolvent.serve.agentgym.grammars import (
+    ActionLineGrammar,
+    CraftingGrammar,
+    FencedBlockGrammar,
+    MazeGrammar,
+    TagGrammar,
+    ToolLineGrammar,
+    WireGrammar,
+    WordleGrammar,
+)
 from evolvent.trajectory import Json
 
-__all__ = ["DIALECTS", "Dialect", "Shape", "default_mounts", "dialect_named", "dialect_of_world"]
+__all__ = ["DIALECTS", "EnvDialect", "Shape", "default_dialect", "default_mounts", "get_dialect"]
 
 Shape = Literal["object", "array", "text", "web"]
 
 
 @dataclass(frozen=True, slots=True)
-class Dialect:
-    """One world of AgentGym on the wire.
+class EnvDialect:
+    """The HTTP dialect of one AgentGym environment.
 
     Args:
-        name: how mounts and clients name it.
-        title: what its server calls itself.
-        shape: which family of bodies it speaks.
-        index: the key of a task's number in the body of a reset.
-        horizon: how many rounds AgentGym's evaluation allows.
-        grammar: how model text becomes an action, and what travels.
-        instructions: what an agent is told before its first observation.
-        text, value, done: keys of the answer to a step: what is seen, the number whose last value is the episode's
-            reward, and whether it is over.
-        full: that number for full marks.
+        name: name for mounts and clients.
+        title: the server's name for itself.
+        shape: family of its bodies.
+        index: key of a task's number in the body of a reset.
+        horizon: maximum number of rounds in AgentGym's evaluation.
+        grammar: converts model text to an action, and an action to the text that is sent.
+        instructions: text before an agent's first observation.
+        text: key of the observation in the answer to a step.
+        value: key of the number whose last value is the episode's reward.
+        done: key that marks the end of the episode.
+        full: value of full marks.
         any_is_success: any reward above 0 is success, not full marks alone.
-        extra: what else a reset sends.
+        extra: additional fields of a reset.
     """
 
     name: str
@@ -46,7 +56,7 @@ class Dialect:
     shape: Shape
     index: str
     horizon: int
-    grammar: Carrier
+    grammar: WireGrammar
     instructions: str
     text: str = "observation"
     value: str = "reward"
@@ -56,48 +66,50 @@ class Dialect:
     extra: Mapping[str, Json] = field(default_factory=dict)
 
     @property
-    def session(self) -> str:
-        """The key of a session's number."""
+    def session_key(self) -> str:
+        """Returns the key of a session's number."""
         return "id" if self.shape == "object" else "env_idx"
 
-    def created(self, number: int) -> Json:
-        """The body that answers a creation (TextCraft's says more)."""
+    def creation_body(self, number: int) -> Json:
+        """Returns the body that answers a creation (TextCraft's has more fields)."""
         if self.shape in ("array", "text"):
             return number
-        return {self.session: number}
+        return {self.session_key: number}
 
 
 _REACT = "Write 'Thought:', what you think, then 'Action:' and one action."
-_CALLS = (
+_CALL_FORMAT = (
     "Use the tools to reach the goal. Write 'Thought: ...' and then, on the last line, "
     "'Action: NAME with Action Input: {\"argument\": value}'. "
 )
-_DATED = "get_user_current_date(), get_user_current_location(), "
-_ENDS = "check_valid_actions(), finish(answer)."
+_DATE_TOOLS = "get_user_current_date(), get_user_current_location(), "
+_END_TOOLS = "check_valid_actions(), finish(answer)."
 _WEATHER = (
-    f"{_CALLS}Tools: {_DATED}get_latitude_longitude(name); get_historical_temp, get_historical_rain, "
+    f"{_CALL_FORMAT}Tools: {_DATE_TOOLS}get_latitude_longitude(name); get_historical_temp, get_historical_rain, "
     "get_historical_snow, get_historical_air_quality_index, get_temp_forecast, get_rain_forecast and get_snow_forecast"
     "(latitude, longitude, start_date, end_date); get_current_temp, get_current_rain, get_current_snow and "
     "get_current_air_quality_index(latitude, longitude, current_date); get_elevation(latitude, longitude), "
-    "get_distance(latitude1, longitude1, latitude2, longitude2), get_air_quality_level(air_quality_index), " + _ENDS
+    "get_distance(latitude1, longitude1, latitude2, longitude2), get_air_quality_level(air_quality_index), "
+    + _END_TOOLS
 )
 _MOVIE = (
-    f"{_CALLS}Tools: get_search_movie(movie_name); get_movie_details, get_movie_production_companies, "
+    f"{_CALL_FORMAT}Tools: get_search_movie(movie_name); get_movie_details, get_movie_production_companies, "
     "get_movie_production_countries, get_movie_cast, get_movie_crew, get_movie_keywords, get_movie_alternative_titles "
     "and get_movie_translation(movie_id); get_search_person(person_name); get_person_details, get_person_cast, "
-    "get_person_crew and get_person_external_ids(person_id); " + _ENDS
+    "get_person_crew and get_person_external_ids(person_id); " + _END_TOOLS
 )
 _ACADEMIA = (
-    f"{_CALLS}Tools: loadPaperNet(), loadAuthorNet(), neighbourCheck(graph, node), paperNodeCheck(node), "
-    "authorNodeCheck(node), paperEdgeCheck(node1, node2), authorEdgeCheck(node1, node2), " + _ENDS
+    f"{_CALL_FORMAT}Tools: loadPaperNet(), loadAuthorNet(), neighbourCheck(graph, node), paperNodeCheck(node), "
+    "authorNodeCheck(node), paperEdgeCheck(node1, node2), authorEdgeCheck(node1, node2), " + _END_TOOLS
 )
 _TODO = (
-    f"{_CALLS}Tools: {_DATED}get_projects(), update_project(project_id, is_favorite), get_tasks(project_id), "
+    f"{_CALL_FORMAT}Tools: {_DATE_TOOLS}get_projects(), update_project(project_id, is_favorite), "
+    f"get_tasks(project_id), "
     "get_task_description(task_id), get_task_duration(task_id), complete_task(task_id), delete_task(task_id), "
-    "update_task(task_id, due_date), " + _ENDS
+    "update_task(task_id, due_date), " + _END_TOOLS
 )
 _SHEET = (
-    f"{_CALLS}Positions are A1, rows and columns count from 1. Open the sheet first. Tools: open_sheet(name), "
+    f"{_CALL_FORMAT}Positions are A1, rows and columns count from 1. Open the sheet first. Tools: open_sheet(name), "
     "del_sheet(name), freeze_data(dimension, num), get_A1_annotation(row, col), insert_cols(values_list, col_idx), "
     "insert_rows(values_list, row_idx), delete_batch_data(dimension, index_list), update_cell(position, value), "
     "get_value_by_formula(start_position, end_position, position_list, operator), update_cell_by_formula(those and "
@@ -107,121 +119,121 @@ _SHEET = (
     "finish()."
 )
 
-_ROWS = (
-    Dialect(
+_SPECS = (
+    EnvDialect(
         "textcraft",
         "TextCraft",
         "object",
         "data_idx",
         20,
-        Words("only"),
+        CraftingGrammar("only"),
         "Craft the goal by the recipes shown. Actions: get 1 item; craft 1 item using 1 item, 1 item; inventory. Only "
         f"items without a recipe can be got; always give the number. {_REACT}",
     ),
-    Dialect(
+    EnvDialect(
         "babyai",
         "BabyAI",
         "object",
         "data_idx",
         20,
-        Marked("only"),
+        ActionLineGrammar("only"),
         "Reach the goal in a house of rooms. Actions: turn left, turn right, move forward, go to OBJECT 1, pick up "
         "OBJECT 1, go through DOOR 1, toggle and go through DOOR 1, toggle, drop. A locked door needs a key of its "
         f"colour. {_REACT}",
         value="score",
         any_is_success=True,
     ),
-    Dialect(
+    EnvDialect(
         "sciworld",
         "ScienceWorld",
         "object",
         "data_idx",
         30,
-        Marked("first"),
+        ActionLineGrammar("first"),
         "Do the science task. Actions: open, close, activate, deactivate, disconnect, read, eat, flush, mix, pick up, "
         "put down, focus on, go to, look at, look in with one object; use A on B, move A to B, pour A into B, dunk A "
         f"into B, connect A to B; look around, wait, wait1, task, inventory. {_REACT}",
         value="score",
         full=100.0,
     ),
-    Dialect(
+    EnvDialect(
         "alfworld",
         "AlfWorld",
         "object",
         "game",
         30,
-        Marked("last"),
+        ActionLineGrammar("last"),
         "Do the task in the household. Every action must be one of the available ones, such as: go to R, take O from "
         "R, put O in/on R, open R, close R, toggle O, clean O with R, heat O with R, cool O with R, use O, examine O, "
         f"inventory, look. 'Nothing happens' means that it was not possible. {_REACT}",
         extra={"world_type": "Text"},
     ),
-    Dialect(
+    EnvDialect(
         "maze",
         "LMRL-Gym.maze",
         "object",
         "game",
         15,
-        Ways("first"),
+        MazeGrammar("first"),
         "Walk to the goal in as few moves as you can. You are told where the goal is, where you are, and which walls "
         "are next to you; down adds 1 to the first number, right adds 1 to the second. Actions: move up, move down, "
         f"move left, move right. {_REACT}",
     ),
-    Dialect(
+    EnvDialect(
         "wordle",
         "LMRL-Gym.wordle",
         "object",
         "seed",
         8,
-        Letters("first"),
+        WordleGrammar("first"),
         "Guess the hidden word of five letters in six tries; write its letters apart, for example 's h i r e'. Each "
         "letter is marked: g right and in its place, y in the word but elsewhere, b not in the word. A guess that is "
         f"not in the list is an invalid word and costs a try. {_REACT}",
     ),
-    Dialect(
+    EnvDialect(
         "webshop",
         "WebShop",
         "array",
         "session_id",
         10,
-        Marked("last"),
+        ActionLineGrammar("last"),
         "Buy what the instruction asks for. Actions: search[keywords] where there is a search bar, click[value] with a "
         f"value that can be clicked. {_REACT}",
         text="state",
     ),
-    Dialect(
+    EnvDialect(
         "sqlgym",
         "SQLGym",
         "array",
         "item_id",
         1,
-        Fenced("sql"),
+        FencedBlockGrammar("sql"),
         "Answer the question about the SQLite database with one SQL statement. Write 'Thought: ...', then "
         "'Action: ```sql', the statement, and '```'.",
         text="state",
     ),
-    Dialect("weather", "Weather", "text", "id", 10, ToolLine(), _WEATHER, any_is_success=True),
-    Dialect("movie", "Movie", "text", "id", 12, ToolLine(), _MOVIE),
-    Dialect("academia", "Academia", "text", "id", 12, ToolLine(), _ACADEMIA),
-    Dialect("todo", "Todo", "text", "id", 15, ToolLine(), _TODO),
-    Dialect("sheet", "Sheet", "text", "id", 15, ToolLine(), _SHEET),
-    Dialect(
+    EnvDialect("weather", "Weather", "text", "id", 10, ToolLineGrammar(), _WEATHER, any_is_success=True),
+    EnvDialect("movie", "Movie", "text", "id", 12, ToolLineGrammar(), _MOVIE),
+    EnvDialect("academia", "Academia", "text", "id", 12, ToolLineGrammar(), _ACADEMIA),
+    EnvDialect("todo", "Todo", "text", "id", 15, ToolLineGrammar(), _TODO),
+    EnvDialect("sheet", "Sheet", "text", "id", 15, ToolLineGrammar(), _SHEET),
+    EnvDialect(
         "searchqa",
         "SearchQA",
         "text",
         "id",
         10,
-        Tagged(),
+        TagGrammar(),
         "Answer the question. Think in <think>...</think>, then write either <search>words</search>, which answers "
         "with documents, or <answer>the answer</answer>.",
     ),
-    Dialect(
+    EnvDialect(
         "webarena",
         "WebArena",
         "web",
         "idx",
         25,
-        Fenced(),
+        FencedBlockGrammar(),
         "Reach the objective on the web page. Actions, each between triple backticks: click [id], type [id] [text] "
         "[1], hover [id], press [keys], scroll [down], new_tab, tab_focus [number], close_tab, goto [url], go_back, "
         "go_forward, stop [answer].",
@@ -230,10 +242,10 @@ _ROWS = (
     ),
 )
 
-DIALECTS: Mapping[str, Dialect] = {row.name: row for row in _ROWS}
+DIALECTS: Mapping[str, EnvDialect] = {row.name: row for row in _SPECS}
 
 # World -> dialect. Of several worlds of one dialect the first named here has the mount of the dialect's own name.
-_WORLDS: Mapping[str, str] = {
+_DIALECT_BY_WORLD: Mapping[str, str] = {
     "textcraft": "textcraft",
     "workshop": "textcraft",
     "crafting": "textcraft",
@@ -266,23 +278,24 @@ _WORLDS: Mapping[str, str] = {
 }
 
 
-def dialect_named(name: str) -> Dialect:
-    """The dialect of this name; ConfigError with the nearest one where there is none."""
+def get_dialect(name: str) -> EnvDialect:
+    """Returns the dialect of this name; raises ConfigError with the nearest name if there is none."""
     if name not in DIALECTS:
-        raise ConfigError([unknown("dialect", name, DIALECTS)])
+        raise ConfigError([unknown_name_problem("dialect", name, DIALECTS)])
     return DIALECTS[name]
 
 
-def dialect_of_world(world: str) -> str | None:
-    """The name of the dialect that fits a world by default; None where none does."""
-    return _WORLDS.get(world)
+def default_dialect(world: str) -> str | None:
+    """Returns the name of a world's default dialect; None if there is none."""
+    return _DIALECT_BY_WORLD.get(world)
 
 
 def default_mounts(worlds: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """Mount -> (world, dialect) for the worlds that have a dialect: each under its own name, the first of each dialect
-    also under the dialect's."""
-    served = [world for world in _WORLDS if world in set(worlds)]
-    mounts = {world: (world, _WORLDS[world]) for world in served}
+    """Returns mount -> (world, dialect): each world with a dialect under its own name, the first also under the
+    dialect's.
+    """
+    served = [world for world in _DIALECT_BY_WORLD if world in set(worlds)]
+    mounts = {world: (world, _DIALECT_BY_WORLD[world]) for world in served}
     for world in served:
-        mounts.setdefault(_WORLDS[world], (world, _WORLDS[world]))
+        mounts.setdefault(_DIALECT_BY_WORLD[world], (world, _DIALECT_BY_WORLD[world]))
     return mounts

@@ -1,7 +1,7 @@
-"""From the text of our worlds to that of AgentGym's servers, and from what its clients send to our worlds' actions.
+"""Translates between the text of our worlds and that of AgentGym's servers, in both directions.
 
-Most texts pass as they are. Where a world says the same in other words (TextCraft's items, the maze's walls), the words
-are exchanged; where a client only knows what the text tells it (BabyAI's actions), it is told.
+Most texts pass unchanged. Where a world uses other words (TextCraft's items, the maze's walls), the words are
+exchanged; where a client knows only the text (BabyAI's actions), the text lists them.
 """
 
 from __future__ import annotations
@@ -12,38 +12,38 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from evolvent.serve.agentgym.grammars import fence, tag, tool_line
+from evolvent.serve.agentgym.grammars import extract_block, extract_tag, split_tool_line
 from evolvent.worlds.base import World
 
-__all__ = ["Info", "Voice", "admissible", "goal_of", "recipes_of", "voice_of"]
+__all__ = ["Info", "TextTranslator", "get_translator", "list_admissible", "parse_goal", "parse_recipes"]
 
 Info = Mapping[str, Any]
 _GOAL = re.compile(r"\n\nGoal: craft (.+?)\.?\s*\Z")
 _CRAFTED = re.compile(r"Crafted ([0-9]+) (.+)")
 _LACKS = re.compile(r"Could not find enough items to craft (.+)")
-_WANTED = re.compile(r"get [0-9]+ (.+)")
-_MADE = re.compile(r"craft (?:([0-9]+) )?(.+?) using")
-_PLACE = re.compile(r"at ([0-9]+) ([0-9]+) goal ([0-9]+) ([0-9]+) walls (.+)")
+_REQUESTED = re.compile(r"get [0-9]+ (.+)")
+_RECIPE = re.compile(r"craft (?:([0-9]+) )?(.+?) using")
+_POSITION = re.compile(r"at ([0-9]+) ([0-9]+) goal ([0-9]+) ([0-9]+) walls (.+)")
 _WALLS = (("right", "to your right"), ("left", "to your left"), ("up", "above you"), ("down", "below you"))
 _WELCOME = re.compile(r"\A-= .* =-\s+")
 _TITLE = "Crafting commands:\n"
-_HEARD = "Observation: "
-_MORE = "\nGive me one action."
-_LONGEST_RESULT = 100  # characters of what a query returned
-_listing = json.JSONEncoder(ensure_ascii=False).encode  # `json.dumps` would make an encoder for every step
+_OBSERVATION_PREFIX = "Observation: "
+_ACTION_PROMPT = "\nGive me one action."
+_MAX_RESULT_CHARS = 100  # characters of what a query returned
+_encode_list = json.JSONEncoder(ensure_ascii=False).encode  # `json.dumps` would make an encoder for every step
 
 
-def _same_action(action: str) -> str:
+def _keep_action(action: str) -> str:
     return action
 
 
-def _same_first(text: str, info: Info) -> str:
+def _keep_first(text: str, info: Info) -> str:
     return text
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What a world answered to an action."""
+class WorldReply:
+    """The answer of a world to an action."""
 
     text: str
     info: Info
@@ -51,154 +51,158 @@ class Told:
     truncated: bool
 
 
-def _same_later(told: Told) -> str:
-    return told.text
+def _keep_later(reply: WorldReply) -> str:
+    return reply.text
 
 
 @dataclass(frozen=True, slots=True)
-class Voice:
-    """How one world speaks one dialect.
+class TextTranslator:
+    """Translates the texts of one world for one dialect.
 
     Args:
-        hear: what a client sent -> the world's action; raises InvalidAction where no step can be made of it.
-        first: the world's first text and info -> the dialect's.
-        later: the world's answer -> the dialect's.
-        seen: the last text as `/observation` tells it.
+        parse_action: client's text -> the world's action; raises InvalidAction if it holds none.
+        format_first: the world's first text and info -> the dialect's text.
+        format_later: the world's answer -> the dialect's text.
+        observation: the last text -> the answer of `/observation`.
     """
 
-    hear: Callable[[str], str] = _same_action
-    first: Callable[[str, Info], str] = _same_first
-    later: Callable[[Told], str] = _same_later
-    seen: Callable[[str], str] = _same_action
+    parse_action: Callable[[str], str] = _keep_action
+    format_first: Callable[[str, Info], str] = _keep_first
+    format_later: Callable[[WorldReply], str] = _keep_later
+    observation: Callable[[str], str] = _keep_action
 
-    def answered(self, text: str, info: Info, *, action: str, truncated: bool) -> str:
-        """The dialect's text of the world's answer to an action."""
-        return self.later(Told(text, info, action, truncated))
+    def translate(self, text: str, info: Info, *, action: str, truncated: bool) -> str:
+        """Translates the world's answer to an action."""
+        return self.format_later(WorldReply(text, info, action, truncated))
 
 
-def admissible(info: Info) -> list[str]:
-    """The legal actions that an info lists, else none."""
+def list_admissible(info: Info) -> list[str]:
+    """Returns the legal actions that an info lists, else none."""
     listed = info.get("admissible")
     return [str(action) for action in listed] if isinstance(listed, (list, tuple)) else []
 
 
-def voice_of(dialect: str, world: World) -> Voice:
-    """The voice of a world in a dialect."""
+def get_translator(dialect: str, world: World) -> TextTranslator:
+    """Returns the translator of a world in a dialect."""
     if dialect == "textcraft":
-        return Voice(first=_titled, later=_textcraft if world.name == "textcraft" else _same_later)
-    return _VOICES.get(dialect, Voice())
+        return TextTranslator(
+            format_first=_add_title, format_later=_translate_textcraft if world.name == "textcraft" else _keep_later
+        )
+    return _TRANSLATORS.get(dialect, TextTranslator())
 
 
 # ------------------------------------------------------------------------------------------------------- TextCraft
 
 
-def _titled(text: str, info: Info) -> str:
+def _add_title(text: str, info: Info) -> str:
     return text if text.startswith(_TITLE) or "\n\nGoal: " not in text else _TITLE + text
 
 
-def _id(item: str) -> str:
+def _item_id(item: str) -> str:
     return f"minecraft:{item.replace(' ', '_')}"
 
 
-def _textcraft(told: Told) -> str:
-    """TextCraft's sentences. It names an item by its id where something was crafted or is missing."""
-    text = told.text
+def _translate_textcraft(reply: WorldReply) -> str:
+    """Translates TextCraft's sentences. It names an item by its id where something was crafted or is missing."""
+    text = reply.text
     if crafted := _CRAFTED.fullmatch(text):
-        return f"Crafted {crafted[1]} {_id(crafted[2])}"
-    if lacks := _LACKS.fullmatch(text):
-        return f"Could not find enough items to craft {_id(lacks[1])}"
+        return f"Crafted {crafted[1]} {_item_id(crafted[2])}"
+    if missing := _LACKS.fullmatch(text):
+        return f"Could not find enough items to craft {_item_id(missing[1])}"
     if text == "Inventory: nothing":
         return "Inventory: You are not carrying anything."
     if text.startswith("Inventory: "):
-        held = (part.partition(" ") for part in text.removeprefix("Inventory: ").split(", "))
-        return "Inventory: " + "".join(f"[{item}] ({count}) " for count, _, item in held)
-    if text == "Could not find that item" and (wanted := _WANTED.match(told.action)):
-        return f"Could not find {wanted[1]}"
-    if text.startswith("Could not find a valid recipe") and (made := _MADE.match(told.action)):
-        item = f"ItemTag(tag=None, item_id='{_id(made[2])}')"
-        return f"Could not find a valid recipe for ItemTagWithCount(item_tag={item}, count={made[1] or 1})"
-    return f"Could not execute {told.action}" if text.startswith("Could not understand") else text
+        item_counts = (part.partition(" ") for part in text.removeprefix("Inventory: ").split(", "))
+        return "Inventory: " + "".join(f"[{item}] ({count}) " for count, _, item in item_counts)
+    if text == "Could not find that item" and (requested := _REQUESTED.match(reply.action)):
+        return f"Could not find {requested[1]}"
+    if text.startswith("Could not find a valid recipe") and (recipe := _RECIPE.match(reply.action)):
+        item = f"ItemTag(tag=None, item_id='{_item_id(recipe[2])}')"
+        return f"Could not find a valid recipe for ItemTagWithCount(item_tag={item}, count={recipe[1] or 1})"
+    return f"Could not execute {reply.action}" if text.startswith("Could not understand") else text
 
 
-def goal_of(text: str) -> str:
-    """What a first observation asks to craft; empty where it names nothing."""
-    found = _GOAL.search(text)
-    return found[1] if found else ""
+def parse_goal(text: str) -> str:
+    """Returns the item that a first observation asks to craft; empty if it names none."""
+    match = _GOAL.search(text)
+    return match[1] if match else ""
 
 
-def recipes_of(text: str) -> str:
-    """The recipes of a first observation, one a line."""
+def parse_recipes(text: str) -> str:
+    """Returns the recipes of a first observation, one a line."""
     return _GOAL.sub("", text).removeprefix(_TITLE)
 
 
 # ---------------------------------------------------------------------------------------------------- BabyAI, maze
 
 
-def _listed(text: str, info: Info) -> str:
-    """The legal actions are told with every observation; names hold no quotation marks."""
-    actions = admissible(info)
+def _append_actions(text: str, info: Info) -> str:
+    """Lists the legal actions with every observation; names hold no quotation marks."""
+    actions = list_admissible(info)
     if "Available actions: [" in text or not actions:
         return text
-    return f"{text}\nAvailable actions: {_listing(actions)}"
+    return f"{text}\nAvailable actions: {_encode_list(actions)}"
 
 
-def _goal_first(text: str, info: Info) -> str:
-    return _listed(text if text.startswith("Your goal: ") else f"Your goal: {text}", info)
+def _add_goal(text: str, info: Info) -> str:
+    return _append_actions(text if text.startswith("Your goal: ") else f"Your goal: {text}", info)
 
 
-def _placed(text: str, info: Info) -> str:
-    found = _PLACE.fullmatch(text)
-    if found is None:
+def _format_position(text: str, info: Info) -> str:
+    match = _POSITION.fullmatch(text)
+    if match is None:
         return text
-    walls = [told for name, told in _WALLS if name in found[5].split()]
-    near = "There are no walls near you." if not walls else f"There are walls {', '.join(walls)}."
-    near = f"There is a wall {walls[0]}." if len(walls) == 1 else near
-    goal, here = f"{found[3]}, {found[4]}", f"{found[1]}, {found[2]}"
-    return f"The goal is at position {goal}. Your current position is at position {here}. {near}"
+    walls = [description for name, description in _WALLS if name in match[5].split()]
+    walls_text = "There are no walls near you." if not walls else f"There are walls {', '.join(walls)}."
+    walls_text = f"There is a wall {walls[0]}." if len(walls) == 1 else walls_text
+    goal, position = f"{match[3]}, {match[4]}", f"{match[1]}, {match[2]}"
+    return f"The goal is at position {goal}. Your current position is at position {position}. {walls_text}"
 
 
-def _walked(told: Told) -> str:
-    if told.text == "goal reached":
+def _translate_move(reply: WorldReply) -> str:
+    if reply.text == "goal reached":
         return "Success\n"
-    return "Failure\n" if told.truncated else _placed(told.text, told.info)
+    return "Failure\n" if reply.truncated else _format_position(reply.text, reply.info)
 
 
 # ---------------------------------------------------------------------------------------------- tools, SQL, the rest
 
 
-def _call(text: str) -> str:
-    """The call on the last line, `NAME {json}`; whether the input can be read is the world's to say."""
-    name, given = tool_line(text)
-    return f"{name} {given}" if given else name
+def _parse_tool_call(text: str) -> str:
+    """Returns the call on the last line, `NAME {json}`; the world checks whether the input can be read."""
+    name, arguments_text = split_tool_line(text)
+    return f"{name} {arguments_text}" if arguments_text else name
 
 
-def _trial(text: str, info: Info) -> str:
-    return f"Now new trial starts.\nYou should perform actions to accomplish the goal: {text}{_MORE}"
+def _format_trial(text: str, info: Info) -> str:
+    return f"Now new trial starts.\nYou should perform actions to accomplish the goal: {text}{_ACTION_PROMPT}"
 
 
-def _observed(told: Told) -> str:
-    return f"{_HEARD}{told.text}{_MORE}"
+def _format_observation(reply: WorldReply) -> str:
+    return f"{_OBSERVATION_PREFIX}{reply.text}{_ACTION_PROMPT}"
 
 
-def _observation(text: str) -> str:
-    return text.removesuffix(_MORE) if text.startswith(_HEARD) else text
+def _strip_prompt(text: str) -> str:
+    return text.removesuffix(_ACTION_PROMPT) if text.startswith(_OBSERVATION_PREFIX) else text
 
 
-def _cut(told: Told) -> str:
-    return told.text if len(told.text) <= _LONGEST_RESULT else f"{told.text[:_LONGEST_RESULT]}..."
+def _truncate_result(reply: WorldReply) -> str:
+    return reply.text if len(reply.text) <= _MAX_RESULT_CHARS else f"{reply.text[:_MAX_RESULT_CHARS]}..."
 
 
-def _unwelcomed(text: str, info: Info) -> str:
+def _remove_welcome(text: str, info: Info) -> str:
     return _WELCOME.sub("", text)
 
 
-_TOOLS = Voice(_call, _trial, _observed, _observation)
-_VOICES: Mapping[str, Voice] = {
-    "babyai": Voice(first=_goal_first, later=lambda told: _listed(told.text, told.info)),
-    "alfworld": Voice(first=_unwelcomed),
-    "maze": Voice(first=_placed, later=_walked),
-    **dict.fromkeys(("weather", "movie", "academia", "todo", "sheet"), _TOOLS),
-    "sqlgym": Voice(later=_cut),
-    "searchqa": Voice(hear=tag),
-    "webarena": Voice(hear=fence),
+_TOOL_TRANSLATOR = TextTranslator(_parse_tool_call, _format_trial, _format_observation, _strip_prompt)
+_TRANSLATORS: Mapping[str, TextTranslator] = {
+    "babyai": TextTranslator(
+        format_first=_add_goal, format_later=lambda reply: _append_actions(reply.text, reply.info)
+    ),
+    "alfworld": TextTranslator(format_first=_remove_welcome),
+    "maze": TextTranslator(format_first=_format_position, format_later=_translate_move),
+    **dict.fromkeys(("weather", "movie", "academia", "todo", "sheet"), _TOOL_TRANSLATOR),
+    "sqlgym": TextTranslator(format_later=_truncate_result),
+    "searchqa": TextTranslator(parse_action=extract_tag),
+    "webarena": TextTranslator(parse_action=extract_block),
 }

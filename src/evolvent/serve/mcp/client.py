@@ -1,8 +1,8 @@
 """An MCP server as a world: `McpWorld("http://127.0.0.1:8000/mcp", tasks=[{"prompt": ..., "answer": ...}])`.
 
-A server has tools, and nothing else that a world needs: what is asked, when it is over and what it was worth come from
-the caller. An action is a call, written `NAME {"argument": value}`; the observation is the text that it gave. Every Env
-has a session (and, for a command, a process) of its own.
+A server has tools, and nothing else that a world needs: the prompt, the end of the episode and the reward come from
+the caller. An action is a call, written `NAME {"argument": value}`; the observation is the text of its result. Every
+Env has its own session (and, for a command, its own process).
 """
 
 from __future__ import annotations
@@ -22,28 +22,29 @@ from evolvent.errors import (
     boundary,
 )
 from evolvent.messages import Call, Tool
-from evolvent.serve.given import Given, GivenWorld, Panels, Patience, Rules
-from evolvent.serve.loop import CLOSING_S, Loop
-from evolvent.serve.remote.http import address
-from evolvent.serve.toolcalls import CallGrammar, call_of, named, written
-from evolvent.serve.wire import finite
+from evolvent.serve.given import ClientTimeouts, SpecWorld, TaskPanels, TaskSpecs, WorldRules
+from evolvent.serve.loop import CLOSE_TIMEOUT_S, Loop
+from evolvent.serve.remote.http import parse_server_url
+from evolvent.serve.toolcalls import CallGrammar, find_tool, format_call, parse_call
+from evolvent.serve.wire import finite_or_none
 from evolvent.trajectory import Task, Value
 from evolvent.worlds.base import Env, Info, Reply, check_task
 from evolvent.worlds.grammar import Plain
 
 if TYPE_CHECKING:
-    from evolvent.serve.mcp.link import Answer, Link
+    from evolvent.serve.mcp.link import CallAnswer, McpSession
 
-__all__ = ["Answered", "Called", "Judge", "McpWorld", "Reported", "Verdict"]
+__all__ = ["AnswerReward", "CallResult", "CallReward", "McpWorld", "ReportedReward", "RewardFunction"]
 
 
 @dataclass(frozen=True, slots=True)
-class Called:
-    """A call and what came of it.
+class CallResult:
+    """A call and its result.
 
     Args:
-        text, structured: of the result; empty for a tool that the server does not have.
-        failed: the tool says that it did not work.
+        text: text of the result; empty for a tool that the server does not have.
+        structured: structured content of the result.
+        failed: whether the tool reports a failure.
     """
 
     call: Call
@@ -53,16 +54,16 @@ class Called:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What a call was worth, and whether it ended the episode. reward None: not scored."""
+class CallReward:
+    """The reward of a call, and whether it ended the episode. reward None: not scored."""
 
     reward: float | None = 0.0
     terminated: bool = False
     truncated: bool = False
 
 
-class Judge(Protocol):
-    """Says of every call what it was worth.
+class RewardFunction(Protocol):
+    """Computes the reward of every call.
 
     Attributes:
         finish: a tool that ends the episode and need not be one of the server; None: the server ends it.
@@ -71,18 +72,18 @@ class Judge(Protocol):
     @property
     def finish(self) -> Tool | None: ...
 
-    def __call__(self, spec: Mapping[str, Any], called: Called) -> Verdict:
-        """The verdict on a call in the episode of this task."""
+    def __call__(self, spec: Mapping[str, Any], result: CallResult) -> CallReward:
+        """Returns the reward of a call in the episode of this task."""
         ...
 
 
-class Answered:
-    """The episode ends by `finish(answer)`, and is worth what `check` says.
+class AnswerReward:
+    """A reward function for episodes that end by `finish(answer)`.
 
     Args:
-        finish: the name of the tool. If the server has it, it is called there, too.
-        check: from the task's spec and the answer to a reward; None: 1 if the answer is `spec["answer"]` but for case
-            and spaces, else 0; not scored where the spec holds no answer.
+        finish: name of the tool. If the server has it, it is called there, too.
+        check: from the task's spec and the answer to a reward; None: 1 if the answer is `spec["answer"]` up to case and
+            spaces, else 0; not scored if the spec holds no answer.
     """
 
     def __init__(
@@ -90,172 +91,178 @@ class Answered:
     ) -> None:
         answer = {"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]}
         self.finish: Tool | None = Tool(finish, "Give the answer; this ends the task.", answer)
-        self._name, self._check = finish, check or _same
+        self._name, self._check = finish, check or _match_answer
 
-    def __call__(self, spec: Mapping[str, Any], called: Called) -> Verdict:
-        if called.call.name != self._name or called.failed:
-            return Verdict()
-        answer = called.call.arguments.get("answer", "")
-        return Verdict(self._check(spec, answer if isinstance(answer, str) else written(called.call)), terminated=True)
+    def __call__(self, spec: Mapping[str, Any], result: CallResult) -> CallReward:
+        if result.call.name != self._name or result.failed:
+            return CallReward()
+        answer = result.call.arguments.get("answer", "")
+        return CallReward(
+            self._check(spec, answer if isinstance(answer, str) else format_call(result.call)), terminated=True
+        )
 
 
-def _same(spec: Mapping[str, Any], answer: str) -> float | None:
+def _match_answer(spec: Mapping[str, Any], answer: str) -> float | None:
     if "answer" not in spec:
         return None
-    wanted = str(spec["answer"])
-    return float(" ".join(answer.split()).casefold() == " ".join(wanted.split()).casefold())
+    expected = str(spec["answer"])
+    return float(" ".join(answer.split()).casefold() == " ".join(expected.split()).casefold())
 
 
-class Reported:
-    """The server says it in the structured content of its results: `{reward, terminated, truncated}`, as ours does."""
+class ReportedReward:
+    """A reward function that reads `{reward, terminated, truncated}` in the structured results, as our server writes
+    them.
+    """
 
     finish: Tool | None = None
 
-    def __call__(self, spec: Mapping[str, Any], called: Called) -> Verdict:
-        told = called.structured if isinstance(called.structured, Mapping) else {}
-        reward = told.get("reward", 0.0 if called.failed else None)
-        number = None if isinstance(reward, bool) else finite(reward)
-        return Verdict(number, told.get("terminated") is True, told.get("truncated") is True)
+    def __call__(self, spec: Mapping[str, Any], result: CallResult) -> CallReward:
+        fields = result.structured if isinstance(result.structured, Mapping) else {}
+        reward = fields.get("reward", 0.0 if result.failed else None)
+        number = None if isinstance(reward, bool) else finite_or_none(reward)
+        return CallReward(number, fields.get("terminated") is True, fields.get("truncated") is True)
 
 
-class McpWorld(GivenWorld):
+class McpWorld(SpecWorld):
     """The tools of an MCP server as actions.
 
     Args:
         server: a URL of streamable HTTP, or a command as a list of words (never through a shell).
-        tasks: one spec a task: `prompt` is the first observation; the rest is for the judge. Given as a list they are
-            dealt to splits by hash; given by split, as they are.
-        judge: what calls are worth and when it is over.
-        begin: a tool that begins an episode (`evolvent_reset` of our servers): called at every reset with
-            `spec["begin"]` as its arguments; what it gives is observed after the prompt. Agents cannot call it.
-        name: of the world; None: what the server calls itself.
-        rules: what a server does not tell; its instructions are followed by the list of tools.
-        patience: how long to wait, and for how large an answer.
+        tasks: one spec a task: `prompt` is the first observation; the rest is for the reward function. A list is dealt
+            to splits by hash; a mapping by split is used as it is.
+        reward_function: computes the reward of calls and the end of the episode.
+        begin: a tool that starts an episode (`evolvent_reset` of our servers): called at every reset with
+            `spec["begin"]` as its arguments; its result follows the prompt. Agents cannot call it.
+        name: name of the world; None: the server's name for itself.
+        rules: properties that a server does not report; its instructions are followed by the list of tools.
+        timeouts: timeouts, and the largest answer.
         token: sent as a bearer token over HTTP.
 
     Raises:
         MissingExtra: the SDK is not installed.
-        ConfigError: no server, tasks that are none, or no tool `begin`.
-        EnvLost: the server cannot be started or reached, or speaks no MCP.
+        ConfigError: no server, invalid tasks, or no tool `begin`.
+        EnvLost: the server cannot be started or reached, or does not speak MCP.
     """
 
     def __init__(
         self,
         server: str | Sequence[str],
         *,
-        tasks: Given,
-        judge: Judge | None = None,
+        tasks: TaskSpecs,
+        reward_function: RewardFunction | None = None,
         begin: str | None = None,
         name: str | None = None,
-        rules: Rules | None = None,
-        patience: Patience | None = None,
+        rules: WorldRules | None = None,
+        timeouts: ClientTimeouts | None = None,
         token: str | None = None,
     ) -> None:
         try:
-            from evolvent.serve.mcp.link import Link
+            from evolvent.serve.mcp.link import McpSession
         except ImportError as error:
             raise MissingExtra("mcp", "an MCP server as a world") from error
         if isinstance(server, str):
-            address(server)
+            parse_server_url(server)
         elif not server or not all(isinstance(word, str) and word for word in server):
             raise ConfigError([Problem("server", f"no command: {server!r}", 'for example ["python", "server.py"]')])
-        self._link, self.server = Link, server
-        self.judge: Judge = judge or Answered()
-        self.begin, self.patience, rules = begin, patience or Patience(), rules or Rules()
+        self._link, self.server = McpSession, server
+        self.judge: RewardFunction = reward_function or AnswerReward()
+        self.begin, self.patience, rules = begin, timeouts or ClientTimeouts(), rules or WorldRules()
         self._headers = {} if token is None else {"authorization": f"Bearer {token}"}
         self.loop = Loop("evolvent-mcp")
-        said = self._described()
-        self.name, self.version = name or said.name, said.version
-        self.tools = self._offered(said.tools)
-        self.hosted = frozenset(tool.name for tool in said.tools)
-        self.instructions = _told(said.instructions if rules.instructions is None else rules.instructions, self.tools)
+        description = self._describe_server()
+        self.name, self.version = name or description.name, description.version
+        self.tools = self._list_offered(description.tools)
+        self.hosted = frozenset(tool.name for tool in description.tools)
+        self.instructions = _build_instructions(
+            description.instructions if rules.instructions is None else rules.instructions, self.tools
+        )
         self.grammar = CallGrammar() if isinstance(rules.grammar, Plain) else rules.grammar
         self.horizon, self.reward_range, self._success = rules.horizon, rules.reward_range, rules.success
-        self._panels = Panels(self.name, self.version, tasks)
+        self._panels = TaskPanels(self.name, self.version, tasks)
 
     def __repr__(self) -> str:
         return f"McpWorld({self.server!r}, name={self.name!r})"
 
     def make(self, task: Task) -> Env:
-        """An Env; its session begins with its first reset."""
+        """Creates an Env; its session starts with its first reset."""
         check_task(self, task)
-        return _Env(self, task)
+        return _McpEnv(self, task)
 
     def toolbox(self, task: Task) -> McpWorld:
-        """The tools of a task: the same for all (`tools`)."""
+        """Returns the tools of a task: the same for all (`tools`)."""
         return self
 
     def render(self, call: Call) -> str:
-        """The action that makes a call."""
-        return written(call)
+        """Formats the action that makes a call."""
+        return format_call(call)
 
     def close(self) -> None:
-        """End all sessions and their processes; the world cannot be used any more."""
+        """Ends all sessions and their processes; the world cannot be used any more."""
         self.loop.close()
 
-    def link(self) -> Link:
-        """A session of its own, to be opened; `leave` it."""
-        link = self._link(self.server, self.patience, headers=self._headers)
-        self.loop.keep(link)
-        return link
+    def create_session(self) -> McpSession:
+        """Creates a session, to be opened; end it with `end_session`."""
+        session = self._link(self.server, self.patience, headers=self._headers)
+        self.loop.keep(session)
+        return session
 
-    def leave(self, link: Link, *, wait: bool = True) -> None:
-        """End a session. wait: until it has ended (a child that will not go is killed after some seconds)."""
-        if not self.loop.running:
+    def end_session(self, session: McpSession, *, wait: bool = True) -> None:
+        """Ends a session. wait: until it has ended (a child that does not exit is killed after some seconds)."""
+        if not self.loop.is_running:
             return
-        ending = self.loop.start(link.close(), what="close")
-        ending.add_done_callback(lambda _: self.loop.forget(link))
+        ending = self.loop.start(session.close(), label="close")
+        ending.add_done_callback(lambda _: self.loop.forget(session))
         if wait:
-            ending.result(2 * CLOSING_S)
+            ending.result(2 * CLOSE_TIMEOUT_S)
 
-    def _described(self) -> Any:
-        """What the server says of itself, in a session that ends with that."""
-        link = self.link()
+    def _describe_server(self) -> Any:
+        """Returns the server's description of itself, in a session of its own."""
+        session = self.create_session()
         try:
-            return self.loop.run(link.open(), self.patience.reset_s, what=repr(self.server))
+            return self.loop.run(session.open(), self.patience.reset_s, label=repr(self.server))
         finally:
-            self.leave(link)
+            self.end_session(session)
 
-    def _offered(self, tools: Sequence[Tool]) -> tuple[Tool, ...]:
-        """What agents may call: the server's tools without `begin`, and the judge's."""
-        known = [tool.name for tool in tools]
-        if self.begin is not None and self.begin not in known:
-            what = f"the server has no tool {self.begin!r}"
-            raise ConfigError([Problem("begin", what, f"it has: {', '.join(sorted(known)) or 'none'}")])
+    def _list_offered(self, tools: Sequence[Tool]) -> tuple[Tool, ...]:
+        """Returns the tools that agents may call: the server's without `begin`, and the reward function's."""
+        names = [tool.name for tool in tools]
+        if self.begin is not None and self.begin not in names:
+            problem = f"the server has no tool {self.begin!r}"
+            raise ConfigError([Problem("begin", problem, f"it has: {', '.join(sorted(names)) or 'none'}")])
         finish = self.judge.finish
-        own = (finish,) if finish is not None and finish.name not in known else ()
-        return (*(tool for tool in tools if tool.name != self.begin), *own)
+        extra_tools = (finish,) if finish is not None and finish.name not in names else ()
+        return (*(tool for tool in tools if tool.name != self.begin), *extra_tools)
 
 
-def _told(said: str, tools: Sequence[Tool]) -> str:
-    """The instructions of an agent: what the server says, how a call is written, and what there is to call."""
+def _build_instructions(instructions: str, tools: Sequence[Tool]) -> str:
+    """Builds the instructions of an agent: the server's text, the form of a call, and the list of tools."""
     lines = [f"{tool.name}({', '.join(tool.parameters.get('properties', {}))}): {tool.description}" for tool in tools]
-    how = 'Write one call at a time: NAME {"argument": value}. Tools:'
-    return "\n".join([*([said] if said else []), how, *lines])
+    format_hint = 'Write one call at a time: NAME {"argument": value}. Tools:'
+    return "\n".join([*([instructions] if instructions else []), format_hint, *lines])
 
 
-class _Env:
-    """One episode in a session of its own."""
+class _McpEnv:
+    """One episode in its own session."""
 
     def __init__(self, world: McpWorld, task: Task) -> None:
         self._world, self._task = world, task
-        self._session: Link | None = None
+        self._session: McpSession | None = None
         self._playing = False
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Value, Info]:
-        """Begin the episode: in a new session, or by the tool `begin` in the one that there is."""
+        """Starts the episode: in a new session, or by the tool `begin` in the current one."""
         world, spec = self._world, self._task.spec
         self._playing = False
         if world.begin is None or self._session is None:
-            self._leave()
-            self._session = world.link()
-            world.loop.run(self._session.open(), world.patience.reset_s, what=repr(world.server))
+            self._end_session()
+            self._session = world.create_session()
+            world.loop.run(self._session.open(), world.patience.reset_s, label=repr(world.server))
         parts = [str(spec["prompt"])] if "prompt" in spec else []
         info: Info = {}
         if world.begin is not None:
-            given = spec.get("begin", {})
-            call = Call(world.begin, given if isinstance(given, Mapping) else {})
-            answer = self._asked(call, world.patience.reset_s)
+            arguments = spec.get("begin", {})
+            call = Call(world.begin, arguments if isinstance(arguments, Mapping) else {})
+            answer = self._call_server(call, world.patience.reset_s)
             if answer.failed:
                 raise WorldError(f"{world.begin} failed", value=answer.text, hint="check the task's spec")
             parts.append(answer.text)
@@ -264,60 +271,60 @@ class _Env:
         return "\n".join(parts), info
 
     def step(self, action: Value) -> Reply:
-        """Make a call. It is never sent twice."""
+        """Plays a step by a call. It is never sent twice."""
         if not self._playing:
             raise SessionGone("a step after the end of the episode", value=str(action), expected="reset() first")
         self._playing = False
         try:
-            call = call_of(str(action))
-            named(self._world.tools, call.name)
-            called = self._called(call)
-        except InvalidAction as wrong:
+            call = parse_call(str(action))
+            find_tool(self._world.tools, call.name)
+            result = self._make_call(call)
+        except InvalidAction as error:
             self._playing = True
-            return f"invalid call: {wrong}", 0.0, False, False, {"invalid": True}
+            return f"invalid call: {error}", 0.0, False, False, {"invalid": True}
         with boundary(WorldError, "the judge failed"):
-            verdict = self._world.judge(self._task.spec, called)
-        self._playing = not (verdict.terminated or verdict.truncated)
-        text, info = self._shown(called)
-        return text, verdict.reward, verdict.terminated, verdict.truncated, info  # type: ignore[return-value]
+            reward = self._world.judge(self._task.spec, result)
+        self._playing = not (reward.terminated or reward.truncated)
+        text, info = self._format_result(result)
+        return text, reward.reward, reward.terminated, reward.truncated, info  # type: ignore[return-value]
 
     def close(self) -> None:
-        """End the session."""
+        """Ends the session."""
         self._playing = False
-        self._leave(wait=True)
+        self._end_session(wait=True)
 
-    def _called(self, call: Call) -> Called:
+    def _make_call(self, call: Call) -> CallResult:
         if call.name not in self._world.hosted:
-            return Called(call)
-        answer = self._asked(call, self._world.patience.step_s)
-        return Called(call, answer.text, answer.structured, answer.failed)
+            return CallResult(call)
+        answer = self._call_server(call, self._world.patience.step_s)
+        return CallResult(call, answer.text, answer.structured, answer.failed)
 
-    def _asked(self, call: Call, timeout_s: float) -> Answer:
-        """What a call gave. A session in which one was lost is left."""
+    def _call_server(self, call: Call, timeout_s: float) -> CallAnswer:
+        """Returns the answer to a call. If the session is lost, it is ended."""
         session, world = self._session, self._world
         if session is None:
             raise SessionGone("no session", value=call.name, expected="reset() first")
         try:
-            work = session.call(call.name, call.arguments, timeout_s)
-            return world.loop.run(work, timeout_s + 1.0, what=f"{call.name} of {world.name}")
+            coroutine = session.call(call.name, call.arguments, timeout_s)
+            return world.loop.run(coroutine, timeout_s + 1.0, label=f"{call.name} of {world.name}")
         except InvalidAction:
             raise
         except EvolventError:
-            self._leave()
+            self._end_session()
             raise
 
-    def _shown(self, called: Called) -> tuple[str, Info]:
-        """The text of a result, cut to what is allowed, and the rest of it."""
+    def _format_result(self, result: CallResult) -> tuple[str, Info]:
+        """Returns the text of a result, cut to the limit, and its info."""
         limit = self._world.patience.message_bytes
-        info: dict[str, Any] = {} if called.structured is None else {"structured": called.structured}
-        if called.failed:
+        info: dict[str, Any] = {} if result.structured is None else {"structured": result.structured}
+        if result.failed:
             info["invalid"] = True
-        if len(called.text) > limit:
+        if len(result.text) > limit:
             info["obs_truncated"] = True
-        return called.text[:limit], info
+        return result.text[:limit], info
 
-    def _leave(self, *, wait: bool = False) -> None:
-        """End the session; unless told to, do not wait for a child to die."""
+    def _end_session(self, *, wait: bool = False) -> None:
+        """Ends the session; waits for a child to exit only if asked to."""
         session, self._session = self._session, None
         if session is not None:
-            self._world.leave(session, wait=wait)
+            self._world.end_session(session, wait=wait)

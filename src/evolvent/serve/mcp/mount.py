@@ -1,4 +1,4 @@
-"""One world as an MCP server (see `mcp_face.py` for the convention). Importing this needs the extra `mcp`."""
+"""One world as an MCP server (see `face.py` for the convention). Importing this needs the extra `mcp`."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ from starlette.types import Receive, Scope, Send
 
 from evolvent.errors import EvolventError, InvalidAction, SessionGone
 from evolvent.messages import Call, Tool
-from evolvent.serve.catalogue import Catalogue
-from evolvent.serve.host import Host, Stepped
-from evolvent.serve.seats import Choice, Seat, Seats
-from evolvent.serve.toolcalls import named
-from evolvent.serve.wire import error_row, plain, step_row, text_of
+from evolvent.serve.catalogue import TaskIndex
+from evolvent.serve.host import SessionHost, StepResult
+from evolvent.serve.seats import ClientSession, ClientSessions, TaskChoice
+from evolvent.serve.toolcalls import find_tool
+from evolvent.serve.wire import encode_error, encode_step, replace_surrogates, to_json
 from evolvent.trajectory import Json
 
-__all__ = ["EPISODE", "RESET", "Mounted"]
+__all__ = ["EPISODE_KEY", "RESET_TOOL", "McpMount"]
 
-RESET = "evolvent_reset"
-EPISODE = "episode"
-_SESSION = "mcp-session-id"
-_MOST_ARGUMENTS = 16  # each wrong one is told of
-_HANDLE: Mapping[str, Json] = {"type": "string", "description": f"Which episode, as {RESET} told."}
-_HOW = f"Call {RESET} first: it begins an episode and answers with the first observation."
+RESET_TOOL = "evolvent_reset"
+EPISODE_KEY = "episode"
+_SESSION_HEADER = "mcp-session-id"
+_MAX_ARGUMENTS = 16  # each wrong one is told of
+_EPISODE_SCHEMA: Mapping[str, Json] = {"type": "string", "description": f"Which episode, as {RESET_TOOL} told."}
+_RESET_HINT = f"Call {RESET_TOOL} first: it begins an episode and answers with the first observation."
 
 
-class _Reset(BaseModel):
+class _ResetArguments(BaseModel):
     """The arguments of `evolvent_reset`."""
 
     model_config = ConfigDict(extra="forbid", title="Reset")
@@ -53,24 +53,24 @@ class _Reset(BaseModel):
     seed: int | None = Field(None, ge=0, description="Picks one of the tasks for training.")
 
 
-class Mounted:
+class McpMount:
     """The ASGI app of one world; an asynchronous context manager around the time in which it answers.
 
     Args:
-        name: under which the world is served.
-        idle_s: after how long an unused session is forgotten.
+        name: name under which the world is served.
+        idle_s: seconds after which an unused session is forgotten.
     """
 
-    def __init__(self, host: Host, catalogue: Catalogue, *, name: str, idle_s: float) -> None:
-        self._seats = Seats(host, catalogue, name, idle_s=idle_s)
+    def __init__(self, host: SessionHost, task_index: TaskIndex, *, name: str, idle_s: float) -> None:
+        self._seats = ClientSessions(host, task_index, name, idle_s=idle_s)
         self._name, self._world, self._idle_s = name, host.worlds[name], idle_s
         self._manager: StreamableHTTPSessionManager | None = None
         self._stack = AsyncExitStack()
 
-    async def __aenter__(self) -> Mounted:
+    async def __aenter__(self) -> McpMount:
         sessions = max(64, 2 * self._seats.host.status().capacity)
         manager = StreamableHTTPSessionManager(
-            app=self._server(), json_response=True, session_idle_timeout=self._idle_s, max_sessions=sessions
+            app=self._build_server(), json_response=True, session_idle_timeout=self._idle_s, max_sessions=sessions
         )
         await self._stack.enter_async_context(manager.run())
         self._manager = manager
@@ -91,120 +91,128 @@ class Mounted:
             raise EvolventError("the MCP endpoint is not running", value=self._name, hint="run the app's lifespan")
         await self._manager.handle_request(scope, receive, send)
         if scope["method"] == "DELETE":
-            ended = dict(scope["headers"]).get(_SESSION.encode())
+            ended = dict(scope["headers"]).get(_SESSION_HEADER.encode())
             await self._seats.drop(ended.decode("latin-1") if ended else "")
         return None
 
-    def _server(self) -> Server[Any]:
-        said = f"{self._world.instructions}\n\n{_HOW}".strip()
+    def _build_server(self) -> Server[Any]:
+        instructions_text = f"{self._world.instructions}\n\n{_RESET_HINT}".strip()
         return Server(
             f"evolvent/{self._name}",
             version=self._world.version,
-            instructions=said,
-            on_list_tools=self._list,
-            on_call_tool=self._call,
+            instructions=instructions_text,
+            on_list_tools=self._list_tools,
+            on_call_tool=self._call_tool,
         )
 
-    async def _list(
+    async def _list_tools(
         self, context: ServerRequestContext[Any, Any], params: PaginatedRequestParams | None
     ) -> ListToolsResult:
-        key = _session(context)
-        seat = (self._seats.get(key) if key else None) or self._seats.new()
-        about = "Begin an episode: of the task that is named, else of any for training."
-        reset = Tool(RESET, about, _Reset.model_json_schema())
-        tools = (reset, *await seat.tools())
-        return ListToolsResult(tools=[_listed(tool, handle=key is None) for tool in tools])
+        key = _get_session(context)
+        client_session = (self._seats.get(key) if key else None) or self._seats.create()
+        description = "Begin an episode: of the task that is named, else of any for training."
+        reset = Tool(RESET_TOOL, description, _ResetArguments.model_json_schema())
+        tools = (reset, *await client_session.tools())
+        return ListToolsResult(tools=[_describe_tool(tool, with_episode=key is None) for tool in tools])
 
-    async def _call(self, context: ServerRequestContext[Any, Any], params: CallToolRequestParams) -> CallToolResult:
-        key, arguments = _session(context), dict(params.arguments or {})
+    async def _call_tool(
+        self, context: ServerRequestContext[Any, Any], params: CallToolRequestParams
+    ) -> CallToolResult:
+        key, arguments = _get_session(context), dict(params.arguments or {})
         if key is None:
-            handle = arguments.pop(EPISODE, None)
+            handle = arguments.pop(EPISODE_KEY, None)
             key = handle if isinstance(handle, str) else ""
         try:
-            if params.name == RESET:
-                choice = _wanted(arguments)
-                async with self._seats.turn(key) if key else nullcontext():
-                    seat = self._seats.get(key) or self._seats.new()
-                    return await self._begin(seat, choice, session=_session(context))
-            seat = self._seats.get(key) or self._seats.new()
-            named(await seat.tools(), params.name)
+            if params.name == RESET_TOOL:
+                choice = _parse_choice(arguments)
+                async with self._seats.lock_for(key) if key else nullcontext():
+                    client_session = self._seats.get(key) or self._seats.create()
+                    return await self._begin_episode(client_session, choice, session=_get_session(context))
+            client_session = self._seats.get(key) or self._seats.create()
+            find_tool(await client_session.tools(), params.name)
         except InvalidAction as error:
             raise MCPError(INVALID_PARAMS, str(error)) from error
         except EvolventError as error:
-            return _failed(error)
+            return _error_result(error)
         try:
-            if seat.fresh:
-                raise SessionGone("a call without an episode", value=params.name, expected=f"{RESET} first")
-            return _stepped(await seat.call(Call(params.name, arguments)))
+            if client_session.fresh:
+                raise SessionGone("a call without an episode", value=params.name, expected=f"{RESET_TOOL} first")
+            return _step_result(await client_session.call(Call(params.name, arguments)))
         except EvolventError as error:
-            return _failed(error)
+            return _error_result(error)
 
-    async def _begin(self, seat: Seat, choice: Choice, *, session: str | None) -> CallToolResult:
-        """Begin an episode. A client without a session is told the name of its episode."""
-        before = seat.session
-        seen = await seat.begin(choice)
-        key = session or str(seat.session)
-        if session is None and before != seat.session:
-            self._seats.forget(str(before))
-        await self._seats.keep(key, seat)
-        task = None if seat.task is None else seat.task.id
-        row: dict[str, Json] = {"observation": seen.observation, "info": plain(seen.info), "task": task}
+    async def _begin_episode(
+        self, client_session: ClientSession, choice: TaskChoice, *, session: str | None
+    ) -> CallToolResult:
+        """Starts an episode. A client without a session gets the name of its episode."""
+        old_session = client_session.session
+        reset_result = await client_session.begin(choice)
+        key = session or str(client_session.session)
+        if session is None and old_session != client_session.session:
+            self._seats.forget(str(old_session))
+        await self._seats.keep(key, client_session)
+        task = None if client_session.task is None else client_session.task.id
+        row: dict[str, Json] = {
+            "observation": reset_result.observation,
+            "info": to_json(reset_result.info),
+            "task": task,
+        }
         if session is not None:
-            return _result(seen.observation, row)
-        return _result(f"{EPISODE}: {key}\n{seen.observation}", {**row, EPISODE: key})
+            return _make_result(reset_result.observation, row)
+        return _make_result(f"{EPISODE_KEY}: {key}\n{reset_result.observation}", {**row, EPISODE_KEY: key})
 
 
-def _session(context: ServerRequestContext[Any, Any]) -> str | None:
-    """The session of MCP that a request is of; None in versions that have none, nor check the header."""
+def _get_session(context: ServerRequestContext[Any, Any]) -> str | None:
+    """Returns the MCP session of a request; None in versions without sessions, which do not check the header."""
     request = context.request
     if request is None or context.protocol_version in MODERN_PROTOCOL_VERSIONS:
         return None
-    found = request.headers.get(_SESSION)
-    return found if isinstance(found, str) else None
+    session_id = request.headers.get(_SESSION_HEADER)
+    return session_id if isinstance(session_id, str) else None
 
 
-def _wanted(arguments: Mapping[str, Any]) -> Choice:
-    """The choice of a task; InvalidAction for arguments that are none."""
-    if len(arguments) > _MOST_ARGUMENTS:
-        raise InvalidAction(f"too many arguments of {RESET}", value=len(arguments), expected=_MOST_ARGUMENTS)
+def _parse_choice(arguments: Mapping[str, Any]) -> TaskChoice:
+    """Parses the choice of a task; raises InvalidAction for invalid arguments."""
+    if len(arguments) > _MAX_ARGUMENTS:
+        raise InvalidAction(f"too many arguments of {RESET_TOOL}", value=len(arguments), expected=_MAX_ARGUMENTS)
     try:
-        wanted = _Reset.model_validate(arguments)
+        reset_arguments = _ResetArguments.model_validate(arguments)
     except ValidationError as error:
-        wrong = "; ".join(f"{'.'.join(map(str, row['loc']))}: {row['msg']}" for row in error.errors())
-        raise InvalidAction(f"wrong arguments of {RESET}", value=wrong) from error
-    return Choice(wanted.task, wanted.index, wanted.seed)
+        problems = "; ".join(f"{'.'.join(map(str, row['loc']))}: {row['msg']}" for row in error.errors())
+        raise InvalidAction(f"wrong arguments of {RESET_TOOL}", value=problems) from error
+    return TaskChoice(reset_arguments.task, reset_arguments.index, reset_arguments.seed)
 
 
-def _listed(tool: Tool, *, handle: bool) -> Listed:
-    """A tool as MCP lists it. handle: with an argument that names the episode."""
+def _describe_tool(tool: Tool, *, with_episode: bool) -> Listed:
+    """Returns a tool as MCP lists it. `with_episode`: with an argument that names the episode."""
     schema: dict[str, Any] = {"type": "object", **tool.parameters}
-    if handle:
-        schema["properties"] = {**schema.get("properties", {}), EPISODE: _HANDLE}
-        if tool.name != RESET:
-            schema["required"] = [*schema.get("required", ()), EPISODE]
+    if with_episode:
+        schema["properties"] = {**schema.get("properties", {}), EPISODE_KEY: _EPISODE_SCHEMA}
+        if tool.name != RESET_TOOL:
+            schema["required"] = [*schema.get("required", ()), EPISODE_KEY]
     return Listed(name=tool.name, description=tool.description, input_schema=schema)
 
 
-def _result(text: str, row: dict[str, Json], *, failed: bool = False) -> CallToolResult:
-    told = [TextContent(type="text", text=text_of(text))]
-    return CallToolResult(content=list(told), structured_content=_utf8(row), is_error=failed)
+def _make_result(text: str, row: dict[str, Json], *, failed: bool = False) -> CallToolResult:
+    content = [TextContent(type="text", text=replace_surrogates(text))]
+    return CallToolResult(content=list(content), structured_content=_replace_surrogates(row), is_error=failed)
 
 
-def _utf8(value: Json) -> Json:
-    """The value with texts that can be written as UTF-8."""
+def _replace_surrogates(value: Json) -> Json:
+    """Returns the value with texts that can be written as UTF-8."""
     if isinstance(value, str):
-        return text_of(value)
+        return replace_surrogates(value)
     if isinstance(value, dict):
-        return {text_of(key): _utf8(part) for key, part in value.items()}
-    return [_utf8(part) for part in value] if isinstance(value, list) else value
+        return {replace_surrogates(key): _replace_surrogates(part) for key, part in value.items()}
+    return [_replace_surrogates(part) for part in value] if isinstance(value, list) else value
 
 
-def _stepped(stepped: Stepped) -> CallToolResult:
-    row: dict[str, Json] = {**step_row(stepped), "done": stepped.done}
-    return _result(stepped.observation, row, failed=bool(stepped.info.get("invalid")))
+def _step_result(result: StepResult) -> CallToolResult:
+    row: dict[str, Json] = {**encode_step(result), "done": result.is_done}
+    return _make_result(result.observation, row, failed=bool(result.info.get("invalid")))
 
 
-def _failed(error: EvolventError) -> CallToolResult:
-    """A call that took no step, or lost the episode: the model reads why, a program reads the kind."""
-    row = error_row(error)
-    return _result(f"{row['kind']}: {error}", row, failed=True)
+def _error_result(error: EvolventError) -> CallToolResult:
+    """Returns the result of a failed call: the model reads the message, a program reads the kind."""
+    row = encode_error(error)
+    return _make_result(f"{row['kind']}: {error}", row, failed=True)

@@ -1,1 +1,1 @@
-"""The dialect of our own: leases, numbered steps, batches, one WebSocket for many sessions."""
+"""The native dialect: leases, numbered steps, batches, one WebSocket for many sessions."""

@@ -11,79 +11,87 @@ from urllib.parse import parse_qsl
 from starlette.routing import BaseRoute
 
 from evolvent import __version__
-from evolvent.errors import ConfigError, Problem, SampleInvalid, VersionMismatch, WorldError, boundary, unknown
-from evolvent.serve.app import Prefix, Told, not_allowed
-from evolvent.serve.calls import Calls
-from evolvent.serve.catalogue import Catalogue
-from evolvent.serve.host import Host
-from evolvent.serve.native.openapi import document
+from evolvent.errors import (
+    ConfigError,
+    Problem,
+    SampleInvalid,
+    VersionMismatch,
+    WorldError,
+    boundary,
+    unknown_name_problem,
+)
+from evolvent.serve.app import PrefixRoute, StaticRoute, send_not_allowed
+from evolvent.serve.calls import CallRunner
+from evolvent.serve.catalogue import TaskIndex
+from evolvent.serve.host import SessionHost
+from evolvent.serve.native.openapi import build_document
 from evolvent.serve.native.operations import Operations
-from evolvent.serve.native.rows import json_text
-from evolvent.serve.native.ws import socket
+from evolvent.serve.native.rows import encode_compact
+from evolvent.serve.native.ws import serve_socket
 from evolvent.serve.wire import (
     PROTOCOL,
     PROTOCOL_HEADER,
     NotFound,
-    decoded,
-    encoded,
-    finite,
-    score_row,
-    task_row,
-    world_row,
+    decode_json,
+    encode_json,
+    encode_score,
+    encode_task,
+    encode_world,
+    finite_or_none,
 )
 from evolvent.trajectory import Task
-from evolvent.web import Receive, Scope, Send, answer
-from evolvent.worlds.base import Explaining, World
+from evolvent.web import Receive, Scope, Send, send_response
+from evolvent.worlds.base import SupportsRationales, World
 from evolvent.worlds.grammar import Parsed
 
-__all__ = ["NativeFace"]
+__all__ = ["NativeDialect"]
 
 T = TypeVar("T")
 Params = tuple[str, ...]
-Asked = dict[str, Any]
-_HEADER, _SPOKEN = PROTOCOL_HEADER.encode(), str(PROTOCOL).encode()
-_SLOW_S = 60.0  # how long an expert, a score or a vocabulary of a blocking world may take
-_MANY = 200  # so many tasks are written off the event loop
-_REWARDS = 100_000  # of one episode
+RequestFields = dict[str, Any]
+_HEADER, _OWN_VERSION = PROTOCOL_HEADER.encode(), str(PROTOCOL).encode()
+_CALL_TIMEOUT_S = 60.0  # how long an expert, a score or a vocabulary of a blocking world may take
+_MAX_INLINE_TASKS = 200  # so many tasks are written off the event loop
+_MAX_REWARDS = 100_000  # of one episode
 
 
 @dataclass(frozen=True, slots=True)
 class _Route:
-    """What a method of a path does. It is given the path's parameters and the body or the query."""
+    """A handler of a path's method, called with the path's parameters and the body or the query."""
 
-    handle: Callable[[Params, Asked], Awaitable[str]]
+    handle: Callable[[Params, RequestFields], Awaitable[str]]
     status: int = 200
 
 
-class NativeFace:
+class NativeDialect:
     """The native dialect: `/v1/...`, `/v1/ws` and `/openapi.json`."""
 
-    def routes(self, host: Host, catalogue: Catalogue) -> Sequence[BaseRoute]:
-        """Its routes."""
-        openapi = encoded(document(list(host.worlds)))
-        return [Prefix("/v1", _Native(host, catalogue)), Told("/openapi.json", lambda: openapi)]
+    def routes(self, host: SessionHost, task_index: TaskIndex) -> Sequence[BaseRoute]:
+        """Returns the routes of the dialect."""
+        openapi = encode_json(build_document(list(host.worlds)))
+        return [PrefixRoute("/v1", _NativeApp(host, task_index)), StaticRoute("/openapi.json", lambda: openapi)]
 
 
-class _Native:
+class _NativeApp:
     """The ASGI app at `/v1`."""
 
-    def __init__(self, host: Host, catalogue: Catalogue) -> None:
-        self._host, self._catalogue = host, catalogue
-        self._calls = Calls()
+    def __init__(self, host: SessionHost, task_index: TaskIndex) -> None:
+        self._host, self._catalogue = host, task_index
+        self._calls = CallRunner()
         self._words: dict[str, list[str] | None] = {}
         self._met: set[str] = set()  # worlds whose expert has answered before
         self._meeting = asyncio.Lock()
-        self._operations = operations = Operations(host, catalogue)
-        session = self._of_session
+        self._operations = operations = Operations(host, task_index)
+        session = self._session_route
         self._routes: Mapping[tuple[Params, int], Mapping[str, _Route]] = {
-            ((), 0): {"GET": _Route(self._about)},
-            (("worlds",), 0): {"GET": _Route(self._worlds)},
-            (("worlds",), 1): {"GET": _Route(self._world)},
-            (("worlds", "tasks"), 1): {"GET": _Route(self._tasks)},
-            (("worlds", "tasks"), 2): {"GET": _Route(self._task)},
-            (("worlds", "tasks", "expert"), 2): {"GET": _Route(self._expert)},
-            (("worlds", "vocabulary"), 1): {"GET": _Route(self._vocabulary)},
-            (("worlds", "score"), 1): {"POST": _Route(self._score)},
+            ((), 0): {"GET": _Route(self._get_about)},
+            (("worlds",), 0): {"GET": _Route(self._get_worlds)},
+            (("worlds",), 1): {"GET": _Route(self._get_world)},
+            (("worlds", "tasks"), 1): {"GET": _Route(self._get_tasks)},
+            (("worlds", "tasks"), 2): {"GET": _Route(self._get_task)},
+            (("worlds", "tasks", "expert"), 2): {"GET": _Route(self._get_expert)},
+            (("worlds", "vocabulary"), 1): {"GET": _Route(self._get_vocabulary)},
+            (("worlds", "score"), 1): {"POST": _Route(self._score_episode)},
             (("sessions",), 0): {"POST": _Route(lambda params, body: operations.create(body), 201)},
             (("sessions",), 1): {"GET": session(operations.look), "DELETE": session(operations.close)},
             (("sessions", "reset"), 1): {"POST": session(operations.reset)},
@@ -92,10 +100,12 @@ class _Native:
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        spoken = dict(scope["headers"]).get(_HEADER)
-        if spoken is not None and spoken.strip() != _SPOKEN:
-            theirs = spoken.decode("latin-1")[:20]
-            raise VersionMismatch(f"protocol {theirs} was asked for, and {PROTOCOL} is spoken here", expected=PROTOCOL)
+        version_header = dict(scope["headers"]).get(_HEADER)
+        if version_header is not None and version_header.strip() != _OWN_VERSION:
+            client_version = version_header.decode("latin-1")[:20]
+            raise VersionMismatch(
+                f"protocol {client_version} was asked for, and {PROTOCOL} is spoken here", expected=PROTOCOL
+            )
         # A path is a word, a name, a word, a name ...: the words choose the route, the names are its parameters.
         parts = scope["path"].split("/")
         params = tuple(parts[3::2])
@@ -103,131 +113,140 @@ class _Native:
         if scope["type"] == "websocket":
             if parts[2:] != ["ws"]:
                 raise NotFound([Problem("path", f"no WebSocket at {scope['path'][:200]!r}", "it is at /v1/ws")])
-            return await socket(self._operations, receive, send)
+            return await serve_socket(self._operations, receive, send)
         if methods is None:
             raise NotFound([Problem("path", f"nothing at {scope['path'][:200]!r}", "/openapi.json lists all paths")])
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
         route = methods.get(method)
         if route is None:
-            return await not_allowed(scope, send, sorted(methods))
-        asked = await _body(receive) if method == "POST" else _query(scope)
-        said = await route.handle(params, asked)
-        return await answer(send, route.status, said.encode("ascii"))
+            return await send_not_allowed(scope, send, sorted(methods))
+        fields = await _read_body(receive) if method == "POST" else _parse_query(scope)
+        answer_text = await route.handle(params, fields)
+        return await send_response(send, route.status, answer_text.encode("ascii"))
 
-    def _of_session(self, operation: Callable[[Asked], Awaitable[str]]) -> _Route:
-        """A route whose parameter is the session."""
+    def _session_route(self, operation: Callable[[RequestFields], Awaitable[str]]) -> _Route:
+        """Returns a route whose parameter is the session."""
 
-        def handle(params: Params, asked: Asked) -> Awaitable[str]:
-            asked["session"] = params[0]
-            return operation(asked)
+        def handle(params: Params, fields: RequestFields) -> Awaitable[str]:
+            fields["session"] = params[0]
+            return operation(fields)
 
         return _Route(handle)
 
-    async def _about(self, params: Params, query: Asked) -> str:
+    async def _get_about(self, params: Params, query: RequestFields) -> str:
         worlds = self._host.worlds
         versions = {"evolvent": __version__, "worlds": {name: world.version for name, world in worlds.items()}}
-        return json_text(
+        return encode_compact(
             {"name": "evolvent", "protocol": PROTOCOL, "versions": versions, "worlds": list(worlds), "ws": "/v1/ws"}
         )
 
-    async def _worlds(self, params: Params, query: Asked) -> str:
-        return json_text({"worlds": [await self._card(name) for name in self._host.worlds]})
+    async def _get_worlds(self, params: Params, query: RequestFields) -> str:
+        return encode_compact({"worlds": [await self._describe_world(name) for name in self._host.worlds]})
 
-    async def _world(self, params: Params, query: Asked) -> str:
-        return json_text(await self._card(params[0]))
+    async def _get_world(self, params: Params, query: RequestFields) -> str:
+        return encode_compact(await self._describe_world(params[0]))
 
-    async def _card(self, name: str) -> dict[str, Any]:
-        """A world's row, under the name it is served as."""
-        world = self._named(name)
-        return {**world_row(world), "name": name, "vocabulary": await self._spoken(name) is not None}
+    async def _describe_world(self, name: str) -> dict[str, Any]:
+        """Returns a world's row, under the name it is served as."""
+        world = self._find_world(name)
+        return {**encode_world(world), "name": name, "vocabulary": await self._load_vocabulary(name) is not None}
 
-    async def _tasks(self, params: Params, query: Asked) -> str:
+    async def _get_tasks(self, params: Params, query: RequestFields) -> str:
         missing = [
             Problem(name, "is missing", "give split and tier") for name in ("split", "tier") if name not in query
         ]
         if missing:
             raise ConfigError(missing)
-        panel = await self._catalogue.panel(params[0], query["split"], query["tier"])
-        offset, limit = _whole(query, "offset", 0), _whole(query, "limit", len(panel))
-        chosen = panel[offset : offset + limit]
-        made = {"tasks": chosen, "total": len(panel), "offset": offset}
-        return await asyncio.to_thread(_panel_text, made) if len(chosen) > _MANY else _panel_text(made)
+        panel = await self._catalogue.get_panel(params[0], query["split"], query["tier"])
+        offset, limit = _get_integer(query, "offset", 0), _get_integer(query, "limit", len(panel))
+        page = panel[offset : offset + limit]
+        panel_page = {"tasks": page, "total": len(panel), "offset": offset}
+        return (
+            await asyncio.to_thread(_encode_page, panel_page)
+            if len(page) > _MAX_INLINE_TASKS
+            else _encode_page(panel_page)
+        )
 
-    async def _task(self, params: Params, query: Asked) -> str:
-        return json_text(task_row(await self._catalogue.task(*params)))
+    async def _get_task(self, params: Params, query: RequestFields) -> str:
+        return encode_compact(encode_task(await self._catalogue.get_by_id(*params)))
 
-    async def _expert(self, params: Params, query: Asked) -> str:
-        task = await self._catalogue.task(*params)
-        world = self._named(params[0])
-        if world.blocking or params[0] in self._met:
-            moves = await self._asked(world, "expert", lambda: _moves(world, task))
+    async def _get_expert(self, params: Params, query: RequestFields) -> str:
+        task = await self._catalogue.get_by_id(*params)
+        world = self._find_world(params[0])
+        if world.run_in_thread or params[0] in self._met:
+            moves = await self._call_world(world, "expert", lambda: _expert_moves(world, task))
         else:
             async with self._meeting:
-                moves = await self._met_expert(params[0], lambda: _moves(world, task))
-        if moves is None or not isinstance(world, Explaining):
-            return json_text({"actions": None if moves is None else [move.action for move in moves]})
-        return json_text({"actions": [move.action for move in moves], "thoughts": [move.thought for move in moves]})
+                moves = await self._run_first_expert(params[0], lambda: _expert_moves(world, task))
+        if moves is None or not isinstance(world, SupportsRationales):
+            return encode_compact({"actions": None if moves is None else [move.action for move in moves]})
+        return encode_compact(
+            {"actions": [move.action for move in moves], "thoughts": [move.thought for move in moves]}
+        )
 
-    async def _met_expert(self, name: str, call: Callable[[], T]) -> T:
-        """The first answer of a world's expert comes from a thread: what it builds for it may take a while.
+    async def _run_first_expert(self, name: str, call: Callable[[], T]) -> T:
+        """Returns the first answer of a world's expert from a thread: the expert may take a while to build its
+        tables.
 
         Wordle's table of all marks takes a second. Whoever asks meanwhile waits, else the loop would build it too.
         """
         with boundary(WorldError, f"world {name!r} failed in expert"):
-            found: T = await self._calls.run(call, _SLOW_S)
+            result: T = await self._calls.run(call, _CALL_TIMEOUT_S)
         self._met.add(name)
-        return found
+        return result
 
-    async def _vocabulary(self, params: Params, query: Asked) -> str:
-        return json_text({"words": await self._spoken(params[0])})
+    async def _get_vocabulary(self, params: Params, query: RequestFields) -> str:
+        return encode_compact({"words": await self._load_vocabulary(params[0])})
 
-    async def _spoken(self, name: str) -> list[str] | None:
-        """A world's vocabulary, asked for once."""
+    async def _load_vocabulary(self, name: str) -> list[str] | None:
+        """Returns a world's vocabulary, asked for once."""
         if name not in self._words:
-            words = await self._asked(self._named(name), "vocabulary", self._named(name).vocabulary)
-            self._words[name] = None if words is None else list(words)
+            vocabulary = await self._call_world(self._find_world(name), "vocabulary", self._find_world(name).vocabulary)
+            self._words[name] = None if vocabulary is None else list(vocabulary)
         return self._words[name]
 
-    async def _score(self, params: Params, body: Asked) -> str:
-        world, rewards, info = self._named(params[0]), body.get("rewards"), body.get("info", {})
+    async def _score_episode(self, params: Params, body: RequestFields) -> str:
+        world, rewards, info = self._find_world(params[0]), body.get("rewards"), body.get("info", {})
         problems = []
-        if not isinstance(rewards, list) or len(rewards) > _REWARDS or not all(map(_is_reward, rewards)):
-            what = f"expected a list of at most {_REWARDS} finite numbers and nulls"
-            problems.append(Problem("rewards", "got something else", what))
+        if not isinstance(rewards, list) or len(rewards) > _MAX_REWARDS or not all(map(_is_reward, rewards)):
+            expected = f"expected a list of at most {_MAX_REWARDS} finite numbers and nulls"
+            problems.append(Problem("rewards", "got something else", expected))
         if not isinstance(info, dict):
             problems.append(Problem("info", f"got {type(info).__name__}", "expected an object"))
         if problems:
             raise ConfigError(problems)
-        return json_text(score_row(await self._asked(world, "score", lambda: world.score(rewards or [], info))))
+        return encode_compact(
+            encode_score(await self._call_world(world, "score", lambda: world.score(rewards or [], info)))
+        )
 
-    def _named(self, name: str) -> World:
+    def _find_world(self, name: str) -> World:
         if name not in self._host.worlds:
-            raise NotFound([unknown("world", name[:64], self._host.worlds)])
+            raise NotFound([unknown_name_problem("world", name[:64], self._host.worlds)])
         return self._host.worlds[name]
 
-    async def _asked(self, world: World, what: str, call: Callable[[], T]) -> T:
-        """Ask a world: on a thread if it may block, else here and now (its methods need not be safe for threads)."""
-        with boundary(WorldError, f"world {world.name!r} failed in {what}"):
-            if not world.blocking:
+    async def _call_world(self, world: World, operation: str, call: Callable[[], T]) -> T:
+        """Calls a world: on a thread if it may block, else directly (its methods need not be safe for threads)."""
+        with boundary(WorldError, f"world {world.name!r} failed in {operation}"):
+            if not world.run_in_thread:
                 return call()
-            found: T = await self._calls.run(call, _SLOW_S)
-            return found
+            result: T = await self._calls.run(call, _CALL_TIMEOUT_S)
+            return result
 
 
-async def _body(receive: Receive) -> Asked:
-    """The JSON object of a request; the guard has made it one message."""
+async def _read_body(receive: Receive) -> RequestFields:
+    """Reads the JSON object of a request; the guard has made it one message."""
     message = await receive()
     data: bytes = message.get("body", b"")
     while message.get("more_body", False):
         message = await receive()
         data += message.get("body", b"")
-    value = decoded(data)
+    value = decode_json(data)
     if not isinstance(value, dict):
         raise SampleInvalid("a body that is no object", value=type(value).__name__, expected="a JSON object")
     return value
 
 
-def _query(scope: Scope) -> Asked:
+def _parse_query(scope: Scope) -> RequestFields:
     raw = scope["query_string"].decode("latin-1")
     try:
         return dict(parse_qsl(raw, keep_blank_values=True, max_num_fields=20)) if raw else {}
@@ -235,7 +254,7 @@ def _query(scope: Scope) -> Asked:
         raise ConfigError([Problem("query", f"cannot be read: {error}", "expected name=value&...")]) from error
 
 
-def _whole(query: Asked, name: str, default: int) -> int:
+def _get_integer(query: RequestFields, name: str, default: int) -> int:
     text = query.get(name)
     if text is None:
         return default
@@ -245,15 +264,15 @@ def _whole(query: Asked, name: str, default: int) -> int:
 
 
 def _is_reward(value: object) -> bool:
-    return value is None or (not isinstance(value, bool) and finite(value) is not None)
+    return value is None or (not isinstance(value, bool) and finite_or_none(value) is not None)
 
 
-def _moves(world: World, task: Task) -> Sequence[Parsed] | None:
-    """What the world's expert does, with its thoughts where the world explains it."""
-    explained = world.explained(task) if isinstance(world, Explaining) else None
+def _expert_moves(world: World, task: Task) -> Sequence[Parsed] | None:
+    """Returns the actions of the world's expert, with its thoughts if the world explains them."""
+    explained = world.explain(task) if isinstance(world, SupportsRationales) else None
     actions = world.expert(task) if explained is None else None
     return explained if actions is None else [*map(Parsed, actions)]
 
 
-def _panel_text(made: dict[str, Any]) -> str:
-    return json_text({**made, "tasks": [task_row(task) for task in made["tasks"]]})
+def _encode_page(panel_page: dict[str, Any]) -> str:
+    return encode_compact({**panel_page, "tasks": [encode_task(task) for task in panel_page["tasks"]]})

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from evolvent import __version__
-from evolvent.serve.native.operations import BATCH
+from evolvent.serve.native.operations import MAX_BATCH
 from evolvent.serve.sessions import ACTION_CHARS
 from evolvent.serve.wire import PROTOCOL
 
-__all__ = ["document"]
+__all__ = ["build_document"]
 
 Schema = dict[str, Any]
 _TEXT: Schema = {"type": "string"}
@@ -24,7 +24,7 @@ _STEP: Schema = {
     "description": "number of this step, from 0; null: the next",
 }
 _ACTION: Schema = {"type": "string", "maxLength": ACTION_CHARS}
-_ABOUT = {
+_STATUS_TEXTS = {
     400: "another version of the protocol",
     403: "a foreign Host or Origin, or no token",
     404: "no such thing here",
@@ -37,19 +37,26 @@ _ABOUT = {
     503: "no free session; come back after Retry-After",
     504: "a world did not answer in time",
 }
-_ALWAYS = (400, 403, 405)
+_COMMON_STATUSES = (400, 403, 405)
 
 
-def document(worlds: Sequence[str]) -> dict[str, Any]:
-    """The document of a server with these worlds."""
-    about = "Worlds for agents: sessions with leases, steps that may safely be repeated, batches. `/v1/ws` carries the "
-    about += "same bodies over one WebSocket: `{request_id, op, ...fields}` -> `{request_id, ok | error}`."
+def build_document(worlds: Sequence[str]) -> dict[str, Any]:
+    """Returns the document of a server with these worlds."""
+    description = (
+        "Worlds for agents: sessions with leases, steps that may safely be repeated, batches. `/v1/ws` carries the "
+    )
+    description += "same bodies over one WebSocket: `{request_id, op, ...fields}` -> `{request_id, ok | error}`."
     return {
         "openapi": "3.1.0",
-        "info": {"title": "evolvent", "version": __version__, "summary": f"protocol {PROTOCOL}", "description": about},
+        "info": {
+            "title": "evolvent",
+            "version": __version__,
+            "summary": f"protocol {PROTOCOL}",
+            "description": description,
+        },
         "paths": {**_paths_of_worlds(list(worlds)), **_paths_of_sessions()},
         "components": {
-            "schemas": _schemas(),
+            "schemas": _build_schemas(),
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
         "security": [{}, {"token": []}],
@@ -57,70 +64,83 @@ def document(worlds: Sequence[str]) -> dict[str, Any]:
 
 
 def _paths_of_worlds(worlds: list[str]) -> Schema:
-    world = _parameter("world", {"type": "string", "enum": worlds})
-    task = _parameter("task", _TEXT, about="the id of a task")
+    world = _make_parameter("world", {"type": "string", "enum": worlds})
+    task = _make_parameter("task", _TEXT, description="the id of a task")
     thoughts: Schema = {
         "type": "array",
         "items": {"type": ["string", "null"]},
         "description": "one an action, where the world explains what its expert does",
     }
     query = [
-        _parameter("split", {"enum": ["train", "dev", "test"]}, place="query"),
-        _parameter("tier", _TEXT, place="query"),
-        _parameter("offset", {**_COUNT, "maximum": 10**9 - 1}, place="query", required=False),
-        _parameter("limit", {**_COUNT, "maximum": 10**9 - 1}, place="query", required=False),
+        _make_parameter("split", {"enum": ["train", "dev", "test"]}, location="query"),
+        _make_parameter("tier", _TEXT, location="query"),
+        _make_parameter("offset", {**_COUNT, "maximum": 10**9 - 1}, location="query", required=False),
+        _make_parameter("limit", {**_COUNT, "maximum": 10**9 - 1}, location="query", required=False),
     ]
     return {
-        "/": {"get": _told("rootOfServer", "What serves here", _object(name=_TEXT, evolvent=_TEXT))},
-        "/health": {"get": _told("health", "Live counts", _ref("Health"))},
-        "/openapi.json": {"get": _told("openapi", "This document", _FREE)},
-        "/v1": {"get": _told("about", "The protocol and the worlds", _ref("About"))},
-        "/v1/worlds": {"get": _told("worlds", "All worlds", _object(worlds=_list(_ref("World"))))},
+        "/": {"get": _get_operation("rootOfServer", "What serves here", _object_schema(name=_TEXT, evolvent=_TEXT))},
+        "/health": {"get": _get_operation("health", "Live counts", _make_reference("Health"))},
+        "/openapi.json": {"get": _get_operation("openapi", "This document", _FREE)},
+        "/v1": {"get": _get_operation("about", "The protocol and the worlds", _make_reference("About"))},
+        "/v1/worlds": {
+            "get": _get_operation(
+                "worlds", "All worlds", _object_schema(worlds=_array_schema(_make_reference("World")))
+            )
+        },
         "/v1/worlds/{world}": {
             "parameters": [world],
-            "get": _told("world", "One world", _ref("World"), errors=(404, 422)),
+            "get": _get_operation("world", "One world", _make_reference("World"), errors=(404, 422)),
         },
         "/v1/worlds/{world}/tasks": {
             "parameters": [world],
-            "get": {**_told("tasks", "A panel of tasks", _ref("Panel"), errors=(404, 422)), "parameters": query},
+            "get": {
+                **_get_operation("tasks", "A panel of tasks", _make_reference("Panel"), errors=(404, 422)),
+                "parameters": query,
+            },
         },
         "/v1/worlds/{world}/tasks/{task}": {
             "parameters": [world, task],
-            "get": _told("task", "One task", _ref("Task"), errors=(404, 422)),
+            "get": _get_operation("task", "One task", _make_reference("Task"), errors=(404, 422)),
         },
         "/v1/worlds/{world}/tasks/{task}/expert": {
             "parameters": [world, task],
-            "get": _told(
+            "get": _get_operation(
                 "expert",
                 "Actions that solve the task; null: no expert",
-                _object(actions={"type": ["array", "null"], "items": _TEXT}, optional={"thoughts": thoughts}),
+                _object_schema(actions={"type": ["array", "null"], "items": _TEXT}, optional={"thoughts": thoughts}),
                 errors=(404, 422, 500, 504),
             ),
         },
         "/v1/worlds/{world}/vocabulary": {
             "parameters": [world],
-            "get": _told(
+            "get": _get_operation(
                 "vocabulary",
                 "Every word of the world; null: open",
-                _object(words={"type": ["array", "null"], "items": _TEXT}),
+                _object_schema(words={"type": ["array", "null"], "items": _TEXT}),
                 errors=(404, 422, 500, 504),
             ),
         },
         "/v1/worlds/{world}/score": {
             "parameters": [world],
-            "post": _asked("score", "The score of an episode", _ref("Episode"), _ref("Score"), errors=(500, 504)),
+            "post": _post_operation(
+                "score",
+                "The score of an episode",
+                _make_reference("Episode"),
+                _make_reference("Score"),
+                errors=(500, 504),
+            ),
         },
     }
 
 
 def _paths_of_sessions() -> Schema:
-    session = _parameter("session", _TEXT, about="the id of a session")
+    session = _make_parameter("session", _TEXT, description="the id of a session")
     gone = (409, 410, 504)
-    created = _asked(
+    created = _post_operation(
         "createSession",
         "A new session, its episode begun",
-        _ref("Create"),
-        _ref("Begun"),
+        _make_reference("Create"),
+        _make_reference("Begun"),
         errors=(410, 503, 504),
         status=201,
     )
@@ -138,113 +158,145 @@ def _paths_of_sessions() -> Schema:
         "/v1/sessions": {"post": created},
         "/v1/sessions/{session}": {
             "parameters": [session],
-            "get": _told("look", "Where the session stands; renews its lease", _ref("Look"), errors=(404, 410)),
-            "delete": _told("close", "Give the session back", _object(closed={"type": "boolean"}), errors=(404,)),
+            "get": _get_operation(
+                "look", "Where the session stands; renews its lease", _make_reference("Look"), errors=(404, 410)
+            ),
+            "delete": _get_operation(
+                "close", "Give the session back", _object_schema(closed={"type": "boolean"}), errors=(404,)
+            ),
         },
         "/v1/sessions/{session}/reset": {
             "parameters": [session],
-            "post": _asked("reset", "Another episode in this session", _ref("Reset"), _ref("Begun"), errors=gone),
+            "post": _post_operation(
+                "reset",
+                "Another episode in this session",
+                _make_reference("Reset"),
+                _make_reference("Begun"),
+                errors=gone,
+            ),
         },
         "/v1/sessions/{session}/step": {
             "parameters": [session],
-            "post": _asked(
+            "post": _post_operation(
                 "step",
                 "Take a step, or hear the answer to the last one again",
-                _ref("Step"),
-                _ref("Stepped"),
+                _make_reference("Step"),
+                _make_reference("Stepped"),
                 errors=gone,
             ),
         },
         "/v1/steps": {
-            "post": _asked(
-                "steps", f"At most {BATCH} steps; each fails alone", _ref("Steps"), _ref("Results"), errors=()
+            "post": _post_operation(
+                "steps",
+                f"At most {MAX_BATCH} steps; each fails alone",
+                _make_reference("Steps"),
+                _make_reference("Results"),
+                errors=(),
             ),
         },
     }
 
 
-def _schemas() -> Schema:
-    seen = {"observation": _TEXT, "info": _FREE}
-    done = {"terminated": {"type": "boolean"}, "truncated": {"type": "boolean"}}
-    task = {"anyOf": [{"type": "string", "description": "the id of a task"}, _ref("Task")]}
+def _build_schemas() -> Schema:
+    observed = {"observation": _TEXT, "info": _FREE}
+    ended = {"terminated": {"type": "boolean"}, "truncated": {"type": "boolean"}}
+    task = {"anyOf": [{"type": "string", "description": "the id of a task"}, _make_reference("Task")]}
     state = {"enum": ["open", "running", "ended"]}
     return {
         "Error": {
-            **_object(kind=_TEXT, message=_TEXT, expected={"type": ["string", "number", "null"]}, status=_COUNT),
+            **_object_schema(kind=_TEXT, message=_TEXT, expected={"type": ["string", "number", "null"]}, status=_COUNT),
             "description": "`kind` is a class of evolvent.errors; `retry_after_s` where the server is full",
         },
-        "Health": _object(status=_TEXT, sessions=_FREE, capacity=_COUNT, created=_COUNT, steps=_COUNT, restarts=_COUNT),
-        "About": _object(name=_TEXT, protocol=_COUNT, versions=_FREE, worlds=_list(_TEXT), ws=_TEXT),
-        "World": _object(
+        "Health": _object_schema(
+            status=_TEXT, sessions=_FREE, capacity=_COUNT, created=_COUNT, steps=_COUNT, restarts=_COUNT
+        ),
+        "About": _object_schema(name=_TEXT, protocol=_COUNT, versions=_FREE, worlds=_array_schema(_TEXT), ws=_TEXT),
+        "World": _object_schema(
             name=_TEXT,
             version=_TEXT,
             instructions=_TEXT,
             grammar=_FREE,
             horizon=_COUNT,
-            reward_range=_list({"type": "number"}),
-            tiers=_list(_TEXT),
+            reward_range=_array_schema({"type": "number"}),
+            tiers=_array_schema(_TEXT),
             blocking={"type": "boolean"},
             vocabulary={"type": "boolean"},
         ),
-        "Task": _object(id=_TEXT, world=_TEXT, version=_TEXT, spec=_FREE, kind=_TEXT, tier=_TEXT, split=_TEXT),
-        "Panel": _object(tasks=_list(_ref("Task")), total=_COUNT, offset=_COUNT),
-        "Episode": _object(rewards=_list(_REWARD), info=_FREE),
-        "Score": _object(raw=_REWARD, unit=_REWARD, success={"type": ["boolean", "null"]}),
-        "Create": _object(optional={"seed": _SEED}, world=_TEXT, task=task),
-        "Reset": _object(optional={"seed": _SEED}, task=task),
-        "Begun": _object(session=_TEXT, step=_COUNT, **seen),
-        "Step": _object(optional={"step": _STEP}, action=_ACTION),
-        "Stepped": _object(reward=_REWARD, step=_COUNT, **seen, **done),
-        "Steps": _object(steps={"type": "array", "maxItems": BATCH, "items": _ref("BatchStep")}),
-        "BatchStep": _object(optional={"step": _STEP}, session=_TEXT, action=_ACTION),
-        "Results": _object(results=_list({"anyOf": [_ref("Stepped"), _object(error=_ref("Error"))]})),
-        "Look": _object(
+        "Task": _object_schema(id=_TEXT, world=_TEXT, version=_TEXT, spec=_FREE, kind=_TEXT, tier=_TEXT, split=_TEXT),
+        "Panel": _object_schema(tasks=_array_schema(_make_reference("Task")), total=_COUNT, offset=_COUNT),
+        "Episode": _object_schema(rewards=_array_schema(_REWARD), info=_FREE),
+        "Score": _object_schema(raw=_REWARD, unit=_REWARD, success={"type": ["boolean", "null"]}),
+        "Create": _object_schema(optional={"seed": _SEED}, world=_TEXT, task=task),
+        "Reset": _object_schema(optional={"seed": _SEED}, task=task),
+        "Begun": _object_schema(session=_TEXT, step=_COUNT, **observed),
+        "Step": _object_schema(optional={"step": _STEP}, action=_ACTION),
+        "Stepped": _object_schema(reward=_REWARD, step=_COUNT, **observed, **ended),
+        "Steps": _object_schema(steps={"type": "array", "maxItems": MAX_BATCH, "items": _make_reference("BatchStep")}),
+        "BatchStep": _object_schema(optional={"step": _STEP}, session=_TEXT, action=_ACTION),
+        "Results": _object_schema(
+            results=_array_schema(
+                {"anyOf": [_make_reference("Stepped"), _object_schema(error=_make_reference("Error"))]}
+            )
+        ),
+        "Look": _object_schema(
             session=_TEXT,
             world=_TEXT,
             state=state,
-            task={"anyOf": [_ref("Task"), {"type": "null"}]},
-            rewards=_list(_REWARD),
+            task={"anyOf": [_make_reference("Task"), {"type": "null"}]},
+            rewards=_array_schema(_REWARD),
             step=_COUNT,
-            **seen,
+            **observed,
         ),
     }
 
 
-def _told(name: str, about: str, schema: Schema, *, errors: Sequence[int] = (), status: int = 200) -> Schema:
-    """An operation without a body."""
-    fine = {"description": about, "content": {"application/json": {"schema": schema}}}
+def _get_operation(
+    name: str, description: str, schema: Schema, *, errors: Sequence[int] = (), status: int = 200
+) -> Schema:
+    """Returns an operation without a body."""
+    success = {"description": description, "content": {"application/json": {"schema": schema}}}
     return {
         "operationId": name,
-        "summary": about,
-        "responses": {str(status): fine, **{str(code): _error(code) for code in sorted({*_ALWAYS, *errors})}},
+        "summary": description,
+        "responses": {
+            str(status): success,
+            **{str(code): _error_response(code) for code in sorted({*_COMMON_STATUSES, *errors})},
+        },
     }
 
 
-def _asked(name: str, about: str, body: Schema, answer: Schema, *, errors: Sequence[int], status: int = 200) -> Schema:
-    """An operation with a JSON body."""
-    told = _told(name, about, answer, errors=(404, 413, 422, *errors), status=status)
-    return {**told, "requestBody": {"required": True, "content": {"application/json": {"schema": body}}}}
+def _post_operation(
+    name: str, description: str, body: Schema, answer: Schema, *, errors: Sequence[int], status: int = 200
+) -> Schema:
+    """Returns an operation with a JSON body."""
+    operation = _get_operation(name, description, answer, errors=(404, 413, 422, *errors), status=status)
+    return {**operation, "requestBody": {"required": True, "content": {"application/json": {"schema": body}}}}
 
 
-def _error(code: int) -> Schema:
-    made: Schema = {"description": _ABOUT[code], "content": {"application/json": {"schema": _ref("Error")}}}
+def _error_response(code: int) -> Schema:
+    response: Schema = {
+        "description": _STATUS_TEXTS[code],
+        "content": {"application/json": {"schema": _make_reference("Error")}},
+    }
     if code == 503:
-        made["headers"] = {"Retry-After": {"schema": _COUNT, "required": True}}
-    return made
+        response["headers"] = {"Retry-After": {"schema": _COUNT, "required": True}}
+    return response
 
 
-def _parameter(name: str, schema: Schema, *, place: str = "path", required: bool = True, about: str = "") -> Schema:
-    return {"name": name, "in": place, "required": required, "schema": schema, "description": about or name}
+def _make_parameter(
+    name: str, schema: Schema, *, location: str = "path", required: bool = True, description: str = ""
+) -> Schema:
+    return {"name": name, "in": location, "required": required, "schema": schema, "description": description or name}
 
 
-def _ref(name: str) -> Schema:
+def _make_reference(name: str) -> Schema:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
-def _list(items: Schema) -> Schema:
+def _array_schema(items: Schema) -> Schema:
     return {"type": "array", "items": items}
 
 
-def _object(*, optional: Schema | None = None, **required: Schema) -> Schema:
-    """An object with these fields; others may come with them."""
+def _object_schema(*, optional: Schema | None = None, **required: Schema) -> Schema:
+    """Returns the schema of an object with these fields; others may come with them."""
     return {"type": "object", "required": list(required), "properties": {**required, **(optional or {})}}

@@ -1,4 +1,4 @@
-"""What the native dialect can be asked about sessions, whatever carries the question: JSON values in, JSON text out.
+"""The session operations of the native dialect, for any transport: JSON values in, JSON text out.
 
 HTTP and WebSocket share these, so that a body means the same on both. Unknown fields are ignored.
 """
@@ -10,25 +10,25 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NoReturn
 
 from evolvent.errors import ConfigError, EnvLost, EvolventError, Problem
-from evolvent.serve.catalogue import Catalogue
-from evolvent.serve.host import Host, Seen, StepItem, Stepped
-from evolvent.serve.native.rows import info_text, json_text, step_text
-from evolvent.serve.wire import error_row, look_row
+from evolvent.serve.catalogue import TaskIndex
+from evolvent.serve.host import ResetResult, SessionHost, StepRequest, StepResult
+from evolvent.serve.native.rows import encode_compact, encode_info_text, encode_step_text
+from evolvent.serve.wire import encode_error, encode_snapshot
 
-__all__ = ["BATCH", "Operations"]
+__all__ = ["MAX_BATCH", "Operations"]
 
-BATCH = 1024  # most steps of one batch
-_SEED = 2**63
+MAX_BATCH = 1024  # most steps of one batch
+_SEED_LIMIT = 2**63
 
 
 class Operations:
     """The native operations over a host and its tasks.
 
-    Every one takes the fields of a request and returns the JSON text of its answer; errors leave as typed errors.
+    Each takes the fields of a request and returns the JSON text of its answer; errors leave as typed errors.
     """
 
-    def __init__(self, host: Host, catalogue: Catalogue) -> None:
-        self.host, self.catalogue = host, catalogue
+    def __init__(self, host: SessionHost, task_index: TaskIndex) -> None:
+        self.host, self.catalogue = host, task_index
         self.by_name: Mapping[str, Callable[[Mapping[str, Any]], Awaitable[str]]] = {
             "create": self.create,
             "reset": self.reset,
@@ -40,143 +40,143 @@ class Operations:
         }
 
     async def create(self, body: Mapping[str, Any]) -> str:
-        """`{world, task, seed}` -> `{session, observation, info, step}`: a new session, its episode begun."""
-        world, given, seed = _text(body, "world"), _named(body, "task"), _seed(body)
-        task = await self.catalogue.find(world, given)
+        """Creates a session and starts its episode: `{world, task, seed}` -> `{session, observation, info, step}`."""
+        world, task_or_id, seed = _get_text(body, "world"), _get_task(body, "task"), _get_seed(body)
+        task = await self.catalogue.get(world, task_or_id)
         session = await self.host.create(world)
         try:
-            return _begun(session, await self.host.reset(session, task, seed=seed))
+            return _reset_text(session, await self.host.reset(session, task, seed=seed))
         except EvolventError:
             await self.host.close(session)
             raise
 
     async def reset(self, body: Mapping[str, Any]) -> str:
-        """`{session, task, seed}` -> `{session, observation, info, step}`: another episode in the same session."""
-        session, given, seed = _text(body, "session"), _named(body, "task"), _seed(body)
-        found = await self.host.look(session)
-        task = await self.catalogue.find(found.world, given)
-        return _begun(session, await self.host.reset(session, task, seed=seed))
+        """Starts another episode in a session: `{session, task, seed}` -> `{session, observation, info, step}`."""
+        session, task_or_id, seed = _get_text(body, "session"), _get_task(body, "task"), _get_seed(body)
+        snapshot = await self.host.look(session)
+        task = await self.catalogue.get(snapshot.world, task_or_id)
+        return _reset_text(session, await self.host.reset(session, task, seed=seed))
 
     async def step(self, body: Mapping[str, Any]) -> str:
-        """`{session, step, action}` -> a step row; `step` null or absent: the next one."""
-        item = _item(body)
-        return step_text(await self.host.step(item.session, item.action, step=item.step))
+        """Plays a step: `{session, step, action}` -> a step row; `step` null or absent: the next one."""
+        item = _parse_item(body)
+        return encode_step_text(await self.host.step(item.session, item.action, step=item.step))
 
     async def steps(self, body: Mapping[str, Any]) -> str:
-        """`{steps: [{session, step, action}]}` -> `{results: [step row | {error}]}` in their order.
+        """Plays a batch: `{steps: [{session, step, action}]}` -> `{results: [step row | {error}]}` in their order.
 
-        A step that cannot be read fails alone; a batch that is none, or too long, fails as a whole.
+        A step that cannot be read fails alone; a batch that is not a list, or too long, fails as a whole.
         """
-        given = body.get("steps")
-        if not isinstance(given, list) or len(given) > BATCH:
-            got = f"{len(given)} steps" if isinstance(given, list) else _kind(given)
-            _wrong("steps", got, f"a list of at most {BATCH} steps")
-        items, failed = _items(given)
-        rows = list(map(_answered, await self.host.steps(items)))
-        for place, said in failed.items():  # from the first to the last, so that each gets its place
-            rows.insert(place, said)
+        raw_steps = body.get("steps")
+        if not isinstance(raw_steps, list) or len(raw_steps) > MAX_BATCH:
+            description = f"{len(raw_steps)} steps" if isinstance(raw_steps, list) else _describe_kind(raw_steps)
+            _raise_problem("steps", description, f"a list of at most {MAX_BATCH} steps")
+        items, failed = _parse_items(raw_steps)
+        rows = list(map(_result_text, await self.host.steps(items)))
+        for index, error_text in failed.items():  # from the first to the last, so that each gets its place
+            rows.insert(index, error_text)
         return f'{{"results":[{",".join(rows)}]}}'
 
     async def look(self, body: Mapping[str, Any]) -> str:
-        """`{session}` -> a look row."""
-        return json_text(look_row(await self.host.look(_text(body, "session"))))
+        """Returns the state of a session: `{session}` -> a snapshot row."""
+        return encode_compact(encode_snapshot(await self.host.look(_get_text(body, "session"))))
 
     async def close(self, body: Mapping[str, Any]) -> str:
-        """`{session}` -> `{closed}`: false where there was none any more."""
-        return '{"closed":true}' if await self.host.close(_text(body, "session")) else '{"closed":false}'
+        """Closes a session: `{session}` -> `{closed}`, false if it no longer existed."""
+        return '{"closed":true}' if await self.host.close(_get_text(body, "session")) else '{"closed":false}'
 
     async def ping(self, body: Mapping[str, Any]) -> str:
-        """`{}` -> `{pong: true}`."""
+        """Returns `{pong: true}`."""
         return '{"pong":true}'
 
 
-def _begun(session: str, seen: Seen) -> str:
-    said = json_text({"session": session, "observation": seen.observation, "step": 0})
-    return f'{said[:-1]},"info":{info_text(seen.info)}}}'
+def _reset_text(session: str, reset_result: ResetResult) -> str:
+    head = encode_compact({"session": session, "observation": reset_result.observation, "step": 0})
+    return f'{head[:-1]},"info":{encode_info_text(reset_result.info)}}}'
 
 
-def _answered(answer: Stepped | EvolventError) -> str:
-    """One result of a batch; a step whose info is no JSON fails alone."""
+def _result_text(answer: StepResult | EvolventError) -> str:
+    """Returns one result of a batch; a step whose info is not JSON fails alone."""
     if isinstance(answer, EvolventError):
-        return _failed(answer)
+        return _error_text(answer)
     try:
-        return step_text(answer)
+        return encode_step_text(answer)
     except EnvLost as error:
-        return _failed(error)
+        return _error_text(error)
 
 
-def _failed(error: EvolventError) -> str:
-    return json_text({"error": error_row(error)})
+def _error_text(error: EvolventError) -> str:
+    return encode_compact({"error": encode_error(error)})
 
 
-def _items(given: list[Any]) -> tuple[list[StepItem], dict[int, str]]:
-    """The steps of a batch, and by their place the errors of those that cannot be read."""
+def _parse_items(raw_steps: list[Any]) -> tuple[list[StepRequest], dict[int, str]]:
+    """Returns the steps of a batch, and by their index the errors of those that cannot be read."""
     items, failed = [], {}
-    for place, part in enumerate(given):
+    for index, part in enumerate(raw_steps):
         try:
-            items.append(_item(part, place))
+            items.append(_parse_item(part, index))
         except ConfigError as error:
-            failed[place] = _failed(error)
+            failed[index] = _error_text(error)
     return items, failed
 
 
-def _item(body: object, place: int | None = None) -> StepItem:
-    """A step that was asked for, and its place in a batch; the usual case costs three look-ups."""
+def _parse_item(body: object, index: int | None = None) -> StepRequest:
+    """Parses a requested step with its index in a batch; the usual case costs three look-ups."""
     if isinstance(body, dict):
         session, action, step = body.get("session"), body.get("action"), body.get("step")
         if type(session) is str and type(action) is str and (step is None or (type(step) is int and step >= 0)):
-            return StepItem(session, action, step)
-    raise ConfigError(_item_problems(body, "" if place is None else f"steps[{place}]."))
+            return StepRequest(session, action, step)
+    raise ConfigError(_find_item_problems(body, "" if index is None else f"steps[{index}]."))
 
 
-def _item_problems(body: object, where: str) -> list[Problem]:
-    """Everything that is wrong with a step."""
+def _find_item_problems(body: object, prefix: str) -> list[Problem]:
+    """Returns all problems of a step."""
     if not isinstance(body, Mapping):
-        return [_problem(where.rstrip(".") or "body", body, "an object with session, step and action")]
+        return [_make_problem(prefix.rstrip(".") or "body", body, "an object with session, step and action")]
     problems = [
-        _problem(where + name, body.get(name), "text")
+        _make_problem(prefix + name, body.get(name), "text")
         for name in ("session", "action")
         if not isinstance(body.get(name), str)
     ]
     step = body.get("step")
     if step is not None and (not isinstance(step, int) or isinstance(step, bool) or step < 0):
-        problems.append(_problem(where + "step", step, "a number of 0 or more, or null"))
+        problems.append(_make_problem(prefix + "step", step, "a number of 0 or more, or null"))
     return problems
 
 
-def _problem(where: str, value: object, expected: str) -> Problem:
-    return Problem(where, f"got {_kind(value)}, expected {expected}")
+def _make_problem(path: str, value: object, expected: str) -> Problem:
+    return Problem(path, f"got {_describe_kind(value)}, expected {expected}")
 
 
-def _kind(value: object) -> str:
-    """What a JSON value is, short enough to say."""
+def _describe_kind(value: object) -> str:
+    """Describes a JSON value in a few words."""
     if value is None or isinstance(value, (bool, int, float)):
         return "null" if value is None else json.dumps(value)[:40]
-    known: dict[type[object], str] = {str: "text", list: "a list", dict: "an object"}
-    return known.get(type(value), type(value).__name__)
+    kind_names: dict[type[object], str] = {str: "text", list: "a list", dict: "an object"}
+    return kind_names.get(type(value), type(value).__name__)
 
 
-def _wrong(where: str, got: str, expected: str) -> NoReturn:
-    raise ConfigError([Problem(where, f"got {got}, expected {expected}")])
+def _raise_problem(path: str, description: str, expected: str) -> NoReturn:
+    raise ConfigError([Problem(path, f"got {description}, expected {expected}")])
 
 
-def _text(body: Mapping[str, Any], name: str) -> str:
+def _get_text(body: Mapping[str, Any], name: str) -> str:
     value = body.get(name)
     if not isinstance(value, str):
-        _wrong(name, _kind(value), "text")
+        _raise_problem(name, _describe_kind(value), "text")
     return value
 
 
-def _named(body: Mapping[str, Any], name: str) -> object:
-    """A task by id or as a row; what is in the row is for `wire.task_of` to judge."""
+def _get_task(body: Mapping[str, Any], name: str) -> object:
+    """Returns a task as an id or a row; `wire.decode_task` checks the row."""
     value = body.get(name)
     if not isinstance(value, (str, dict)):
-        _wrong(name, _kind(value), "the id of a task, or a task")
+        _raise_problem(name, _describe_kind(value), "the id of a task, or a task")
     return value
 
 
-def _seed(body: Mapping[str, Any]) -> int | None:
+def _get_seed(body: Mapping[str, Any]) -> int | None:
     value = body.get("seed")
-    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < _SEED):
-        _wrong("seed", _kind(value), "a number from 0 to 2^63 - 1, or null")
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < _SEED_LIMIT):
+        _raise_problem("seed", _describe_kind(value), "a number from 0 to 2^63 - 1, or null")
     return value

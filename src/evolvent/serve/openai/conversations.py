@@ -1,8 +1,8 @@
-"""Which tokens a conversation is: messages of the OpenAI form become the turns of a policy's dialect.
+"""The tokens of conversations: messages of the OpenAI form become the turns of a policy's dialect.
 
-The text of a message does not say which tokens were sampled for it. A client that names its conversation (one session
-an episode) is therefore continued from the very tokens that were written in it; without a name, or where the client has
-changed what was said, replies are written anew by the dialect.
+The text of a message does not determine the tokens that were sampled for it. A client that names its conversation (one
+session an episode) therefore continues from the sampled tokens themselves; without a name, or if the client has changed
+earlier messages, replies are tokenized again by the dialect.
 """
 
 from __future__ import annotations
@@ -20,108 +20,112 @@ from evolvent.messages import Message
 from evolvent.models.dialects import Dialect
 from evolvent.trajectory import canonical_json
 
-__all__ = ["Conversations"]
+__all__ = ["ConversationCache"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
+class _ReplyTokens:
     """All tokens of a conversation up to a reply's end, and whether its stop token is among them."""
 
     ids: NDArray[np.int32]
     stopped: bool
 
 
-class Conversations:
+class ConversationCache:
     """The tokens of the newest replies, by session.
 
     Args:
-        remembered: most tokens that are kept (the newest reply whatever its length). What had to go is written anew if
-            it is continued.
+        remembered: maximum number of tokens that are kept (the newest reply whatever its length). Evicted replies are
+            tokenized again if they are continued.
     """
 
-    def __init__(self, *, remembered: int = 1 << 23) -> None:
-        self._remembered, self._held = remembered, 0
-        self._known: OrderedDict[bytes, _Said] = OrderedDict()
+    def __init__(self, *, max_tokens: int = 1 << 23) -> None:
+        self._remembered, self._held = max_tokens, 0
+        self._known: OrderedDict[bytes, _ReplyTokens] = OrderedDict()
 
-    def read(self, messages: Sequence[Message], dialect: Dialect, session: str | None) -> list[int]:
-        """All tokens up to where the next reply begins.
+    def encode_prompt(self, messages: Sequence[Message], dialect: Dialect, session: str | None) -> list[int]:
+        """Returns all tokens up to the start of the next reply.
 
         Raises:
-            ConfigError: messages that are no conversation: an optional system message, then user and assistant in
-                turn, the user's last; or calls of tools.
+            ConfigError: messages that are not a conversation (an optional system message, then user and assistant in
+                turn,
+                the user's last), or calls of tools.
             VocabularyMismatch: a word that the policy does not have.
         """
-        system, turns = _split(messages)
-        heard, replies = turns[::2], turns[1::2]
-        keys = _keys(messages[: len(messages) - 1], session) if session else []
-        for at in range(len(replies), 0, -1):
-            said = self._recalled(keys[2 * (at - len(replies)) - 1]) if keys else None
-            if said is not None:
-                ids = [*said.ids.tolist(), *dialect.turn(heard[at], stopped=said.stopped)]
+        system, turns = _split_messages(messages)
+        user_texts, replies = turns[::2], turns[1::2]
+        keys = _prefix_digests(messages[: len(messages) - 1], session) if session else []
+        for position in range(len(replies), 0, -1):
+            reply_tokens = self._lookup(keys[2 * (position - len(replies)) - 1]) if keys else None
+            if reply_tokens is not None:
+                ids = [*reply_tokens.ids.tolist(), *dialect.turn(user_texts[position], stopped=reply_tokens.stopped)]
                 break
         else:
-            at, ids = 0, list(dialect.open(system, heard[0]))
-        for reply, text in zip(replies[at:], heard[at + 1 :], strict=True):
+            position, ids = 0, list(dialect.open(system, user_texts[0]))
+        for reply, text in zip(replies[position:], user_texts[position + 1 :], strict=True):
             ids += [*dialect.action(reply), *dialect.turn(text, stopped=True)]
         return ids
 
-    def continued(
-        self, messages: Sequence[Message], session: str | None, after: Callable[[int, bool], list[int] | None]
+    def continue_templated(
+        self, messages: Sequence[Message], session: str | None, tokens_after: Callable[[int, bool], list[int] | None]
     ) -> list[int] | None:
-        """All tokens up to where the next reply begins, of a conversation whose turns a template writes.
+        """Returns all tokens up to the start of the next reply, for a conversation whose turns a template writes.
 
         Args:
-            after: the tokens after the reply that is the message of this number up to the next reply; its stop token
-                has been written already, or not. None: nobody knows.
+            tokens_after: returns the tokens between the reply with this message index and the next reply; the flag says
+                whether its stop token has been written already. None: unknown.
         Returns:
-            None where no reply is known, or nobody knows what stands after it: it is to be written anew.
+            None if no reply is known, or the tokens after it are unknown: the prompt must be tokenized again.
         """
-        keys = _keys(messages, session) if session else []
-        for at in reversed(range(len(keys))):
-            said = self._recalled(keys[at]) if messages[at].role == "assistant" else None
-            if said is not None:
-                more = after(at, said.stopped)
-                return None if more is None else [*said.ids.tolist(), *more]
+        keys = _prefix_digests(messages, session) if session else []
+        for position in reversed(range(len(keys))):
+            reply_tokens = self._lookup(keys[position]) if messages[position].role == "assistant" else None
+            if reply_tokens is not None:
+                following = tokens_after(position, reply_tokens.stopped)
+                return None if following is None else [*reply_tokens.ids.tolist(), *following]
         return None
 
-    def note(
+    def store_reply(
         self, messages: Sequence[Message], session: str, *, reply: Message, ids: Sequence[int], stopped: bool
     ) -> None:
-        """Remember what was written as a reply to these messages.
+        """Stores the tokens of a reply to these messages.
 
         Args:
-            reply: as the client was given it. ids: all tokens, those of the prompt first.
+            reply: the reply as the client received it.
+            ids: all token ids, those of the prompt first.
         """
-        key = _keys([*messages, reply], session)[-1]
-        before = self._known.pop(key, None)
-        self._known[key] = _Said(np.array(ids, np.int32), stopped)
-        self._held += len(ids) - (0 if before is None else len(before.ids))
+        key = _prefix_digests([*messages, reply], session)[-1]
+        replaced = self._known.pop(key, None)
+        self._known[key] = _ReplyTokens(np.array(ids, np.int32), stopped)
+        self._held += len(ids) - (0 if replaced is None else len(replaced.ids))
         while self._held > self._remembered and len(self._known) > 1:
             _, oldest = self._known.popitem(last=False)
             self._held -= len(oldest.ids)
 
-    def _recalled(self, key: bytes) -> _Said | None:
-        said = self._known.get(key)
-        if said is not None:
+    def _lookup(self, key: bytes) -> _ReplyTokens | None:
+        reply_tokens = self._known.get(key)
+        if reply_tokens is not None:
             self._known.move_to_end(key)
-        return said
+        return reply_tokens
 
 
-def _split(messages: Sequence[Message]) -> tuple[str, list[str]]:
-    """What the system says, and what user and assistant say in turn."""
-    spoken = list(messages)
-    system = spoken.pop(0).text if spoken and spoken[0].role in ("system", "developer") else ""
-    roles = [message.role for message in spoken]
+def _split_messages(messages: Sequence[Message]) -> tuple[str, list[str]]:
+    """Returns the system text, and the texts of user and assistant in turn."""
+    turns = list(messages)
+    system = turns.pop(0).text if turns and turns[0].role in ("system", "developer") else ""
+    roles = [message.role for message in turns]
     expected = ["user", "assistant"] * (len(roles) // 2) + ["user"]
     if roles != expected or any(message.calls for message in messages):
-        said = ", ".join(message.role for message in messages[:8]) or "nothing"
+        shown_roles = ", ".join(message.role for message in messages[:8]) or "nothing"
         hint = "an optional system message, then user and assistant in turn; no calls of tools"
-        raise ConfigError([Problem("messages", f"cannot be continued: {said}{' ...' * (len(messages) > 8)}", hint)])
-    return system, [message.text for message in spoken]
+        raise ConfigError(
+            [Problem("messages", f"cannot be continued: {shown_roles}{' ...' * (len(messages) > 8)}", hint)]
+        )
+    return system, [message.text for message in turns]
 
 
-def _keys(messages: Sequence[Message], session: str | None) -> list[bytes]:
-    """A digest for every prefix of the messages: of the session, and of all roles, texts and calls so far."""
+def _prefix_digests(messages: Sequence[Message], session: str | None) -> list[bytes]:
+    """Returns a digest for every prefix of the messages: of the session, and of all roles, texts and calls so far."""
     digest = hashlib.sha256(canonical_json(session).encode())
     keys = []
     for message in messages:

@@ -1,7 +1,7 @@
-"""One thread that drives an engine for everybody who asks on an event loop: their asks share full forwards.
+"""One thread that drives an engine for all requests of an event loop: their asks share full forwards.
 
-Nodes of the engine never leave the thread. It holds the newest ones, so that a conversation that goes on finds what was
-computed for its earlier turns.
+Nodes of the engine never leave the thread. It holds the newest ones, so that a continued conversation finds the
+computation of its earlier turns.
 """
 
 from __future__ import annotations
@@ -28,46 +28,54 @@ from evolvent.errors import AtCapacity, ConfigError, EngineError, EvolventError,
 if TYPE_CHECKING:
     from evolvent.models.policy import Policy
 
-__all__ = ["Generator", "Written", "fingerprint"]
+__all__ = ["GeneratedSample", "Generator", "policy_fingerprint"]
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
-_SAMPLED = 1024  # weights of a tensor that enter the fingerprint
+_MAX_SAMPLED_WEIGHTS = 1024  # weights of a tensor that enter the fingerprint
 
 
-def fingerprint(policy: Policy) -> str:
-    """`evolvent-vVERSION-DIGEST`: changes with the version, and with the weights.
+def policy_fingerprint(policy: Policy) -> str:
+    """Returns `evolvent-vVERSION-DIGEST`, which changes with the version and with the weights.
 
     The digest is of the names, shapes and up to 1024 evenly spaced weights of every tensor: an update changes nearly
-    all weights, and reading every one of a large model would take longer than loading it.
+    all
+    weights, and reading every weight of a large model would take longer than loading it.
     """
     digest = hashlib.sha256(policy.dialect.name.encode())
     for name, weight in sorted(policy.model.state_dict().items()):
         flat = weight.detach().flatten()
-        some = flat[:: max(1, -(-len(flat) // _SAMPLED))].float().cpu().numpy().astype("<f4")
-        digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}".encode() + some.tobytes())
+        sampled_weights = flat[:: max(1, -(-len(flat) // _MAX_SAMPLED_WEIGHTS))].float().cpu().numpy().astype("<f4")
+        digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}".encode() + sampled_weights.tobytes())
     return f"evolvent-v{policy.version}-{digest.hexdigest()[:12]}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Written:
-    """One sample: `ids` `[T]` int32, `logprobs` `[T]` float32, why it stopped, and the fingerprint of its writer."""
+class GeneratedSample:
+    """One sample.
+
+    Args:
+        ids: [T] int32. Token ids.
+        logprobs: [T] float32. Log-probability of each token.
+        stop: reason of the stop.
+        fingerprint: fingerprint of the policy that generated it.
+    """
 
     ids: NDArray[np.int32]
     logprobs: NDArray[np.float32]
     stop: str
-    writer: str
+    fingerprint: str
 
 
 @dataclass(slots=True, eq=False)
 class _Job:
     ask: SampleAsk
-    future: Future[tuple[Written, ...]] = field(default_factory=Future)
+    future: Future[tuple[GeneratedSample, ...]] = field(default_factory=Future)
     ticket: Ticket | None = None
 
 
-def _settle(future: Future[T], value: T | None = None, *, error: Exception | None = None) -> None:
-    """Answer a future, unless its asker has gone meanwhile."""
+def _set_result(future: Future[T], value: T | None = None, *, error: Exception | None = None) -> None:
+    """Sets the result of a future, unless its caller has cancelled it."""
     if not future.set_running_or_notify_cancel():
         return
     if error is not None:
@@ -77,21 +85,22 @@ def _settle(future: Future[T], value: T | None = None, *, error: Exception | Non
 
 
 class Generator:
-    """Answers asks of many at once. Used in an `async with`.
+    """Answers many asks at once. Used in an `async with`.
 
     Args:
-        policy, engine: what is served; nobody else uses the engine meanwhile.
-        waiting: most asks that are open at once.
-        remembered: how many ends of texts are held for whoever continues them.
+        policy: the served policy.
+        engine: its engine; it has no other users meanwhile.
+        waiting: maximum number of open asks.
+        remembered: number of ends of texts that are held for continuations.
     Raises:
         ConfigError: waiting below 1.
     """
 
-    def __init__(self, policy: Policy, engine: Engine, *, waiting: int = 1024, remembered: int = 1024) -> None:
-        if waiting < 1:
-            raise ConfigError("a generator that takes no asks", value=waiting, expected="waiting of 1 or more")
-        self.policy, self.fingerprint = policy, fingerprint(policy)
-        self._engine, self._waiting, self._remembered = engine, waiting, remembered
+    def __init__(self, policy: Policy, engine: Engine, *, max_open: int = 1024, max_ends: int = 1024) -> None:
+        if max_open < 1:
+            raise ConfigError("a generator that takes no asks", value=max_open, expected="waiting of 1 or more")
+        self.policy, self.fingerprint = policy, policy_fingerprint(policy)
+        self._engine, self._waiting, self._remembered = engine, max_open, max_ends
         self._commands: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._jobs: dict[Ticket, _Job] = {}
         self._ends: OrderedDict[int, Node] = OrderedDict()
@@ -102,17 +111,17 @@ class Generator:
 
     @property
     def context(self) -> int:
-        """Most tokens of a text."""
+        """Returns the maximum number of tokens of a text."""
         return self._engine.context
 
     @property
     def usage(self) -> Usage:
-        """What the engine has counted so far."""
+        """Returns the engine's counts so far."""
         return self._engine.usage
 
     @property
     def queued(self) -> int:
-        """Asks that the engine has taken and not answered yet."""
+        """Returns the number of asks that the engine has accepted and not answered yet."""
         return self._engine.pending()
 
     async def __aenter__(self) -> Generator:
@@ -130,12 +139,12 @@ class Generator:
             await asyncio.to_thread(self._thread.join)
             self._thread = None
 
-    async def write(self, ask: SampleAsk) -> tuple[Written, ...]:
-        """The samples of an ask without node, one per seed. When the caller is cancelled, so is the work.
+    async def generate(self, ask: SampleAsk) -> tuple[GeneratedSample, ...]:
+        """Returns the samples of an ask without node, one per seed. When the caller is cancelled, so is the work.
 
         Raises:
             AtCapacity: too many asks are open.
-            ContextOverflow, VocabularyMismatch, EngineError: as the engine says.
+            ContextOverflow, VocabularyMismatch, EngineError: errors of the engine.
         """
         if self._thread is None or self._closing:
             raise EngineError("a generator that is not running was asked", value=self.fingerprint)
@@ -153,34 +162,34 @@ class Generator:
             self.open -= 1
 
     async def sync(self, policy: Policy) -> None:
-        """Serve other weights from now on. What is being written begins again under them."""
-        done: Future[None] = Future()
-        self._commands.put(partial(self._sync, policy, done))
-        await asyncio.wrap_future(done)
+        """Loads other weights from now on. Replies in progress start again under them."""
+        finished: Future[None] = Future()
+        self._commands.put(partial(self._sync_engine, policy, finished))
+        await asyncio.wrap_future(finished)
 
     def _run(self) -> None:
-        """The life of the thread; a failure ends what is open, not the thread."""
+        """Runs the thread; a failure ends the open asks, not the thread."""
         while not self._ended:
             try:
                 with boundary(EngineError, "the engine failed"):
-                    self._turn()
+                    self._run_turn()
             except EvolventError as error:
                 _log.exception("the engine failed with %d requests open", len(self._jobs))
-                self._fail(error)
-        self._fail(EngineError("the server is closing", value=f"{len(self._jobs)} open requests"))
+                self._fail_all(error)
+        self._fail_all(EngineError("the server is closing", value=f"{len(self._jobs)} open requests"))
 
-    def _turn(self) -> None:
-        """Do what was commanded, then one forward."""
-        for command in self._taken():
+    def _run_turn(self) -> None:
+        """Runs the pending commands, then one forward."""
+        for command in self._take_commands():
             if command is None:
                 self._ended = True
             else:
                 command()
         if self._jobs and not self._ended:
-            self._poll()
+            self._poll_engine()
 
-    def _taken(self) -> Iterator[Callable[[], None] | None]:
-        """The commands that are there; waits for one if there is nothing else to do."""
+    def _take_commands(self) -> Iterator[Callable[[], None] | None]:
+        """Yields the pending commands; waits for one if there is nothing else to do."""
         block = not self._jobs
         while True:
             try:
@@ -196,7 +205,7 @@ class Generator:
             with boundary(EngineError, "the engine failed to take a request"):
                 job.ticket = self._engine.submit(job.ask)
         except EvolventError as error:
-            _settle(job.future, error=error)
+            _set_result(job.future, error=error)
             return
         self._jobs[job.ticket] = job
 
@@ -204,43 +213,43 @@ class Generator:
         if job.ticket is not None and self._jobs.pop(job.ticket, None) is not None:
             self._engine.cancel([job.ticket])
 
-    def _poll(self) -> None:
-        for one in self._engine.poll():
-            job = self._jobs.pop(one.ticket, None)
+    def _poll_engine(self) -> None:
+        for result in self._engine.poll():
+            job = self._jobs.pop(result.ticket, None)
             if job is None:
                 continue
-            if one.error is not None:
-                _settle(job.future, error=one.error)
+            if result.error is not None:
+                _set_result(job.future, error=result.error)
             else:
-                _settle(job.future, tuple(self._written(sample) for sample in one.answer))
+                _set_result(job.future, tuple(self._make_sample(sample) for sample in result.answer))
 
-    def _written(self, sample: Continuation) -> Written:
+    def _make_sample(self, sample: Continuation) -> GeneratedSample:
         self._count += 1
         self._ends[self._count] = sample.node
         while len(self._ends) > self._remembered:
             self._ends.popitem(last=False)
-        return Written(sample.ids, sample.logprobs, sample.stop, self.fingerprint)
+        return GeneratedSample(sample.ids, sample.logprobs, sample.stop, self.fingerprint)
 
-    def _sync(self, policy: Policy, done: Future[None]) -> None:
-        again, self._jobs = self._jobs, {}
+    def _sync_engine(self, policy: Policy, finished: Future[None]) -> None:
+        restarted, self._jobs = self._jobs, {}
         self._ends.clear()
         try:
             with boundary(EngineError, "the engine failed to take new weights"):
-                self._engine.cancel(list(again))
+                self._engine.cancel(list(restarted))
                 self._engine.sync(policy)
-                self.policy, self.fingerprint = policy, fingerprint(policy)
+                self.policy, self.fingerprint = policy, policy_fingerprint(policy)
         except EvolventError as error:
-            _settle(done, error=error)
+            _set_result(finished, error=error)
         else:
-            _settle(done, None)
-        for job in again.values():
+            _set_result(finished, None)
+        for job in restarted.values():
             self._submit(job)
 
-    def _fail(self, error: EvolventError) -> None:
-        """End everything that is open: who asked is told first, whatever state the engine is in."""
+    def _fail_all(self, error: EvolventError) -> None:
+        """Ends all open asks: their callers get the error first, whatever the state of the engine."""
         jobs, self._jobs = self._jobs, {}
         for job in jobs.values():
-            _settle(job.future, error=error)
+            _set_result(job.future, error=error)
         try:
             with boundary(EngineError, "the engine failed to forget requests"):
                 self._engine.cancel(list(jobs))

@@ -1,4 +1,4 @@
-"""Replies of the OpenAI form: whole bodies, chunks of streams, and errors."""
+"""Replies in OpenAI's form: whole bodies, chunks of streams, and errors."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from evolvent.errors import (
     WeightsChanged,
 )
 from evolvent.messages import Call
-from evolvent.serve.openai.generator import Written
+from evolvent.serve.openai.generator import GeneratedSample
 from evolvent.serve.wire import NotFound
 
-__all__ = ["Choice", "Form", "cut_at", "error_body", "held_back", "status_code", "stops_after"]
+__all__ = ["Choice", "ReplyFormat", "count_unsendable", "cut_at_stop", "encode_error", "has_stop_after", "http_status"]
 
-_STATUS: Sequence[tuple[type[EvolventError], int, str, str | None]] = (
+_STATUS_BY_ERROR: Sequence[tuple[type[EvolventError], int, str, str | None]] = (
     (NotFound, 404, "invalid_request_error", "model_not_found"),
     (ContextOverflow, 400, "invalid_request_error", "context_length_exceeded"),
     (ConfigError, 400, "invalid_request_error", None),
@@ -47,87 +47,101 @@ _STATUS: Sequence[tuple[type[EvolventError], int, str, str | None]] = (
 )
 
 
-def status_code(error: EvolventError) -> int:
-    """The HTTP status that says what kind of error it is."""
-    return next((status for kind, status, _, _ in _STATUS if isinstance(error, kind)), 500)
+def http_status(error: EvolventError) -> int:
+    """Returns the HTTP status of an error."""
+    return next((status for kind, status, _, _ in _STATUS_BY_ERROR if isinstance(error, kind)), 500)
 
 
-def error_body(error: EvolventError) -> dict[str, Any]:
-    """`{"error": {"message", "type", "param", "code"}}`; `param` names the field where exactly one is wrong."""
-    known = next((row for row in _STATUS if isinstance(error, row[0])), None)
+def encode_error(error: EvolventError) -> dict[str, Any]:
+    """Returns `{"error": {"message", "type", "param", "code"}}`; `param` names the field if there is exactly one
+    problem.
+    """
+    status_row = next((row for row in _STATUS_BY_ERROR if isinstance(error, row[0])), None)
     problems = error.problems if isinstance(error, ConfigError) else []
-    where = problems[0].where if len(problems) == 1 else None
-    kind, code = (known[2], known[3]) if known else ("server_error", None)
-    return {"error": {"message": str(error), "type": kind, "param": where, "code": code}}
+    parameter = problems[0].where if len(problems) == 1 else None
+    kind, code = (status_row[2], status_row[3]) if status_row else ("server_error", None)
+    return {"error": {"message": str(error), "type": kind, "param": parameter, "code": code}}
 
 
 @dataclass(slots=True)
 class Choice:
-    """A sample as it is given: its text, all its tokens so far, and why it ended (None: it has not).
+    """A sample as it is returned: its text, all its tokens so far, and its finish reason (None: unfinished).
 
     Args:
-        index: its place among the choices. prompt: the ids that were read for it.
-        calls: of tools; they stand beside the text, not in it.
+        index: index among the choices.
+        prompt: token ids of its prompt.
+        text: text without calls.
+        sample: tokens and log-probabilities.
+        finish_reason: reason of the end.
+        calls: calls of tools; they stand beside the text, not in it.
     """
 
     index: int
     prompt: list[int]
     text: str
-    written: Written
-    ended: Literal["stop", "length", "tool_calls"] | None = None
+    sample: GeneratedSample
+    finish_reason: Literal["stop", "length", "tool_calls"] | None = None
     calls: tuple[Call, ...] = ()
 
 
 @dataclass(frozen=True)
-class Form:
-    """How replies to one request look.
+class ReplyFormat:
+    """The format of the replies to one request.
 
     Args:
         chat: a chat completion, else a plain one.
-        model: its name. word: the text of one token.
-        logprobs, ids, versions: what is given beside the text.
+        model: name of the model.
+        decode_token: returns the text of one token.
+        with_logprobs: whether to include log-probabilities.
+        with_ids: whether to include token ids.
+        with_versions: whether to include the versions of the weights.
     """
 
     chat: bool
     model: str
-    word: Callable[[int], str]
-    logprobs: bool = False
-    ids: bool = False
-    versions: bool = False
+    decode_token: Callable[[int], str]
+    with_logprobs: bool = False
+    with_ids: bool = False
+    with_versions: bool = False
     id: str = field(default_factory=lambda: secrets.token_hex(12))
     created: int = field(default_factory=lambda: int(time.time()))
 
     def body(self, choices: Sequence[Choice]) -> dict[str, Any]:
-        """The whole reply."""
+        """Returns the whole reply."""
         rows = [
-            self._row(choice, {"role": "assistant", **self._said(choice)}, choice.text, upto=len(choice.written.ids))
+            self._choice_row(
+                choice,
+                {"role": "assistant", **self._message_fields(choice)},
+                choice.text,
+                num_tokens=len(choice.sample.ids),
+            )
             for choice in choices
         ]
-        return {**self._head(choices, rows, stream=False), "usage": _usage(choices)}
+        return {**self._head(choices, rows, stream=False), "usage": _count_usage(choices)}
 
-    def begun(self, choice: Choice) -> dict[str, Any]:
-        """The first chunk of a choice in a chat's stream: who speaks, and what was read."""
+    def first_chunk(self, choice: Choice) -> dict[str, Any]:
+        """Returns the first chunk of a choice in a chat's stream: its role, and the prompt ids."""
         row = {"index": choice.index, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}
         return self._head([choice], [row], stream=True)
 
     def chunk(self, choice: Choice, text: str, *, first: int) -> dict[str, Any]:
-        """A part of a stream: new text, and the tokens from `first` on."""
-        new = Written(choice.written.ids[first:], choice.written.logprobs[first:], "", choice.written.writer)
-        part = Choice(choice.index, choice.prompt, text, new, choice.ended)
-        upto = len(choice.written.ids)
-        said: dict[str, Any] = {"content": text} if text else {}
+        """Returns a chunk of a stream: new text, and the tokens from `first` on."""
+        new = GeneratedSample(choice.sample.ids[first:], choice.sample.logprobs[first:], "", choice.sample.fingerprint)
+        part = Choice(choice.index, choice.prompt, text, new, choice.finish_reason)
+        upto = len(choice.sample.ids)
+        delta: dict[str, Any] = {"content": text} if text else {}
         if choice.calls:
-            said["tool_calls"] = [{"index": number, **call} for number, call in enumerate(self._calls(choice))]
-        row = self._row(part, said, text, key="delta", upto=upto)
+            delta["tool_calls"] = [{"index": number, **call} for number, call in enumerate(self._call_rows(choice))]
+        row = self._choice_row(part, delta, text, key="delta", num_tokens=upto)
         head = self._head([choice], [row], stream=True)
         if self.chat or first:  # what was read is told once
             head.pop("prompt_token_ids", None)
             row.pop("prompt_token_ids", None)
         return head
 
-    def counted(self, choices: Sequence[Choice]) -> dict[str, Any]:
-        """The chunk after all others that counts their tokens."""
-        return {**self._head(choices, [], stream=True), "usage": _usage(choices)}
+    def usage_chunk(self, choices: Sequence[Choice]) -> dict[str, Any]:
+        """Returns the last chunk, which counts the tokens of all others."""
+        return {**self._head(choices, [], stream=True), "usage": _count_usage(choices)}
 
     def _head(self, choices: Sequence[Choice], rows: list[dict[str, Any]], *, stream: bool) -> dict[str, Any]:
         kind = ("chat.completion.chunk" if stream else "chat.completion") if self.chat else "text_completion"
@@ -136,32 +150,36 @@ class Form:
             "object": kind,
             "created": self.created,
             "model": self.model,
-            "system_fingerprint": choices[0].written.writer,
+            "system_fingerprint": choices[0].sample.fingerprint,
             "choices": rows,
         }
-        return {**head, "prompt_token_ids": choices[0].prompt} if self.chat and self.ids and rows else head
+        return {**head, "prompt_token_ids": choices[0].prompt} if self.chat and self.with_ids and rows else head
 
-    def _row(
-        self, choice: Choice, said: dict[str, Any], text: str, *, upto: int, key: str = "message"
+    def _choice_row(
+        self, choice: Choice, message: dict[str, Any], text: str, *, num_tokens: int, key: str = "message"
     ) -> dict[str, Any]:
-        row: dict[str, Any] = {"index": choice.index, **({key: said} if self.chat else {"text": text})}
-        row["logprobs"] = (self._entries(choice) if self.chat else self._table(choice)) if self.logprobs else None
-        row["finish_reason"] = choice.ended
-        if self.versions:  # of all tokens, also in the last chunk of a stream, and in no other
-            row["weight_versions"] = _spans(choice, upto) if choice.ended else None
-        if self.ids:
-            row["token_ids"] = choice.written.ids.tolist()
+        row: dict[str, Any] = {"index": choice.index, **({key: message} if self.chat else {"text": text})}
+        row["logprobs"] = (
+            (self._chat_logprobs(choice) if self.chat else self._completion_logprobs(choice))
+            if self.with_logprobs
+            else None
+        )
+        row["finish_reason"] = choice.finish_reason
+        if self.with_versions:  # of all tokens, also in the last chunk of a stream, and in no other
+            row["weight_versions"] = _version_spans(choice, num_tokens) if choice.finish_reason else None
+        if self.with_ids:
+            row["token_ids"] = choice.sample.ids.tolist()
             if not self.chat:
                 row["prompt_token_ids"] = choice.prompt
         return row
 
-    def _said(self, choice: Choice) -> dict[str, Any]:
+    def _message_fields(self, choice: Choice) -> dict[str, Any]:
         if not choice.calls:
             return {"content": choice.text}
-        return {"content": choice.text or None, "tool_calls": self._calls(choice)}
+        return {"content": choice.text or None, "tool_calls": self._call_rows(choice)}
 
-    def _calls(self, choice: Choice) -> list[dict[str, Any]]:
-        """Calls with ids of their own; their arguments in the order in which they were written."""
+    def _call_rows(self, choice: Choice) -> list[dict[str, Any]]:
+        """Returns calls with unique ids; their arguments in the order in which they were written."""
         return [
             {
                 "id": f"call_{self.id}{choice.index:03d}{number:03d}",
@@ -171,65 +189,74 @@ class Form:
             for number, call in enumerate(choice.calls)
         ]
 
-    def _entries(self, choice: Choice) -> dict[str, Any]:
-        """Log-probabilities as a chat has them. A token that is part of a character has no text of its own."""
+    def _chat_logprobs(self, choice: Choice) -> dict[str, Any]:
+        """Returns log-probabilities in the chat format. A token that is part of a character has no bytes here."""
         rows = []
-        for index, value in zip(choice.written.ids.tolist(), _values(choice), strict=True):
-            text = self.word(index)
-            told = None if "\ufffd" in text else list(text.encode())
-            rows.append({"token": text, "logprob": value, "bytes": told, "top_logprobs": []})
+        for index, value in zip(choice.sample.ids.tolist(), _logprob_values(choice), strict=True):
+            text = self.decode_token(index)
+            text_bytes = None if "\ufffd" in text else list(text.encode())
+            rows.append({"token": text, "logprob": value, "bytes": text_bytes, "top_logprobs": []})
         return {"content": rows, "refusal": None}
 
-    def _table(self, choice: Choice) -> dict[str, Any]:
-        """Log-probabilities as a completion has them."""
-        words = [self.word(index) for index in choice.written.ids.tolist()]
-        places = np.cumsum([0, *map(len, words)])[:-1].tolist()
-        return {"tokens": words, "token_logprobs": _values(choice), "text_offset": places, "top_logprobs": None}
+    def _completion_logprobs(self, choice: Choice) -> dict[str, Any]:
+        """Returns log-probabilities in the completion format."""
+        token_texts = [self.decode_token(index) for index in choice.sample.ids.tolist()]
+        offsets = np.cumsum([0, *map(len, token_texts)])[:-1].tolist()
+        return {
+            "tokens": token_texts,
+            "token_logprobs": _logprob_values(choice),
+            "text_offset": offsets,
+            "top_logprobs": None,
+        }
 
 
-def _spans(choice: Choice, upto: int) -> list[dict[str, Any]]:
-    """Whose weights wrote the tokens up to here: always one version, since what two have written is refused."""
-    return [{"version": choice.written.writer, "start": 0, "end": upto}]
+def _version_spans(choice: Choice, num_tokens: int) -> list[dict[str, Any]]:
+    """Returns the version of the weights that generated the tokens: always one, since mixed replies are refused."""
+    return [{"version": choice.sample.fingerprint, "start": 0, "end": num_tokens}]
 
 
-def _values(choice: Choice) -> list[float]:
-    """Log-probabilities as JSON numbers from which the same float32 is read back."""
-    return [float(value) for value in choice.written.logprobs]
+def _logprob_values(choice: Choice) -> list[float]:
+    """Returns log-probabilities as JSON numbers from which the same float32 is read back."""
+    return [float(value) for value in choice.sample.logprobs]
 
 
-def _usage(choices: Sequence[Choice]) -> dict[str, int]:
-    """Tokens read, once for every prompt, and written."""
-    read = sum({id(choice.prompt): len(choice.prompt) for choice in choices}.values())
-    written = sum(len(choice.written.ids) for choice in choices)
-    return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
+def _count_usage(choices: Sequence[Choice]) -> dict[str, int]:
+    """Counts prompt tokens, once for every prompt, and completion tokens."""
+    prompt_tokens = sum({id(choice.prompt): len(choice.prompt) for choice in choices}.values())
+    completion_tokens = sum(len(choice.sample.ids) for choice in choices)
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+    }
 
 
-def cut_at(text: str, stops: Sequence[str]) -> tuple[str, bool]:
-    """The text up to the first of the stops, and whether there was one."""
-    places = [place for place in (text.find(stop) for stop in stops) if place >= 0]
-    return (text[: min(places)], True) if places else (text, False)
+def cut_at_stop(text: str, stops: Sequence[str]) -> tuple[str, bool]:
+    """Returns the text up to the first stop, and whether there was one."""
+    positions = [position for position in (text.find(stop) for stop in stops) if position >= 0]
+    return (text[: min(positions)], True) if positions else (text, False)
 
 
-def stops_after(text: str, stops: Sequence[str], since: int) -> bool:
-    """Whether one of the stops is in the text and ends behind its first `since` characters, which hold none."""
+def has_stop_after(text: str, stops: Sequence[str], since: int) -> bool:
+    """Returns whether a stop occurs in the text and ends after its first `since` characters, which hold none."""
     return any(text.find(stop, max(0, since - len(stop) + 1)) >= 0 for stop in stops)
 
 
-def held_back(text: str, stops: Sequence[str]) -> int:
-    """How many characters at the end of an unfinished text may not be sent yet.
+def count_unsendable(text: str, stops: Sequence[str]) -> int:
+    """Returns the number of characters at the end of an unfinished text that may not be sent yet.
 
-    They could become part of a stop, or are the beginning of a character whose other tokens have not come.
+    They could become part of a stop, or start a character whose other tokens have not been generated.
     """
-    begun = [_begun(text, stop) for stop in stops]
+    partial_stops = [_partial_stop_length(text, stop) for stop in stops]
     broken = len(text) - len(text.rstrip("\ufffd"))
-    return max([broken, *begun])
+    return max([broken, *partial_stops])
 
 
-def _begun(text: str, stop: str) -> int:
-    """How many characters at the end of the text are the beginning of a stop that is not whole yet."""
-    at = text.find(stop[0], max(0, len(text) - len(stop) + 1))
-    while at >= 0:
-        if stop.startswith(text[at:]):
-            return len(text) - at
-        at = text.find(stop[0], at + 1)
+def _partial_stop_length(text: str, stop: str) -> int:
+    """Returns the number of characters at the end of the text that start an incomplete stop."""
+    position = text.find(stop[0], max(0, len(text) - len(stop) + 1))
+    while position >= 0:
+        if stop.startswith(text[position:]):
+            return len(text) - position
+        position = text.find(stop[0], position + 1)
     return 0

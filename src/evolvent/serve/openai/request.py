@@ -1,4 +1,4 @@
-"""Requests of the OpenAI form, read strictly: what would change a reply and is not done here is refused by its name."""
+"""Requests in OpenAI's form, parsed strictly: an unsupported field that would change a reply is refused by its name."""
 
 from __future__ import annotations
 
@@ -11,20 +11,27 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from evolvent.engine.asks import Sampling
-from evolvent.errors import ConfigError, Problem, SampleInvalid, unknown
+from evolvent.errors import ConfigError, Problem, SampleInvalid, unknown_name_problem
 from evolvent.messages import Call, Message
-from evolvent.serve.wire import plain, text_of
+from evolvent.serve.wire import replace_surrogates, to_json
 from evolvent.trajectory import sample_seed
 
-__all__ = ["ChatRequest", "CompletionRequest", "Request", "StreamOptions", "Wanted", "read_request"]
+__all__ = [
+    "BaseCompletionRequest",
+    "ChatRequest",
+    "CompletionRequest",
+    "SamplingSpec",
+    "StreamOptions",
+    "parse_request",
+]
 
-_TOGETHER = 128  # samples of one request
-_STOPS, _STOP_CHARS = 64, 1000  # each is looked for after every token
-_TOOLS = 128  # of one request, as OpenAI has it
-_MOST_FIELDS = 128  # of a request; each wrong one is told of
+_MAX_SAMPLES = 128  # samples of one request
+_MAX_STOPS, _MAX_STOP_CHARS = 64, 1000  # each is looked for after every token
+_MAX_TOOLS = 128  # of one request, as OpenAI has it
+_MAX_FIELDS = 128  # of a request; each wrong one is told of
 _DEFAULT_TOKENS = 16  # of a completion without max_tokens, as OpenAI has it
 # Fields that are accepted where they ask for nothing: (their neutral values).
-_NEUTRAL: Mapping[str, tuple[object, ...]] = {
+_NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = {
     "presence_penalty": (0,),
     "frequency_penalty": (0,),
     "repetition_penalty": (1,),
@@ -49,31 +56,38 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "chat_template_kwargs": ({},),
     "include_stop_str_in_output": (False,),
 }
-_IDLE = ("user", "metadata", "store", "service_tier", "prompt_cache_key", "safety_identifier")  # about the caller only
-R = TypeVar("R", bound="Request")
+_IGNORED_FIELDS = (
+    "user",
+    "metadata",
+    "store",
+    "service_tier",
+    "prompt_cache_key",
+    "safety_identifier",
+)  # about the caller only
+R = TypeVar("R", bound="BaseCompletionRequest")
 T = TypeVar("T")
-Text = Annotated[str, Field(min_length=1, max_length=_STOP_CHARS)]
+Text = Annotated[str, Field(min_length=1, max_length=_MAX_STOP_CHARS)]
 List = Annotated[list[T], Field(fail_fast=True)]  # the first wrong part is told of, not millions of them
 
 
 class StreamOptions(BaseModel):
-    """What a stream tells beside the reply."""
+    """Options of a stream beside the reply."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     include_usage: bool = Field(default=False, description="a last chunk with the counts of tokens")
 
 
-class Request(BaseModel):
-    """What both kinds of completions take."""
+class BaseCompletionRequest(BaseModel):
+    """The fields that both kinds of completions share."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
     model: str = Field(description="the name of the model")
-    n: int = Field(default=1, ge=1, le=_TOGETHER, description="samples")
+    n: int = Field(default=1, ge=1, le=_MAX_SAMPLES, description="samples")
     temperature: float = Field(default=1.0, ge=0, le=100, description="0: the likeliest token")
     top_p: float = Field(default=1.0, gt=0, le=1, description="the share of probability that is kept")
     top_k: int = Field(default=0, ge=-1, le=2**31, description="how many tokens are kept; 0 or -1: all")
     max_tokens: int | None = Field(default=None, ge=1, description="most tokens of a reply")
-    stop: Text | Annotated[List[Text], Field(max_length=_STOPS)] = Field(
+    stop: Text | Annotated[List[Text], Field(max_length=_MAX_STOPS)] = Field(
         default=[], description="texts that end a reply; they are not part of it"
     )
     seed: int | None = Field(default=None, description="what the random numbers derive from; none: drawn")
@@ -82,75 +96,85 @@ class Request(BaseModel):
     return_token_ids: bool = Field(default=False, description="also give the ids of what was read and written")
     return_weight_versions: bool = Field(default=False, description="also tell whose weights wrote it, in vLLM's form")
 
-    def wanted(self, context: int) -> Wanted:
-        """How to sample. A seed and the number of a sample give the seed of the sample; the first has the seed itself.
+    def sampling_spec(self, context: int) -> SamplingSpec:
+        """Returns how to sample. The seed and the sample's index give the sample's seed; the first sample has the
+        seed itself.
 
         Args:
-            context: most tokens of a text; what a reply without max_tokens may fill.
+            context: maximum number of tokens of a text; the limit of a reply without max_tokens.
         """
         base = secrets.randbits(63) if self.seed is None else self.seed
         seeds = (base, *(sample_seed(base, number) for number in range(1, self.n)))
         stops = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
         sampling = Sampling(self.temperature, max(0, self.top_k), self.top_p)
-        return Wanted(sampling, min(self.most(context), context), stops, seeds)
+        return SamplingSpec(sampling, min(self.reply_limit(context), context), stops, seeds)
 
-    def most(self, context: int) -> int:
-        """Most tokens of a reply."""
+    def reply_limit(self, context: int) -> int:
+        """Returns the maximum number of tokens of a reply."""
         return self.max_tokens or context
 
 
-class ChatRequest(Request):
+class ChatRequest(BaseCompletionRequest):
     """The body of `/v1/chat/completions`."""
 
     messages: List[dict[str, Any]] = Field(min_length=1, description="the conversation; the user's message is the last")
     max_completion_tokens: int | None = Field(default=None, ge=1, description="the newer name of max_tokens")
     logprobs: bool = Field(default=False, description="give the log-probability of every token written")
-    tools: List[dict[str, Any]] = Field(default=[], max_length=_TOOLS, description="functions that may be called")
+    tools: List[dict[str, Any]] = Field(default=[], max_length=_MAX_TOOLS, description="functions that may be called")
     tool_choice: str | dict[str, Any] = Field(
         default="auto", description="whether calls are made: auto, none, required, or the function that is called"
     )
     parallel_tool_calls: bool = Field(default=True, description="whether one reply may make several calls")
 
     def conversation(self) -> list[Message]:
-        """The messages, without fields of which nothing is known. Raises ConfigError for what is none."""
+        """Returns the messages without unknown fields. Raises ConfigError for invalid messages."""
         try:
             messages = [Message.of_openai(row) for row in self.messages]
             return [
-                replace(one, content=text_of(one.text), calls=tuple(map(_whole, one.calls)), extra={})
-                for one in messages
+                replace(
+                    message,
+                    content=replace_surrogates(message.text),
+                    calls=tuple(map(_clean_call, message.calls)),
+                    extra={},
+                )
+                for message in messages
             ]
         except SampleInvalid as error:
             raise ConfigError([Problem("messages", str(error))]) from error
 
-    def most(self, context: int) -> int:
-        """Most tokens of a reply; without a limit, what the context leaves."""
+    def reply_limit(self, context: int) -> int:
+        """Returns the maximum number of tokens of a reply; without a limit, the context."""
         return self.max_completion_tokens or self.max_tokens or context
 
 
-class CompletionRequest(Request):
+class CompletionRequest(BaseCompletionRequest):
     """The body of `/v1/completions`."""
 
     prompt: str | List[int] | List[str] | List[List[int]] = Field(description="a text or token ids, or several")
     logprobs: int | None = Field(default=None, ge=0, le=1, description="give log-probabilities of the tokens written")
 
     def prompts(self) -> list[str | list[int]]:
-        """The prompts one by one. Raises ConfigError for none at all, or an empty one."""
-        given: Any = self.prompt
-        several = [given] if isinstance(given, str) or (given and isinstance(given[0], int)) else list(given)
-        if not several or not all(several):
-            raise ConfigError([Problem("prompt", f"nothing to continue: {given!r:.80}", "a text or token ids")])
-        if len(several) * self.n > _TOGETHER:
-            raise ConfigError([Problem("prompt", f"{len(several)} prompts with n {self.n}", f"{_TOGETHER} samples")])
-        return [text_of(prompt) if isinstance(prompt, str) else prompt for prompt in several]
+        """Returns the prompts one by one. Raises ConfigError if there is none, or an empty one."""
+        prompt_field: Any = self.prompt
+        prompts = (
+            [prompt_field]
+            if isinstance(prompt_field, str) or (prompt_field and isinstance(prompt_field[0], int))
+            else list(prompt_field)
+        )
+        if not prompts or not all(prompts):
+            raise ConfigError([Problem("prompt", f"nothing to continue: {prompt_field!r:.80}", "a text or token ids")])
+        if len(prompts) * self.n > _MAX_SAMPLES:
+            raise ConfigError([Problem("prompt", f"{len(prompts)} prompts with n {self.n}", f"{_MAX_SAMPLES} samples")])
+        return [replace_surrogates(prompt) if isinstance(prompt, str) else prompt for prompt in prompts]
 
-    def most(self, context: int) -> int:
-        """Most tokens of a reply."""
+    def reply_limit(self, context: int) -> int:
+        """Returns the maximum number of tokens of a reply."""
         return self.max_tokens or _DEFAULT_TOKENS
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """How replies are sampled: the distribution, most tokens, texts that end one, and one seed per sample."""
+class SamplingSpec:
+    """How replies are sampled: the distribution, the maximum number of tokens, stop texts, and one seed per sample."""
 
     sampling: Sampling
     max_tokens: int
@@ -158,38 +182,38 @@ class Wanted:
     seeds: tuple[int, ...]
 
 
-def _whole(call: Call) -> Call:
-    """A call without halves of surrogate pairs. Raises SampleInvalid: arguments that are no JSON."""
-    arguments = json.loads(text_of(json.dumps(plain(dict(call.arguments)), ensure_ascii=False)))
-    return Call(text_of(call.name), arguments, call.id)
+def _clean_call(call: Call) -> Call:
+    """Returns a call without halves of surrogate pairs. Raises SampleInvalid if its arguments are not JSON."""
+    arguments = json.loads(replace_surrogates(json.dumps(to_json(dict(call.arguments)), ensure_ascii=False)))
+    return Call(replace_surrogates(call.name), arguments, call.id)
 
 
-def read_request(kind: type[R], row: object) -> R:
-    """A request from its parsed body; every mistake at once.
+def parse_request(request_class: type[R], row: object) -> R:
+    """Parses a request; reports every mistake at once.
 
     Raises:
-        ConfigError: fields of a wrong type or value, unknown ones (with the nearest name), or ones not done here.
+        ConfigError: fields of a wrong type or value, unknown fields (with the nearest name), or unsupported ones.
     """
     if not isinstance(row, Mapping):
         raise ConfigError([Problem("body", f"no object: {type(row).__name__}", '{"model": ..., ...}')])
-    if len(row) > _MOST_FIELDS:
-        raise ConfigError([Problem("body", f"{len(row)} fields", f"at most {_MOST_FIELDS}")])
-    given = {key: value for key, value in row.items() if value is not None and key not in _IDLE}
-    fields = set(kind.model_fields)
+    if len(row) > _MAX_FIELDS:
+        raise ConfigError([Problem("body", f"{len(row)} fields", f"at most {_MAX_FIELDS}")])
+    fields_given = {key: value for key, value in row.items() if value is not None and key not in _IGNORED_FIELDS}
+    fields = set(request_class.model_fields)
     problems = []
-    for key in [key for key in given if key not in fields]:
-        value = given.pop(key)
-        if key not in _NEUTRAL:
-            problems.append(unknown("parameter", key[:80], {*fields, *_NEUTRAL}, where=key[:80]))
-        elif value not in _NEUTRAL[key]:
-            allowed = " or ".join(map(repr, _NEUTRAL[key]))
+    for key in [key for key in fields_given if key not in fields]:
+        value = fields_given.pop(key)
+        if key not in _NEUTRAL_VALUES:
+            problems.append(unknown_name_problem("parameter", key[:80], {*fields, *_NEUTRAL_VALUES}, location=key[:80]))
+        elif value not in _NEUTRAL_VALUES[key]:
+            allowed = " or ".join(map(repr, _NEUTRAL_VALUES[key]))
             problems.append(Problem(key, f"{value!r:.80} is not done here", f"leave it out, or {allowed}"))
     try:
-        request = kind.model_validate(given)
+        request = request_class.model_validate(fields_given)
     except ValidationError as error:
-        for one in error.errors(include_url=False, include_context=False):
-            where = ".".join(map(str, one["loc"])) or "body"
-            problems.append(Problem(where, f"{one['msg']}, got {one['input']!r:.80}"))
+        for detail in error.errors(include_url=False, include_context=False):
+            path = ".".join(map(str, detail["loc"])) or "body"
+            problems.append(Problem(path, f"{detail['msg']}, got {detail['input']!r:.80}"))
         raise ConfigError(problems) from error
     if problems:
         raise ConfigError(problems)

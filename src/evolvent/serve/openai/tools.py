@@ -1,11 +1,11 @@
-"""Chat with tools: how a policy is shown them, and which calls its reply makes.
+"""Chat with tools: how a policy is shown tools, and the calls in its reply.
 
-Tools are shown by the checkpoint's own chat template where that shows tools (`models.toolchat`); else by a prompt of
-the library's: one line a tool for a vocabulary of whole words, four blocks for all others (`models.toolprompt`). Calls
-are read in the form of that prompt and never evaluated. What is no call of an offered tool stays text.
+Tools are shown by the checkpoint's own chat template if it supports them (`models.toolchat`); else by a prompt of the
+library: one line a tool for a vocabulary of whole words, four blocks for all others (`models.toolprompt`). Calls are
+read in the form of that prompt and never evaluated. Text that is not a call of an offered tool stays text.
 
-A call that must be made ("required", or a function by its name), and one call at most, are promises that only
-constrained decoding keeps (`models.constraints`): tokens that could not become a valid call have no probability.
+A required call ("required", or a function by its name), and a single call at most, can be guaranteed only by
+constrained decoding (`models.constraints`): tokens that cannot become a valid call have probability zero.
 """
 
 from __future__ import annotations
@@ -18,68 +18,74 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from evolvent.engine.asks import Constraint
-from evolvent.errors import ConfigError, InvalidAction, MissingExtra, Problem, SampleInvalid, unknown
+from evolvent.errors import ConfigError, InvalidAction, MissingExtra, Problem, SampleInvalid, unknown_name_problem
 from evolvent.messages import Call, CallSample, Message, Tool
-from evolvent.models.call_schemas import Limits
+from evolvent.models.call_schemas import AnswerLimits
 from evolvent.models.toolchat import ChatTools
 from evolvent.models.toolprompt import Compact, FourBlocks, ToolPrompt
-from evolvent.schemas import check_tools, faults
+from evolvent.schemas import check_tools, find_argument_faults
 from evolvent.serve.openai.request import ChatRequest
-from evolvent.serve.wire import plain, text_of
+from evolvent.serve.wire import replace_surrogates, to_json
 from evolvent.trajectory import canonical_json
 
 if TYPE_CHECKING:
     from evolvent.models.constraints import CallConstraints
     from evolvent.models.policy import Policy
 
-__all__ = ["Offer", "Shown", "Toolbox", "prompt_for", "read_offer", "session_of"]
+__all__ = ["RenderedChat", "ToolOffer", "ToolRenderer", "parse_offer", "select_tool_prompt", "session_key"]
 
-_TAGS = ("<tool_call>", "<function=")  # how a call begins in the form "xml"
-_TAG = re.compile("|".join(_TAGS))
-_TAGGED = re.compile(r"<tool_call>(?:(?!<tool_call>).)*?</tool_call>|<function=(?:(?!<function=).)*?</function>", re.S)
-_BEGINS = "[{<`"  # how calls begin in every other form: a list, an object, a mark or a fence
-_THOUGHT, _THOUGHT_ENDS = "<think>", "</think>"
+_CALL_TAGS = ("<tool_call>", "<function=")  # how a call begins in the form "xml"
+_CALL_TAG = re.compile("|".join(_CALL_TAGS))
+_TAGGED_CALL = re.compile(
+    r"<tool_call>(?:(?!<tool_call>).)*?</tool_call>|<function=(?:(?!<function=).)*?</function>", re.S
+)
+_CALL_STARTS = "[{<`"  # how calls begin in every other form: a list, an object, a mark or a fence
+_THOUGHT_START, _THOUGHT_END = "<think>", "</think>"
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
-    """What a request says of tools.
+class ToolOffer:
+    """The tools of a request.
 
     Args:
-        tools: that are shown. strict: names of those whose arguments must fit their schemas.
-        callable: those that may be called. must: one of them has to be. several: more than one call may be made.
+        tools: tools that are shown.
+        strict: names of tools whose arguments must fit their schemas.
+        callable_tools: tools that may be called.
+        is_required: whether a call is required.
+        allows_several: whether more than one call may be made.
     """
 
     tools: tuple[Tool, ...] = ()
     strict: frozenset[str] = frozenset()
-    callable: tuple[Tool, ...] = ()
-    must: bool = False
-    several: bool = True
+    callable_tools: tuple[Tool, ...] = ()
+    is_required: bool = False
+    allows_several: bool = True
 
 
-def read_offer(asked: ChatRequest) -> Offer:
-    """The tools of a request. With the choice "none" they are not shown at all.
+def parse_offer(chat_request: ChatRequest) -> ToolOffer:
+    """Parses the tools of a request. With the choice "none" they are not shown at all.
 
     Raises:
-        ConfigError: every mistake at once: tools that are none or cannot be offered together, malformed schemas, a
-            choice that is none or names no tool, and what "auto" cannot promise.
+        ConfigError: every mistake at once: invalid or conflicting tools, malformed schemas, an invalid choice or one
+            that
+            names no tool, and guarantees that "auto" cannot give.
     """
     problems: list[Problem] = []
     tools: list[Tool] = []
-    for number, row in enumerate(asked.tools):
-        where = f"tools[{number}]"
+    for number, row in enumerate(chat_request.tools):
+        path = f"tools[{number}]"
         if row.get("type") != "function":
-            problems.append(Problem(where, f"a tool of the type {row.get('type')!r:.80}", "'function'"))
+            problems.append(Problem(path, f"a tool of the type {row.get('type')!r:.80}", "'function'"))
             continue
         try:
-            tools.append(_clean(Tool.of_openai(row)))
+            tools.append(_clean_tool(Tool.of_openai(row)))
         except SampleInvalid as error:
-            problems.append(Problem(where, str(error)))
+            problems.append(Problem(path, str(error)))
     problems += check_tools(tools)
-    chosen, wrong = _chosen(asked.tool_choice, tools)
-    problems += wrong
-    free = asked.tool_choice == "auto"
-    if free and tools and not asked.parallel_tool_calls:
+    callable_tools, choice_problems = _select_callable(chat_request.tool_choice, tools)
+    problems += choice_problems
+    is_auto = chat_request.tool_choice == "auto"
+    if is_auto and tools and not chat_request.parallel_tool_calls:
         problems.append(
             Problem(
                 "parallel_tool_calls",
@@ -89,142 +95,156 @@ def read_offer(asked: ChatRequest) -> Offer:
         )
     if problems:
         raise ConfigError(problems)
-    if not tools or asked.tool_choice == "none":
-        return Offer()
-    strict = {tool.name for tool, row in zip(tools, asked.tools, strict=True) if row["function"].get("strict") is True}
-    return Offer(tuple(tools), frozenset(strict), chosen, not free, asked.parallel_tool_calls)
+    if not tools or chat_request.tool_choice == "none":
+        return ToolOffer()
+    strict = {
+        tool.name for tool, row in zip(tools, chat_request.tools, strict=True) if row["function"].get("strict") is True
+    }
+    return ToolOffer(tuple(tools), frozenset(strict), callable_tools, not is_auto, chat_request.parallel_tool_calls)
 
 
-def _clean(tool: Tool) -> Tool:
-    """The tool without halves of surrogate pairs, which no tokenizer reads."""
-    parameters = json.loads(text_of(json.dumps(dict(tool.parameters), ensure_ascii=False)))
-    return Tool(text_of(tool.name), text_of(tool.description), parameters)
+def _clean_tool(tool: Tool) -> Tool:
+    """Returns the tool without halves of surrogate pairs, which no tokenizer reads."""
+    parameters = json.loads(replace_surrogates(json.dumps(dict(tool.parameters), ensure_ascii=False)))
+    return Tool(replace_surrogates(tool.name), replace_surrogates(tool.description), parameters)
 
 
-def _chosen(choice: str | dict[str, Any], tools: Sequence[Tool]) -> tuple[tuple[Tool, ...], list[Problem]]:
-    """The tools that may be called, and what is wrong with the choice."""
+def _select_callable(choice: str | dict[str, Any], tools: Sequence[Tool]) -> tuple[tuple[Tool, ...], list[Problem]]:
+    """Returns the tools that may be called, and the problems of the choice."""
     hint = '\'auto\', \'none\', \'required\', or {"type": "function", "function": {"name": ...}}'
     if isinstance(choice, str):
         if choice not in ("auto", "none", "required"):
-            return (), [unknown("tool_choice", choice[:80], ("auto", "none", "required"), where="tool_choice")]
-        lacking = [Problem("tool_choice", "a call is required, and there are no tools")] if choice == "required" else []
-        return tuple(tools), [] if tools else lacking
+            return (), [
+                unknown_name_problem("tool_choice", choice[:80], ("auto", "none", "required"), location="tool_choice")
+            ]
+        missing_problems = (
+            [Problem("tool_choice", "a call is required, and there are no tools")] if choice == "required" else []
+        )
+        return tuple(tools), [] if tools else missing_problems
     function = choice.get("function") if choice.get("type") == "function" else None
     name = function.get("name") if isinstance(function, dict) else None
     if not isinstance(name, str):
         return (), [Problem("tool_choice", f"no choice that is known: {choice!r:.80}", hint)]
-    found = tuple(tool for tool in tools if tool.name == name)
-    return found, [] if found else [unknown("tool", name[:80], [tool.name for tool in tools], where="tool_choice")]
+    matching = tuple(tool for tool in tools if tool.name == name)
+    return matching, [] if matching else [
+        unknown_name_problem("tool", name[:80], [tool.name for tool in tools], location="tool_choice")
+    ]
 
 
 @dataclass(frozen=True)
-class Shown:
-    """A conversation as a policy reads it with tools, and how its reply is read.
+class RenderedChat:
+    """A conversation as a policy reads it with tools, and the parser of its reply.
 
     Args:
-        prompt: how tools are shown. sample: the tools and the messages; a dialect writes the system's by itself.
-        ids: all tokens up to where the reply begins. text: the same where the template wrote them, else "".
-        offer: what the request says of tools.
-        constraint: what the reply is held to; None: nothing.
+        prompt: tool prompt.
+        sample: the tools and the messages; a dialect writes the system message itself.
+        ids: all token ids up to the start of the reply.
+        text: the same as text if the template wrote them, else "".
+        offer: tools of the request.
+        constraint: constraint of the reply; None: no constraint.
     """
 
     prompt: ToolPrompt
     sample: CallSample
     ids: list[int]
     text: str
-    offer: Offer
+    offer: ToolOffer
     constraint: Constraint | None = None
 
-    def read(self, text: str) -> tuple[str, tuple[Call, ...]]:
-        """What a whole reply says, and what it calls.
+    def parse_reply(self, text: str) -> tuple[str, tuple[Call, ...]]:
+        """Returns the text and the calls of a whole reply.
 
-        Where it makes no call, names a tool that was not offered, or a strict one with arguments that do not fit,
-        all of it is what it says.
+        If it makes no call, names a tool that was not offered, or a strict one with invalid arguments, all of it is
+        text.
         """
-        at = self._begin(text)
-        if at is None:
+        call_start = self._find_call_start(text)
+        if call_start is None:
             return text, ()
         try:
-            found = self.prompt.read(text[at:], self.sample)
-            calls = tuple(_plain_call(call) for call in found)
+            parsed_calls = self.prompt.parse_calls(text[call_start:], self.sample)
+            calls = tuple(_to_json_call(call) for call in parsed_calls)
         except (InvalidAction, SampleInvalid):
             return text, ()
-        known = {tool.name: tool for tool in self.offer.callable}
+        callable_by_name = {tool.name: tool for tool in self.offer.callable_tools}
         unfit = any(
-            call.name not in known
-            or (call.name in self.offer.strict and faults(call.arguments, known[call.name].parameters))
+            call.name not in callable_by_name
+            or (
+                call.name in self.offer.strict
+                and find_argument_faults(call.arguments, callable_by_name[call.name].parameters)
+            )
             for call in calls
         )
         if not calls or unfit:
             return text, ()
-        rest = _TAGGED.sub("", text[at:]) if self._tagged else ""
-        said = text[:at] + rest if rest.strip() else text[:at]
-        return said if said.strip() else "", calls
+        text_after = _TAGGED_CALL.sub("", text[call_start:]) if self._uses_tags else ""
+        reply_text = text[:call_start] + text_after if text_after.strip() else text[:call_start]
+        return reply_text if reply_text.strip() else "", calls
 
-    def settled(self, text: str) -> int:
-        """How many characters at the beginning of an unfinished reply are surely said, whatever comes."""
-        start = _after_thought(text)
+    def count_settled(self, text: str) -> int:
+        """Returns the number of characters at the start of an unfinished reply that are certainly text."""
+        start = _find_thought_end(text)
         if start is None:
-            return max(0, len(text) - len(_THOUGHT_ENDS) + 1)
-        if self._tagged:
-            found = _TAG.search(text, start)
-            begun = [size for tag in _TAGS for size in range(1, len(tag)) if text.endswith(tag[:size])]
-            at = found.start() if found else len(text) - max([0, *begun])
+            return max(0, len(text) - len(_THOUGHT_END) + 1)
+        if self._uses_tags:
+            match = _CALL_TAG.search(text, start)
+            partial_tags = [size for tag in _CALL_TAGS for size in range(1, len(tag)) if text.endswith(tag[:size])]
+            length = match.start() if match else len(text) - max([0, *partial_tags])
         else:
             body = text[start:].lstrip()
-            at = len(text) if body and body[0] not in _BEGINS else start
-        return at if text[:at].strip() else 0
+            length = len(text) if body and body[0] not in _CALL_STARTS else start
+        return length if text[:length].strip() else 0
 
-    def after(self, place: int, stopped: bool, *, policy: Policy) -> list[int] | None:
-        """The tokens between a reply and the next one; None: this prompt does not say which they are.
+    def tokens_after(self, message_index: int, stopped: bool, *, policy: Policy) -> list[int] | None:
+        """Returns the tokens between a reply and the next one; None if this prompt does not determine them.
 
         Args:
-            place: of the reply among the messages. stopped: its stop token has been written already.
+            message_index: index of the reply among the messages.
+            stopped: whether its stop token has been written already.
         """
         if not self.text:
             return None
         (stop,) = policy.dialect.stop_ids
-        before = self.prompt.render(replace(self.sample, messages=self.sample.messages[:place])).prompt
+        earlier_text = self.prompt.render(replace(self.sample, messages=self.sample.messages[:message_index])).prompt
         mark = str(policy.tokenizer.decode([stop]))
-        if not self.text.startswith(before):
+        if not self.text.startswith(earlier_text):
             return None  # the template writes earlier turns otherwise than it did then
-        _, found, tail = self.text[len(before) :].partition(mark)
-        if not found:
+        _, separator, tail = self.text[len(earlier_text) :].partition(mark)
+        if not separator:
             return None
         ids = [int(token) for token in policy.tokenizer.encode(tail, add_special_tokens=False)]
         return ids if stopped else [stop, *ids]
 
     @property
-    def _tagged(self) -> bool:
+    def _uses_tags(self) -> bool:
         return isinstance(self.prompt, ChatTools) and self.prompt.form == "xml"
 
-    def _begin(self, text: str) -> int | None:
-        """Where calls begin, if there are any; thoughts are passed over."""
-        start = _after_thought(text)
-        if start is None or not self.offer.callable:
+    def _find_call_start(self, text: str) -> int | None:
+        """Returns the start of calls, if there are any; thoughts are skipped."""
+        start = _find_thought_end(text)
+        if start is None or not self.offer.callable_tools:
             return None
-        if self._tagged:
-            found = _TAG.search(text, start)
-            return found.start() if found else None
-        return start if text[start:].lstrip()[:1] in tuple(_BEGINS) else None
+        if self._uses_tags:
+            match = _CALL_TAG.search(text, start)
+            return match.start() if match else None
+        return start if text[start:].lstrip()[:1] in tuple(_CALL_STARTS) else None
 
 
-def _after_thought(text: str) -> int | None:
-    """Where the first thought has ended; 0: there is none; None: it has not ended yet."""
-    end = text.find(_THOUGHT_ENDS)
+def _find_thought_end(text: str) -> int | None:
+    """Returns the end of the first thought; 0 if there is none, None if it has not ended yet."""
+    end = text.find(_THOUGHT_END)
     if end >= 0:
-        return end + len(_THOUGHT_ENDS)
-    return None if text.lstrip().startswith(_THOUGHT) else 0
+        return end + len(_THOUGHT_END)
+    return None if text.lstrip().startswith(_THOUGHT_START) else 0
 
 
-def _plain_call(call: Call) -> Call:
-    """The call with arguments that are JSON values. Raises SampleInvalid: they are none."""
-    arguments = plain(dict(call.arguments))
+def _to_json_call(call: Call) -> Call:
+    """Converts a call's arguments to JSON values. Raises SampleInvalid if that fails."""
+    arguments = to_json(dict(call.arguments))
     return Call(call.name, arguments if isinstance(arguments, dict) else {})
 
 
-def prompt_for(policy: Policy) -> ToolPrompt:
-    """How a policy is shown tools: by its own chat template, or by a prompt of the library's."""
+def select_tool_prompt(policy: Policy) -> ToolPrompt:
+    """Selects how a policy is shown tools: by its own chat template, or by a prompt of the library."""
     if policy.dialect.name == "words":
         return Compact()
     if policy.dialect.name == "chat":
@@ -235,88 +255,99 @@ def prompt_for(policy: Policy) -> ToolPrompt:
     return FourBlocks()
 
 
-class Toolbox:
-    """Shows tools to one policy.
+class ToolRenderer:
+    """Renders conversations with tools for one policy.
 
     Args:
         policy: its tokenizer and its dialect are used, not its weights.
     Attributes:
-        prompt: how it is shown tools.
+        prompt: tool prompt.
     """
 
     def __init__(self, policy: Policy) -> None:
-        self._policy, self.prompt = policy, prompt_for(policy)
+        self._policy, self.prompt = policy, select_tool_prompt(policy)
         self._constraints: dict[bool, CallConstraints] = {}
 
-    def fits(self, policy: Policy) -> bool:
-        """Whether it shows tools to this policy too: other weights with the same tokenizer."""
+    def supports(self, policy: Policy) -> bool:
+        """Returns whether the renderer fits this policy too: other weights with the same tokenizer."""
         return policy.tokenizer is self._policy.tokenizer
 
-    def show(self, messages: Sequence[Message], offer: Offer) -> Shown:
-        """The conversation with its tools as tokens.
+    def render(self, messages: Sequence[Message], offer: ToolOffer) -> RenderedChat:
+        """Renders the conversation with its tools as tokens.
 
         Raises:
-            ConfigError: messages that cannot be continued, or a promise that cannot be kept here.
-            SampleInvalid: text that spells control marks, or what the template refuses; schemas that no constraint
-                can hold. VocabularyMismatch: a word that the policy does not have.
+            ConfigError: messages that cannot be continued, or a guarantee that cannot be given here.
+            SampleInvalid: text that contains control marks, or is refused by the template; schemas that no constraint
+                can
+                hold. VocabularyMismatch: a word that the policy does not have.
         """
         _check_order(messages)
-        spoken = [replace(one, role="system") if one.role == "developer" else one for one in messages]
+        turns = [replace(message, role="system") if message.role == "developer" else message for message in messages]
         if isinstance(self.prompt, ChatTools):
-            sample = CallSample("request", tuple(spoken), offer.tools)
+            sample = CallSample("request", tuple(turns), offer.tools)
             text, ids = self.prompt.render(sample).prompt, self.prompt.tokens(sample).prompt
         else:
-            system = spoken.pop(0).text if spoken[0].role == "system" else ""
-            sample = CallSample("request", tuple(spoken), offer.tools)
+            system = turns.pop(0).text if turns[0].role == "system" else ""
+            sample = CallSample("request", tuple(turns), offer.tools)
             text, ids = "", self._policy.dialect.open(system, self.prompt.render(sample).prompt)
-        return Shown(self.prompt, sample, ids, text, offer, self._held(offer) if offer.must else None)
+        return RenderedChat(
+            self.prompt, sample, ids, text, offer, self._make_constraint(offer) if offer.is_required else None
+        )
 
-    def _held(self, offer: Offer) -> Constraint:
-        """The constraint of a reply that must call."""
+    def _make_constraint(self, offer: ToolOffer) -> Constraint:
+        """Returns the constraint of a reply that must call."""
         try:
             from evolvent.models.constraints import CallConstraints
 
-            if offer.several not in self._constraints:
-                limits = Limits() if offer.several else Limits(calls=1)
-                self._constraints[offer.several] = CallConstraints(self._policy, limits=limits)
-            hold = partial(self._constraints[offer.several].of, offer.callable, abstain=None)
+            if offer.allows_several not in self._constraints:
+                limits = AnswerLimits() if offer.allows_several else AnswerLimits(calls=1)
+                self._constraints[offer.allows_several] = CallConstraints(self._policy, limits=limits)
+            build_constraint = partial(
+                self._constraints[offer.allows_several].for_tools, offer.callable_tools, abstain=None
+            )
             if isinstance(self.prompt, ChatTools):
                 if self.prompt.form in ("python", "json", "xml"):
-                    return hold(form=self.prompt.form)
+                    return build_constraint(form=self.prompt.form)
                 raise ConfigError("calls of this form are not constrained", value=self.prompt.form)
-            return hold(form="words") if isinstance(self.prompt, Compact) else hold(form="json", fenced=True)
+            return (
+                build_constraint(form="words")
+                if isinstance(self.prompt, Compact)
+                else build_constraint(form="json", fenced=True)
+            )
         except (MissingExtra, ConfigError) as error:
-            what = f"a call cannot be promised by this server: {error}"
-            raise ConfigError([Problem("tool_choice", what, "use tool_choice 'auto'")]) from error
+            problem = f"a call cannot be promised by this server: {error}"
+            raise ConfigError([Problem("tool_choice", problem, "use tool_choice 'auto'")]) from error
 
 
 def _check_order(messages: Sequence[Message]) -> None:
-    """Refuse messages that are no conversation with tools: calls without answers, and answers without calls."""
+    """Refuses messages that are not a conversation with tools: calls without answers, and answers without calls."""
     problems: list[Problem] = []
-    waiting: list[str] = []
+    open_calls: list[str] = []
     for number, message in enumerate(messages):
-        where = f"messages[{number}]"
+        path = f"messages[{number}]"
         if message.role == "tool":
-            if message.tool_call_id not in waiting:
+            if message.tool_call_id not in open_calls:
                 problems.append(
                     Problem(
-                        f"{where}.tool_call_id",
+                        f"{path}.tool_call_id",
                         f"answers no open call: {message.tool_call_id!r:.80}",
-                        f"one of {waiting[:8]}",
+                        f"one of {open_calls[:8]}",
                     )
                 )
-            waiting = [one for one in waiting if one != message.tool_call_id]
+            open_calls = [call_id for call_id in open_calls if call_id != message.tool_call_id]
             continue
-        if waiting:
-            problems.append(Problem(where, f"calls have no answer yet: {waiting[:8]}", "a message of the role 'tool'"))
-        waiting = []
+        if open_calls:
+            problems.append(
+                Problem(path, f"calls have no answer yet: {open_calls[:8]}", "a message of the role 'tool'")
+            )
+        open_calls = []
         if message.role in ("system", "developer") and number:
-            problems.append(Problem(f"{where}.role", f"{message.role!r} after other messages", "let it be the first"))
+            problems.append(Problem(f"{path}.role", f"{message.role!r} after other messages", "let it be the first"))
         if message.calls:
-            waiting = [str(call.id) for call in message.calls if call.id]
-            if message.role != "assistant" or len(set(waiting)) < len(message.calls):
-                problems.append(Problem(f"{where}.tool_calls", "calls of an assistant, each with an id of its own"))
-    if waiting or messages[-1].role not in ("user", "tool"):
+            open_calls = [str(call.id) for call in message.calls if call.id]
+            if message.role != "assistant" or len(set(open_calls)) < len(message.calls):
+                problems.append(Problem(f"{path}.tool_calls", "calls of an assistant, each with an id of its own"))
+    if open_calls or messages[-1].role not in ("user", "tool"):
         problems.append(
             Problem(
                 "messages",
@@ -328,8 +359,8 @@ def _check_order(messages: Sequence[Message]) -> None:
         raise ConfigError(problems[:8])
 
 
-def session_of(session: str | None, offer: Offer) -> str | None:
-    """The name of a conversation with these tools: with others its earlier turns were read otherwise."""
+def session_key(session: str | None, offer: ToolOffer) -> str | None:
+    """Returns the name of a conversation with these tools: with other tools, its earlier turns have other tokens."""
     if session is None or not offer.tools:
         return session
     return canonical_json([session, [tool.as_openai() for tool in offer.tools]])

@@ -1,4 +1,4 @@
-"""The replies to one request of the OpenAI form as they are written: at once, or piece by piece into a stream."""
+"""The replies to one request in OpenAI's form, generated at once, or chunk by chunk into a stream."""
 
 from __future__ import annotations
 
@@ -13,157 +13,184 @@ from numpy.typing import NDArray
 from evolvent.engine.asks import Constraint, SampleAsk
 from evolvent.errors import WeightsChanged
 from evolvent.models.dialects import Dialect, Lines
-from evolvent.serve.openai.generator import Generator, Written
-from evolvent.serve.openai.reply import Choice, Form, cut_at, held_back, stops_after
-from evolvent.serve.openai.request import Wanted
-from evolvent.serve.openai.tools import Shown
+from evolvent.serve.openai.generator import GeneratedSample, Generator
+from evolvent.serve.openai.reply import Choice, ReplyFormat, count_unsendable, cut_at_stop, has_stop_after
+from evolvent.serve.openai.request import SamplingSpec
+from evolvent.serve.openai.tools import RenderedChat
 
-__all__ = ["Writing"]
+__all__ = ["ReplyWriter"]
 
 T = TypeVar("T")
 Event = dict[str, Any]
-_LOST = "\ufffd"  # how a decoder shows the beginning of a character whose rest comes with the next token
-_PIECE = 4  # tokens of a stream that are asked for at once, after the first, which somebody waits for
+_REPLACEMENT = "\ufffd"  # how a decoder shows the beginning of a character whose rest comes with the next token
+_TOKENS_PER_CHUNK = 4  # tokens of a stream that are asked for at once, after the first, which somebody waits for
 
 
 @dataclass(frozen=True)
-class Writing:
-    """Writes what one request wants.
+class ReplyWriter:
+    """Generates the replies to one request.
 
     Args:
-        generator: who writes. dialect: how its tokens become text.
-        wanted: how to sample. form: how the replies look.
-        note: told of every choice when it is whole.
-        tools: how calls are read from it, and what it is held to; None: there are no tools.
+        generator: generates the tokens.
+        dialect: converts tokens to text.
+        sampling_spec: how to sample.
+        reply_format: format of the replies.
+        on_choice: called with every finished choice.
+        tools: parser of calls and constraint; None: there are no tools.
     """
 
     generator: Generator
     dialect: Dialect
-    wanted: Wanted
-    form: Form
-    note: Callable[[Choice], None] = lambda choice: None
-    tools: Shown | None = None
+    sampling_spec: SamplingSpec
+    reply_format: ReplyFormat
+    on_choice: Callable[[Choice], None] = lambda choice: None
+    tools: RenderedChat | None = None
 
-    async def whole(self, prompts: Sequence[list[int]]) -> Event:
-        """All samples of all prompts as one body, all by one version of the weights.
+    async def write_all(self, prompts: Sequence[list[int]]) -> Event:
+        """Returns all samples of all prompts as one body, all by one version of the weights.
 
-        Where texts end a reply, it is looked for them in what the client will read: token by token, as in a stream.
+        Stop texts are searched for in the text that the client reads: token by token, as in a stream.
 
         Raises:
-            WeightsChanged: they were replaced between two parts of the reply. What `Generator.write` raises.
+            WeightsChanged: the weights changed between two parts of the reply. Also the errors of `Generator.generate`.
         """
-        wanted = self.wanted
-        if wanted.stops:
-            pieced = await _together(self._works(prompts, tell=lambda event: None))
-            _check_one(choice.written.writer for choice in pieced)
-            return self.form.body(pieced)
-        asks = [self._ask(prompt, wanted.max_tokens, wanted.seeds, held=self._held) for prompt in prompts]
-        several = await _together([self.generator.write(ask) for ask in asks])
-        _check_one(one.writer for written in several for one in written)
-        pairs = [(prompt, one) for prompt, written in zip(prompts, several, strict=True) for one in written]
+        spec = self.sampling_spec
+        if spec.stops:
+            streamed = await _gather_all(self._make_jobs(prompts, emit=lambda event: None))
+            _check_single_version(choice.sample.fingerprint for choice in streamed)
+            return self.reply_format.body(streamed)
+        asks = [self._make_ask(prompt, spec.max_tokens, spec.seeds, constraint=self._constraint) for prompt in prompts]
+        sample_groups = await _gather_all([self.generator.generate(ask) for ask in asks])
+        _check_single_version(sample.fingerprint for samples in sample_groups for sample in samples)
+        pairs = [(prompt, sample) for prompt, samples in zip(prompts, sample_groups, strict=True) for sample in samples]
         choices = []
-        for index, (prompt, one) in enumerate(pairs):
-            ended: Literal["stop", "length"] = "length" if one.stop == "length" else "stop"
-            choice = Choice(index, prompt, self._clean(self._raw(one.ids)), one, ended)
-            self._end(choice)
+        for index, (prompt, sample) in enumerate(pairs):
+            finish_reason: Literal["stop", "length"] = "length" if sample.stop == "length" else "stop"
+            choice = Choice(index, prompt, self._clean_text(self._decode_raw(sample.ids)), sample, finish_reason)
+            self._finish_choice(choice)
             choices.append(choice)
-        return self.form.body(choices)
+        return self.reply_format.body(choices)
 
-    async def events(self, prompts: Sequence[list[int]], *, usage: bool) -> AsyncIterator[Event]:
-        """The chunks of a stream: every choice is written on its own, all of them into this one.
+    async def stream_events(self, prompts: Sequence[list[int]], *, usage: bool) -> AsyncIterator[Event]:
+        """Yields the chunks of a stream: the choices are generated separately, all into this stream.
 
         Args:
             usage: end with a chunk that counts tokens.
         Raises:
-            WeightsChanged: they were replaced in the middle of a choice.
-            What `Generator.write` raises, at the moment it happens; the other choices end too.
+            WeightsChanged: the weights changed within a choice.
+            The errors of `Generator.generate`, when they happen; the other choices end too.
         """
         queue: asyncio.Queue[Event | None] = asyncio.Queue()
-        writing = asyncio.ensure_future(_together(self._works(prompts, tell=queue.put_nowait)))
-        writing.add_done_callback(lambda done: queue.put_nowait(None))
+        writing_task = asyncio.ensure_future(_gather_all(self._make_jobs(prompts, emit=queue.put_nowait)))
+        writing_task.add_done_callback(lambda done: queue.put_nowait(None))
         try:
             while (event := await queue.get()) is not None:
                 yield event
-            choices = await writing
+            choices = await writing_task
         finally:
-            writing.cancel()
+            writing_task.cancel()
         if usage:
-            yield self.form.counted(choices)
+            yield self.reply_format.usage_chunk(choices)
 
-    def _works(self, prompts: Sequence[list[int]], *, tell: Callable[[Event], None]) -> list[Awaitable[Choice]]:
-        """One work for every sample of every prompt."""
-        pairs = [(prompt, seed) for prompt in prompts for seed in self.wanted.seeds]
-        return [self._piecewise(index, *pair, tell=tell) for index, pair in enumerate(pairs)]
+    def _make_jobs(self, prompts: Sequence[list[int]], *, emit: Callable[[Event], None]) -> list[Awaitable[Choice]]:
+        """Returns one awaitable for every sample of every prompt."""
+        pairs = [(prompt, seed) for prompt in prompts for seed in self.sampling_spec.seeds]
+        return [self._write_streamed(index, *pair, emit=emit) for index, pair in enumerate(pairs)]
 
-    async def _piecewise(self, index: int, prompt: list[int], seed: int, *, tell: Callable[[Event], None]) -> Choice:
-        """Write a choice a few tokens at a time, and tell every part. The same tokens come as when written at once."""
-        wanted, form = self.wanted, self.form
-        ids, logprobs, sent, told, writer = np.zeros(0, np.int32), np.zeros(0, np.float32), 0, 0, ""
-        held, growing = self._held, _Growing(self._raw)
+    async def _write_streamed(
+        self, index: int, prompt: list[int], seed: int, *, emit: Callable[[Event], None]
+    ) -> Choice:
+        """Generates a choice a few tokens at a time, and emits every part. The tokens equal those of a single
+        generation.
+        """
+        spec, chosen_format = self.sampling_spec, self.reply_format
+        ids, logprobs, num_sent_chars, num_sent_tokens, first_fingerprint = (
+            np.zeros(0, np.int32),
+            np.zeros(0, np.float32),
+            0,
+            0,
+            "",
+        )
+        constraint, growing = self._constraint, _IncrementalText(self._decode_raw)
         while True:
-            most = min(1 if wanted.stops or not told else _PIECE, wanted.max_tokens - len(ids))
-            (new,) = await self.generator.write(self._ask([*prompt, *ids.tolist()], most, (seed,), held=held))
-            _check_one([writer or new.writer, new.writer])
-            writer = new.writer
-            ids, logprobs = np.concatenate([ids, new.ids]), np.concatenate([logprobs, new.logprobs])
-            since = growing.settled
-            raw, cut = growing.add(new.ids), False
-            held = _advanced(held, new)
-            full = len(prompt) + len(ids) >= self.generator.context or len(ids) >= wanted.max_tokens
-            if full or new.stop == "stop" or stops_after(raw, wanted.stops, since):
-                raw, cut = cut_at(self._raw(ids), wanted.stops)
-            choice = Choice(index, prompt, self._clean(raw), Written(ids, logprobs, new.stop, new.writer))
-            if cut or new.stop == "stop":
-                choice.ended = "stop"
+            max_new_tokens = min(
+                1 if spec.stops or not num_sent_tokens else _TOKENS_PER_CHUNK, spec.max_tokens - len(ids)
+            )
+            (new_sample,) = await self.generator.generate(
+                self._make_ask([*prompt, *ids.tolist()], max_new_tokens, (seed,), constraint=constraint)
+            )
+            _check_single_version([first_fingerprint or new_sample.fingerprint, new_sample.fingerprint])
+            first_fingerprint = new_sample.fingerprint
+            ids, logprobs = np.concatenate([ids, new_sample.ids]), np.concatenate([logprobs, new_sample.logprobs])
+            since = growing.num_settled
+            raw, cut = growing.add(new_sample.ids), False
+            constraint = _advance_constraint(constraint, new_sample)
+            full = len(prompt) + len(ids) >= self.generator.context or len(ids) >= spec.max_tokens
+            if full or new_sample.stop == "stop" or has_stop_after(raw, spec.stops, since):
+                raw, cut = cut_at_stop(self._decode_raw(ids), spec.stops)
+            choice = Choice(
+                index,
+                prompt,
+                self._clean_text(raw),
+                GeneratedSample(ids, logprobs, new_sample.stop, new_sample.fingerprint),
+            )
+            if cut or new_sample.stop == "stop":
+                choice.finish_reason = "stop"
             elif full:
-                choice.ended = "length"
-            if form.chat and not told:
-                tell(form.begun(choice))
-            if choice.ended:
-                self._end(choice)
-                tell(form.chunk(choice, choice.text[sent:], first=told))
+                choice.finish_reason = "length"
+            if chosen_format.chat and not num_sent_tokens:
+                emit(chosen_format.first_chunk(choice))
+            if choice.finish_reason:
+                self._finish_choice(choice)
+                emit(chosen_format.chunk(choice, choice.text[num_sent_chars:], first=num_sent_tokens))
                 return choice
-            upto = max(sent, self._settled(raw))
-            tell(form.chunk(choice, choice.text[sent:upto], first=told))
-            sent, told = upto, len(ids)
+            end = max(num_sent_chars, self._count_settled(raw))
+            emit(chosen_format.chunk(choice, choice.text[num_sent_chars:end], first=num_sent_tokens))
+            num_sent_chars, num_sent_tokens = end, len(ids)
 
-    def _end(self, choice: Choice) -> None:
-        """Read the calls of a choice that is whole, and tell of it. What was cut is text: a call could have gone on."""
-        if self.tools is not None and choice.ended == "stop":
-            choice.text, choice.calls = self.tools.read(choice.text)
+    def _finish_choice(self, choice: Choice) -> None:
+        """Parses the calls of a finished choice, and reports it. Truncated text stays text: a call could have
+        continued.
+        """
+        if self.tools is not None and choice.finish_reason == "stop":
+            choice.text, choice.calls = self.tools.parse_reply(choice.text)
             if choice.calls:
-                choice.ended = "tool_calls"
-        self.note(choice)
+                choice.finish_reason = "tool_calls"
+        self.on_choice(choice)
 
-    def _settled(self, raw: str) -> int:
-        """How many characters of the reply so far are told whatever comes; the others are held back."""
-        told = self._clean(raw[: len(raw) - held_back(raw, self.wanted.stops)])
-        return len(told) if self.tools is None else self.tools.settled(told)
+    def _count_settled(self, raw: str) -> int:
+        """Returns the number of characters of the reply that cannot change; the others are held back."""
+        sendable_text = self._clean_text(raw[: len(raw) - count_unsendable(raw, self.sampling_spec.stops)])
+        return len(sendable_text) if self.tools is None else self.tools.count_settled(sendable_text)
 
-    def _raw(self, ids: NDArray[np.int32]) -> str:
-        """The text as it was written, with the white space at its ends, in which stops are looked for too."""
+    def _decode_raw(self, ids: NDArray[np.int32]) -> str:
+        """Decodes the text with the white space at its ends, in which stops are searched for too."""
         if not isinstance(self.dialect, Lines):
             return self.dialect.text(ids)
-        kept = [int(token) for token in ids if int(token) not in self.dialect.stop_ids]
-        return str(self.generator.policy.tokenizer.decode(kept, skip_special_tokens=False))
+        text_ids = [int(token) for token in ids if int(token) not in self.dialect.stop_ids]
+        return str(self.generator.policy.tokenizer.decode(text_ids, skip_special_tokens=False))
 
-    def _clean(self, raw: str) -> str:
-        """A text as it is given: what was written, and in a chat, where it is an action, as the dialect reads that."""
-        return raw.strip() if self.form.chat and isinstance(self.dialect, Lines) else raw
+    def _clean_text(self, raw: str) -> str:
+        """Returns the text for the client: the raw text, or in a chat with an action the text as the dialect reads
+        it.
+        """
+        return raw.strip() if self.reply_format.chat and isinstance(self.dialect, Lines) else raw
 
     @property
-    def _held(self) -> Constraint | None:
+    def _constraint(self) -> Constraint | None:
         return None if self.tools is None else self.tools.constraint
 
-    def _ask(self, prompt: list[int], most: int, seeds: tuple[int, ...], *, held: Constraint | None) -> SampleAsk:
-        stops, sampling = self.dialect.stop_ids, self.wanted.sampling
-        return SampleAsk(None, prompt, most, stops, sampling=sampling, seeds=seeds, constraint=held)
+    def _make_ask(
+        self, prompt: list[int], max_new_tokens: int, seeds: tuple[int, ...], *, constraint: Constraint | None
+    ) -> SampleAsk:
+        stops, sampling = self.dialect.stop_ids, self.sampling_spec.sampling
+        return SampleAsk(None, prompt, max_new_tokens, stops, sampling=sampling, seeds=seeds, constraint=constraint)
 
 
-class _Growing:
-    """The text of a reply that gets longer: only its newest tokens are decoded, behind those of the piece before.
+class _IncrementalText:
+    """The growing text of a reply: only its newest tokens are decoded, after those of the previous chunk.
 
-    Tokens that are the beginning of a character, or change what stands before them, are decoded again with the next.
+    Tokens that start a character, or change the text before them, are decoded again with the next chunk.
     """
 
     def __init__(self, decode: Callable[[NDArray[np.int32]], str]) -> None:
@@ -171,32 +198,36 @@ class _Growing:
         self._text = ""
 
     @property
-    def settled(self) -> int:
-        """How many characters of the text stay as they are."""
+    def num_settled(self) -> int:
+        """Returns the number of characters that cannot change."""
         return len(self._text)
 
     def add(self, new: NDArray[np.int32]) -> str:
-        """The text with more tokens."""
+        """Returns the text with more tokens."""
         ids = self._ids = np.concatenate([self._ids, new])
-        known, whole = self._decode(ids[: self._known]), self._decode(ids)
-        text = self._text + whole[len(known) :]
-        if len(whole) > len(known) and whole.startswith(known) and not whole.endswith(_LOST):
+        known_text, full_text = self._decode(ids[: self._known]), self._decode(ids)
+        text = self._text + full_text[len(known_text) :]
+        if (
+            len(full_text) > len(known_text)
+            and full_text.startswith(known_text)
+            and not full_text.endswith(_REPLACEMENT)
+        ):
             self._ids, self._known, self._text = ids[self._known :], len(ids) - self._known, text
         return text
 
 
-def _advanced(held: Constraint | None, new: Written) -> Constraint | None:
-    """The constraint after what was written."""
-    if held is None or new.stop == "stop":
-        return held
-    later = held.copy()
+def _advance_constraint(constraint: Constraint | None, new: GeneratedSample) -> Constraint | None:
+    """Returns the constraint after a sample's tokens."""
+    if constraint is None or new.stop == "stop":
+        return constraint
+    advanced = constraint.copy()
     for token in new.ids:
-        later.advance(int(token))
-    return later
+        advanced.advance(int(token))
+    return advanced
 
 
-def _check_one(writers: Iterable[str]) -> None:
-    """Refuse a reply of which two versions of the weights wrote parts: the client asks again."""
+def _check_single_version(writers: Iterable[str]) -> None:
+    """Refuses a reply that two versions of the weights generated: the client has to repeat the request."""
     names = sorted(set(writers))
     if len(names) > 1:
         raise WeightsChanged(
@@ -204,9 +235,9 @@ def _check_one(writers: Iterable[str]) -> None:
         )
 
 
-async def _together(works: Sequence[Awaitable[T]]) -> list[T]:
-    """All values; the first failure, or being cancelled, ends the others."""
-    tasks = [asyncio.ensure_future(work) for work in works]
+async def _gather_all(awaitables: Sequence[Awaitable[T]]) -> list[T]:
+    """Returns all values; the first failure, or a cancellation, ends the others."""
+    tasks = [asyncio.ensure_future(work) for work in awaitables]
     try:
         return list(await asyncio.gather(*tasks))
     finally:

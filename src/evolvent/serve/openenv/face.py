@@ -1,13 +1,14 @@
-"""OpenEnv's server: each world at `/openenv/<world>`, over WebSocket (sessions) and HTTP (one environment a request).
+"""OpenEnv's server: each world at `/openenv/<world>`, over WebSocket (sessions) and HTTP (one environment a
+request).
 
 `openenv-core` clients connect unchanged: `EnvClient(base_url=".../openenv/crafting")`. A text world takes the action
 `{message}` and answers `{text, admissible?, metadata}`; the tools of a tool world are called by `{type: "call_tool",
-tool_name, arguments}`, or by JSON-RPC (`openenv_rpc.py`). A reset takes `task` or `index` for a certain task; `seed`
-picks one of train, `seed % n`; without any of them it is another one each time.
+tool_name, arguments}`, or by JSON-RPC (`rpc.py`). A reset takes `task` or `index` for a certain task; `seed` picks one
+of train, `seed % n`; without any of them it is another one each time.
 
     GET  /metadata /health /schema /state /openapi.json
-    POST /reset {seed?, episode_id?, task?, index?}          a first observation, of an episode that is then given back
-    POST /step  {action, seed?, task?, index?, ...}          the first step of such an episode (of the first task)
+    POST /reset {seed?, episode_id?, task?, index?}          a first observation, of an episode that is then closed
+    POST /step  {action, seed?, task?, index?, ...}          the first step of an episode (of the first task)
     POST /mcp, WebSocket /mcp                                JSON-RPC
     WebSocket /ws                                            one environment a connection
 """
@@ -23,36 +24,36 @@ from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
 
 from evolvent.errors import AtCapacity, EvolventError, InvalidAction, SampleInvalid
 from evolvent.messages import Call
-from evolvent.serve.catalogue import Catalogue
-from evolvent.serve.host import Host
-from evolvent.serve.openenv.rpc import PARSE_ERROR, Rpc, failure
-from evolvent.serve.openenv.socket import Socket
+from evolvent.serve.catalogue import TaskIndex
+from evolvent.serve.host import SessionHost
+from evolvent.serve.openenv.rpc import PARSE_ERROR, RpcHandler, error_response
+from evolvent.serve.openenv.socket import OpenEnvSockets
 from evolvent.serve.openenv.wire import (
-    FEATURE,
+    FEATURE_KEY,
     CallTool,
     Observation,
-    Refused,
+    RefusedMessage,
     Reset,
     Say,
     State,
     StepBody,
-    acted,
-    called_data,
-    checked,
-    listed_data,
-    seen_data,
-    stepped_data,
+    call_data,
+    parse_action,
+    reset_data,
+    step_data,
+    tools_data,
+    validate,
 )
-from evolvent.serve.seats import Seat, Seats
+from evolvent.serve.seats import ClientSession, ClientSessions
 from evolvent.serve.toolcalls import HasTools
-from evolvent.serve.wire import decoded, encoded, error_row, status_of
+from evolvent.serve.wire import decode_json, encode_error, encode_json, http_status
 from evolvent.trajectory import Json
 from evolvent.worlds.base import SPLITS
 
-__all__ = ["OpenEnvFace"]
+__all__ = ["OpenEnvDialect"]
 
 Handler = Callable[[Request], Awaitable[Response]]
-_PATHS = {
+_METHOD_BY_PATH = {
     "/reset": "post",
     "/step": "post",
     "/state": "get",
@@ -63,11 +64,11 @@ _PATHS = {
 }
 
 
-class OpenEnvFace:
+class OpenEnvDialect:
     """Serves worlds to OpenEnv clients.
 
     Args:
-        worlds: names of those served; None: all of the host.
+        worlds: names of the served worlds; None: all of the host.
     """
 
     name = "openenv"
@@ -75,75 +76,75 @@ class OpenEnvFace:
     def __init__(self, worlds: Sequence[str] | None = None) -> None:
         self._worlds = worlds
 
-    def routes(self, host: Host, catalogue: Catalogue) -> Sequence[BaseRoute]:
-        """One mount a world."""
+    def routes(self, host: SessionHost, task_index: TaskIndex) -> Sequence[BaseRoute]:
+        """Returns one mount a world."""
         names = host.worlds if self._worlds is None else self._worlds
-        return [Mount(f"/openenv/{name}", routes=_Mounted(host, catalogue, name).routes()) for name in names]
+        return [Mount(f"/openenv/{name}", routes=_OpenEnvMount(host, task_index, name).routes()) for name in names]
 
 
-class _Mounted:
+class _OpenEnvMount:
     """The endpoints of one world."""
 
-    def __init__(self, host: Host, catalogue: Catalogue, name: str) -> None:
-        self._host, self._catalogue, self._name, self._world = host, catalogue, name, host.worlds[name]
-        self._rpc = Rpc(Seats(host, catalogue, name))
-        self._socket = Socket(host, catalogue, name=name, rpc=self._rpc)
+    def __init__(self, host: SessionHost, task_index: TaskIndex, name: str) -> None:
+        self._host, self._catalogue, self._name, self._world = host, task_index, name, host.worlds[name]
+        self._rpc = RpcHandler(ClientSessions(host, task_index, name))
+        self._socket = OpenEnvSockets(host, task_index, name=name, rpc=self._rpc)
 
     def routes(self) -> list[BaseRoute]:
-        posts: dict[str, Handler] = {"/reset": self._reset, "/step": self._step, "/mcp": self._mcp}
+        posts: dict[str, Handler] = {"/reset": self._post_reset, "/step": self._post_step, "/mcp": self._post_mcp}
         gets: dict[str, Handler] = {
-            "/metadata": self._metadata,
-            "/health": self._health,
-            "/schema": self._schema,
-            "/state": self._state,
-            "/openapi.json": self._openapi,
+            "/metadata": self._get_metadata,
+            "/health": self._get_health,
+            "/schema": self._get_schema,
+            "/state": self._get_state,
+            "/openapi.json": self._get_openapi,
         }
         return [
-            *(Route(path, _answered(handler), methods=["POST"]) for path, handler in posts.items()),
-            *(Route(path, _answered(handler), methods=["GET"]) for path, handler in gets.items()),
-            WebSocketRoute("/ws", self._socket.messages),
-            WebSocketRoute("/mcp", self._socket.requests),
+            *(Route(path, _with_error_answers(handler), methods=["POST"]) for path, handler in posts.items()),
+            *(Route(path, _with_error_answers(handler), methods=["GET"]) for path, handler in gets.items()),
+            WebSocketRoute("/ws", self._socket.serve_messages),
+            WebSocketRoute("/mcp", self._socket.serve_requests),
         ]
 
-    def _seat(self) -> Seat:
-        return Seat(self._host, self._catalogue, self._name)
+    def _create_session(self) -> ClientSession:
+        return ClientSession(self._host, self._catalogue, self._name)
 
-    async def _reset(self, request: Request) -> Response:
-        choice = checked(Reset, await _body(request)).choice
-        seat = self._seat()
+    async def _post_reset(self, request: Request) -> Response:
+        choice = validate(Reset, await _read_body(request)).choice
+        client_session = self._create_session()
         try:
-            seen = await seat.begin(choice)
-            return _json(seen_data(seen, seat.task.id if seat.task else ""))
+            reset_result = await client_session.begin(choice)
+            return _json_response(reset_data(reset_result, client_session.task.id if client_session.task else ""))
         finally:
-            await seat.close()
+            await client_session.close()
 
-    async def _step(self, request: Request) -> Response:
-        body = checked(StepBody, await _body(request))
-        action = acted(body.action)
-        seat = self._seat()
+    async def _post_step(self, request: Request) -> Response:
+        body = validate(StepBody, await _read_body(request))
+        action = parse_action(body.action)
+        client_session = self._create_session()
         try:
             if action is None:
-                return _json(listed_data(await seat.tools()))
-            await seat.begin(body.choice)
-            task = seat.task.id if seat.task else ""
+                return _json_response(tools_data(await client_session.tools()))
+            await client_session.begin(body.choice)
+            task = client_session.task.id if client_session.task else ""
             if isinstance(action, Call):
-                return _json(await _called(seat, action, task))
-            return _json(stepped_data(await seat.step(action.message), task))
+                return _json_response(await _call_tool(client_session, action, task))
+            return _json_response(step_data(await client_session.step(action.message), task))
         finally:
-            await seat.close()
+            await client_session.close()
 
-    async def _mcp(self, request: Request) -> Response:
+    async def _post_mcp(self, request: Request) -> Response:
         try:
-            value = decoded(await request.body())
+            value = decode_json(await request.body())
         except SampleInvalid as error:
-            return _json(failure(PARSE_ERROR, f"Parse error: {error.what}"))
-        return _json(await self._rpc.answer(value))
+            return _json_response(error_response(PARSE_ERROR, f"Parse error: {error.what}"))
+        return _json_response(await self._rpc.answer(value))
 
-    async def _metadata(self, request: Request) -> Response:
+    async def _get_metadata(self, request: Request) -> Response:
         world = self._world
         counts: dict[str, Json] = {}
         for split in SPLITS:
-            panels = {tier: await self._catalogue.panel(self._name, split, tier) for tier in world.tiers}
+            panels = {tier: await self._catalogue.get_panel(self._name, split, tier) for tier in world.tiers}
             counts[split] = {tier: len(panel) for tier, panel in panels.items()}
         ours: dict[str, Json] = {
             "protocol": 1,
@@ -152,7 +153,7 @@ class _Mounted:
             "tasks": counts,
             "tools": isinstance(world, HasTools),
         }
-        return _json(
+        return _json_response(
             {
                 "name": self._name,
                 "description": world.instructions,
@@ -160,70 +161,72 @@ class _Mounted:
                 "version": world.version,
                 "author": None,
                 "documentation_url": None,
-                FEATURE: ours,
+                FEATURE_KEY: ours,
             }
         )
 
-    async def _health(self, request: Request) -> Response:
-        return _json({"status": "healthy"})
+    async def _get_health(self, request: Request) -> Response:
+        return _json_response({"status": "healthy"})
 
-    async def _state(self, request: Request) -> Response:
-        """Of a new environment: nothing was played in it."""
-        return _json({"episode_id": None, "step_count": 0, "world": self._name, "task": None})
+    async def _get_state(self, request: Request) -> Response:
+        """Returns the state of a new environment: nothing was played in it."""
+        return _json_response({"episode_id": None, "step_count": 0, "world": self._name, "task": None})
 
-    async def _schema(self, request: Request) -> Response:
-        return _json(self._schemas())
+    async def _get_schema(self, request: Request) -> Response:
+        return _json_response(self._build_schemas())
 
-    def _schemas(self) -> dict[str, Json]:
+    def _build_schemas(self) -> dict[str, Json]:
         action: Json = Say.model_json_schema()
         if isinstance(self._world, HasTools):
             action = {"anyOf": [action, CallTool.model_json_schema()]}
         return {"action": action, "observation": Observation.model_json_schema(), "state": State.model_json_schema()}
 
-    async def _openapi(self, request: Request) -> Response:
-        """Enough for OpenEnv's validator, which asks each server for its version and its paths."""
+    async def _get_openapi(self, request: Request) -> Response:
+        """Returns the part of OpenAPI that OpenEnv's validator needs: the version and the paths of the server."""
         paths: dict[str, Json] = {
             path: {method: {"responses": {"200": {"description": "as OpenEnv says"}}}}
-            for path, method in _PATHS.items()
+            for path, method in _METHOD_BY_PATH.items()
         }
         info: Json = {"title": f"{self._name} (OpenEnv)", "version": "1.0.0"}
-        return _json({"openapi": "3.1.0", "info": info, "paths": paths, "components": {"schemas": self._schemas()}})
+        return _json_response(
+            {"openapi": "3.1.0", "info": info, "paths": paths, "components": {"schemas": self._build_schemas()}}
+        )
 
 
-async def _called(seat: Seat, call: Call, task: str) -> dict[str, Json]:
+async def _call_tool(client_session: ClientSession, call: Call, task: str) -> dict[str, Json]:
     try:
-        return called_data(call.name, await seat.call(call), task)
+        return call_data(call.name, await client_session.call(call), task)
     except InvalidAction as error:
-        return called_data(call.name, str(error), task)
+        return call_data(call.name, str(error), task)
 
 
-async def _body(request: Request) -> Json:
-    """The JSON of a request; `{}` where it has no body."""
+async def _read_body(request: Request) -> Json:
+    """Reads the JSON of a request; `{}` if it has no body."""
     data = await request.body()
-    return decoded(data) if data.strip() else {}
+    return decode_json(data) if data.strip() else {}
 
 
-def _json(value: dict[str, Json], status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(encoded(value), status, headers, "application/json")
+def _json_response(value: dict[str, Json], status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(encode_json(value), status, headers, "application/json")
 
 
-def _answered(handler: Handler) -> Handler:
-    """The handler, with errors as OpenEnv's clients know them: `{detail}`, 422 with a list of what is wrong."""
+def _with_error_answers(handler: Handler) -> Handler:
+    """Returns the handler with errors in OpenEnv's form: `{detail}`, or 422 with a list of problems."""
 
     async def answer(request: Request) -> Response:
         try:
             return await handler(request)
-        except Refused as refused:
+        except RefusedMessage as refused:
             return JSONResponse({"detail": refused.errors}, 422)
         except SampleInvalid as error:
-            return _json({"detail": [{"type": "json_invalid", "loc": ["body"], "msg": error.what}]}, 422)
+            return _json_response({"detail": [{"type": "json_invalid", "loc": ["body"], "msg": error.what}]}, 422)
         except EvolventError as error:
-            row: dict[str, Any] = {"detail": str(error), **error_row(error)}
-            return _json(row, status_of(error), _wait(error))
+            row: dict[str, Any] = {"detail": str(error), **encode_error(error)}
+            return _json_response(row, http_status(error), _retry_header(error))
 
     return answer
 
 
-def _wait(error: EvolventError) -> dict[str, str] | None:
-    """When to come back, in whole seconds, where the server is full."""
+def _retry_header(error: EvolventError) -> dict[str, str] | None:
+    """Returns the retry header, in whole seconds, if the server is full."""
     return {"retry-after": str(max(1, round(error.retry_after_s)))} if isinstance(error, AtCapacity) else None

@@ -1,8 +1,8 @@
-"""JSON-RPC 2.0 inside OpenEnv (`POST /mcp`, the WebSocket `/mcp`, and `{type: mcp}`): tools of an episode, called.
+"""JSON-RPC 2.0 inside OpenEnv (`POST /mcp`, the WebSocket `/mcp`, and `{type: mcp}`): calls of an episode's tools.
 
 `tools/list` and `tools/call` as in MCP, without its handshake. Over HTTP `openenv/session/create` opens a session (its
-`params` may choose the task as a reset does), which every call names by `session_id`; a call without one has an
-environment of its own that ends with it. A call is a step: its reward is in `structuredContent`.
+`params` may choose the task as a reset does), which every call names by `session_id`; a call without one has its own
+environment that ends with it. A call is a step: its reward is in `structuredContent`.
 """
 
 from __future__ import annotations
@@ -13,150 +13,154 @@ from typing import Any
 
 from evolvent.errors import AtCapacity, ConfigError, EvolventError, InvalidAction
 from evolvent.messages import Call
-from evolvent.serve.openenv.wire import Refused, Reset, call_result, checked, tool_rows
-from evolvent.serve.seats import Choice, Seat, Seats
-from evolvent.serve.wire import error_row
+from evolvent.serve.openenv.wire import RefusedMessage, Reset, call_result, tool_rows, validate
+from evolvent.serve.seats import ClientSession, ClientSessions, TaskChoice
+from evolvent.serve.wire import encode_error
 from evolvent.trajectory import Json
 
-__all__ = ["PARSE_ERROR", "SERVER", "Rpc", "failure"]
+__all__ = ["PARSE_ERROR", "SERVER_ERROR", "RpcHandler", "error_response"]
 
 PARSE_ERROR = -32700
-SERVER = -32000
+SERVER_ERROR = -32000
 INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS = -32600, -32601, -32602
 _KEYS = {"jsonrpc", "method", "params", "id"}
 
 
-class _Fault(Exception):
-    """A request that is answered by an error."""
+class _RpcError(Exception):
+    """Signals a request that is answered by an error."""
 
     def __init__(self, code: int, message: str, data: Json = None) -> None:
         self.code, self.message, self.data = code, message, data
         super().__init__(message)
 
 
-def failure(code: int, message: str, *, request: Json = None, data: Json = None) -> dict[str, Json]:
-    """An error response."""
+def error_response(code: int, message: str, *, request: Json = None, data: Json = None) -> dict[str, Json]:
+    """Returns an error response."""
     return {"jsonrpc": "2.0", "id": request, "error": {"code": code, "message": message, "data": data}}
 
 
 @dataclass(frozen=True, slots=True)
-class _Request:
+class _RpcRequest:
     method: str
     params: Mapping[str, Any]
     id: Json
 
 
-def _request(value: Json) -> _Request:
-    """The request that a JSON value is; _Fault where it is none."""
+def _parse_request(value: Json) -> _RpcRequest:
+    """Parses the request in a JSON value; raises _RpcError if it is invalid."""
     if not isinstance(value, dict) or value.get("jsonrpc") != "2.0" or not isinstance(value.get("method"), str):
-        raise _Fault(INVALID_REQUEST, "Invalid request: expected jsonrpc '2.0' and a method")
+        raise _RpcError(INVALID_REQUEST, "Invalid request: expected jsonrpc '2.0' and a method")
     identity = value.get("id")
     if set(value) - _KEYS or isinstance(identity, bool) or not isinstance(identity, (str, int, type(None))):
-        raise _Fault(INVALID_REQUEST, "Invalid request: unknown keys, or an id that is no text or integer")
+        raise _RpcError(INVALID_REQUEST, "Invalid request: unknown keys, or an id that is no text or integer")
     params = value.get("params", {})
     if not isinstance(params, dict):
-        raise _Fault(INVALID_PARAMS, "Params must be an object")
-    return _Request(str(value["method"]), params, identity)
+        raise _RpcError(INVALID_PARAMS, "Params must be an object")
+    return _RpcRequest(str(value["method"]), params, identity)
 
 
-class Rpc:
+class RpcHandler:
     """Answers the requests of one world.
 
     Args:
-        seats: those opened by `openenv/session/create`, by session id.
+        sessions: client sessions opened by `openenv/session/create`, by session id.
     """
 
-    def __init__(self, seats: Seats) -> None:
-        self._seats = seats
+    def __init__(self, sessions: ClientSessions) -> None:
+        self._seats = sessions
 
-    async def answer(self, value: Json, seat: Seat | None = None) -> dict[str, Json]:
-        """The response to a request; never raises.
+    async def answer(self, value: Json, client_session: ClientSession | None = None) -> dict[str, Json]:
+        """Returns the response to a request; never raises.
 
         Args:
-            seat: that of the WebSocket that the request came on.
+            client_session: session of the WebSocket that the request came on.
         """
         identity = value.get("id") if isinstance(value, dict) else None
         if isinstance(identity, bool) or not isinstance(identity, (str, int)):
             identity = None
         try:
-            request = _request(value)
-            result = await self._result(request, seat)
-        except _Fault as fault:
-            return failure(fault.code, fault.message, request=identity, data=fault.data)
-        except Refused as refused:
-            return failure(INVALID_PARAMS, refused.message, request=identity, data=refused.errors)
+            request = _parse_request(value)
+            result = await self._run_request(request, client_session)
+        except _RpcError as fault:
+            return error_response(fault.code, fault.message, request=identity, data=fault.data)
+        except RefusedMessage as refused:
+            return error_response(INVALID_PARAMS, refused.message, request=identity, data=refused.errors)
         except (InvalidAction, ConfigError) as error:
-            return failure(INVALID_PARAMS, str(error), request=identity, data=error_row(error))
+            return error_response(INVALID_PARAMS, str(error), request=identity, data=encode_error(error))
         except EvolventError as error:
-            return failure(SERVER, str(error), request=identity, data=self._data(error))
+            return error_response(SERVER_ERROR, str(error), request=identity, data=self._error_data(error))
         return {"jsonrpc": "2.0", "id": request.id, "result": result}
 
-    def _data(self, error: EvolventError) -> Json:
-        row: dict[str, Json] = dict(error_row(error))
+    def _error_data(self, error: EvolventError) -> Json:
+        row: dict[str, Json] = dict(encode_error(error))
         if isinstance(error, AtCapacity):
             status = self._seats.host.status()
             row |= {"active_sessions": sum(status.sessions.values()), "max_sessions": status.capacity}
         return row
 
-    async def _result(self, request: _Request, seat: Seat | None) -> Json:
+    async def _run_request(self, request: _RpcRequest, client_session: ClientSession | None) -> Json:
         if request.method == "openenv/session/create":
-            return await self._create(request.params, seat)
+            return await self._create_session(request.params, client_session)
         if request.method == "openenv/session/close":
-            return await self._close(request.params, seat)
+            return await self._close_session(request.params, client_session)
         if request.method == "tools/list":
-            return {"tools": tool_rows(await self._held(request.params, seat).tools(), "inputSchema", "input_schema")}
+            return {
+                "tools": tool_rows(
+                    await self._find_session(request.params, client_session).tools(), "inputSchema", "input_schema"
+                )
+            }
         if request.method == "tools/call":
-            return await self._call(request.params, seat)
-        raise _Fault(METHOD_NOT_FOUND, f"Method not found: {request.method[:100]}")
+            return await self._call_tool(request.params, client_session)
+        raise _RpcError(METHOD_NOT_FOUND, f"Method not found: {request.method[:100]}")
 
-    async def _create(self, params: Mapping[str, Any], seat: Seat | None) -> Json:
-        if seat is not None:
-            return {"session_id": seat.session}
-        choice = checked(Reset, params).choice
-        seat = self._seats.new()
+    async def _create_session(self, params: Mapping[str, Any], client_session: ClientSession | None) -> Json:
+        if client_session is not None:
+            return {"session_id": client_session.session}
+        choice = validate(Reset, params).choice
+        client_session = self._seats.create()
         try:
-            seen = await seat.begin(choice)
+            reset_result = await client_session.begin(choice)
         except EvolventError:
-            await seat.close()
+            await client_session.close()
             raise
-        await self._seats.keep(str(seat.session), seat)
-        task = None if seat.task is None else seat.task.id
-        return {"session_id": seat.session, "observation": seen.observation, "task": task}
+        await self._seats.keep(str(client_session.session), client_session)
+        task = None if client_session.task is None else client_session.task.id
+        return {"session_id": client_session.session, "observation": reset_result.observation, "task": task}
 
-    async def _close(self, params: Mapping[str, Any], seat: Seat | None) -> Json:
+    async def _close_session(self, params: Mapping[str, Any], client_session: ClientSession | None) -> Json:
         session = params.get("session_id")
         if not isinstance(session, str) or not session:
-            raise _Fault(INVALID_PARAMS, "Invalid params - 'session_id' is required")
-        if seat is not None and session == seat.session:
-            raise _Fault(INVALID_REQUEST, "Cannot close active WebSocket-managed session via MCP method")
+            raise _RpcError(INVALID_PARAMS, "Invalid params - 'session_id' is required")
+        if client_session is not None and session == client_session.session:
+            raise _RpcError(INVALID_REQUEST, "Cannot close active WebSocket-managed session via MCP method")
         if not await self._seats.drop(session):
-            raise _Fault(INVALID_PARAMS, f"Unknown session_id: {session[:100]}")
+            raise _RpcError(INVALID_PARAMS, f"Unknown session_id: {session[:100]}")
         return {"session_id": session, "closed": True}
 
-    def _held(self, params: Mapping[str, Any], seat: Seat | None) -> Seat:
-        """The seat that a call is about; a fresh one, to be closed, where no session is named."""
+    def _find_session(self, params: Mapping[str, Any], client_session: ClientSession | None) -> ClientSession:
+        """Returns the client session of a call; if no session is named, a new one, to be closed."""
         session = params.get("session_id")
-        if seat is not None:
-            return seat
+        if client_session is not None:
+            return client_session
         if session is None:
-            return self._seats.new()
-        found = self._seats.get(str(session))
-        if found is None:
-            raise _Fault(INVALID_PARAMS, f"Unknown session_id: {str(session)[:100]}")
-        return found
+            return self._seats.create()
+        named_session = self._seats.get(str(session))
+        if named_session is None:
+            raise _RpcError(INVALID_PARAMS, f"Unknown session_id: {str(session)[:100]}")
+        return named_session
 
-    async def _call(self, params: Mapping[str, Any], seat: Seat | None) -> Json:
+    async def _call_tool(self, params: Mapping[str, Any], client_session: ClientSession | None) -> Json:
         name, arguments = params.get("name"), params.get("arguments") or {}
         if not isinstance(name, str) or not name:
-            raise _Fault(INVALID_PARAMS, "Missing 'name' in params")
+            raise _RpcError(INVALID_PARAMS, "Missing 'name' in params")
         if not isinstance(arguments, dict):
-            raise _Fault(INVALID_PARAMS, "'arguments' must be an object")
-        held = self._held(params, seat)
-        passing = seat is None and params.get("session_id") is None
+            raise _RpcError(INVALID_PARAMS, "'arguments' must be an object")
+        used_session = self._find_session(params, client_session)
+        is_temporary = client_session is None and params.get("session_id") is None
         try:
-            if held.fresh:  # a socket that was not reset, or an environment for this call alone
-                await held.begin(Choice(index=0) if passing else Choice())
-            return call_result(await held.call(Call(name, arguments)))
+            if used_session.fresh:  # a socket that was not reset, or an environment for this call alone
+                await used_session.begin(TaskChoice(index=0) if is_temporary else TaskChoice())
+            return call_result(await used_session.call(Call(name, arguments)))
         finally:
-            if passing:
-                await held.close()
+            if is_temporary:
+                await used_session.close()

@@ -1,1 +1,1 @@
-"""Sessions held by worker processes, so that a server uses several cores and outlives a crash."""
+"""Sessions held by worker processes, so that a server uses several cores and survives a crash of one."""

@@ -1,7 +1,7 @@
-"""JSON values between two processes: what is sent in one turn of the event loop travels as one message.
+"""JSON values between two processes: all items of one turn of the event loop are sent as one message.
 
-A message is four bytes of length (big-endian) and a JSON list of items. One message for all requests that wait costs
-one system call and one decoding, where a message for each would cost as many as there are sessions.
+A message is four bytes of length (big-endian) and a JSON list of items. One message for all waiting requests costs one
+system call and one decoding, where separate messages would cost as many as there are sessions.
 """
 
 from __future__ import annotations
@@ -12,58 +12,62 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["Frames"]
+__all__ = ["ItemProtocol"]
 
 _log = logging.getLogger(__name__)
-_MOST = 2**30
+_MAX_MESSAGE_BYTES = 2**30
 
 
-class Frames(asyncio.Protocol):
-    """One end of such a connection.
+class ItemProtocol(asyncio.Protocol):
+    """One end of a connection between processes.
 
     Args:
-        heard: called with every item that arrives.
-        lost: called once, when the connection ends.
-        first: asked for an item to put before the others of a message (None: nothing).
+        on_item: called with every item that arrives.
+        on_lost: called once, when the connection ends.
+        first_item: returns an item to put before the others of a message (None: nothing).
     """
 
     def __init__(
-        self, heard: Callable[[Any], None], lost: Callable[[], None], *, first: Callable[[], str | None] | None = None
+        self,
+        on_item: Callable[[Any], None],
+        on_lost: Callable[[], None],
+        *,
+        first_item: Callable[[], str | None] | None = None,
     ) -> None:
-        self._heard, self._lost, self._first = heard, lost, first
+        self._heard, self._lost, self._first = on_item, on_lost, first_item
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
         self._out: list[str] = []
         self._in = bytearray()
 
     def send(self, item: str) -> None:
-        """Send an item, given as JSON text; dropped where the connection has ended."""
+        """Sends an item, given as JSON text; drops it if the connection has ended."""
         if not self._out:
             self._loop.call_soon(self._flush)
         self._out.append(item)
 
     def close(self) -> None:
-        """End the connection once everything is sent."""
+        """Ends the connection after all items are sent."""
         if self._transport is not None:
             self._flush()
             self._transport.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by the loop."""
+        """Stores the transport; called by the loop."""
         if isinstance(transport, asyncio.Transport):
             self._transport = transport
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Called by the loop."""
+        """Reports the end of the connection; called by the loop."""
         self._transport = None
         self._lost()
 
     def data_received(self, data: bytes) -> None:
-        """Called by the loop with whatever arrived; whole messages are handed on."""
+        """Receives bytes from the loop and passes complete items on."""
         self._in += data
         while len(self._in) >= 4:
             size = int.from_bytes(self._in[:4], "big")
-            if size > _MOST and self._transport is not None:
+            if size > _MAX_MESSAGE_BYTES and self._transport is not None:
                 _log.error("a message of %d bytes between processes: the connection is ended", size)
                 self._transport.abort()
                 return

@@ -1,6 +1,6 @@
-"""Sessions in worker processes: every session lives in one of them, and what is asked of it goes there.
+"""Sessions in worker processes: every session lives in one of them, and its calls are sent there.
 
-A worker that dies takes its sessions along (EnvLost for whoever asks for one) and is started again; the others go on.
+A worker that dies loses its sessions (later calls raise EnvLost) and is started again; the others continue.
 """
 
 from __future__ import annotations
@@ -14,35 +14,47 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
-from evolvent.errors import AtCapacity, ConfigError, EnvLost, EvolventError, Problem, SessionGone, StepTimeout, unknown
-from evolvent.serve.host import Look, Seen, Status, StepItem, Stepped
-from evolvent.serve.local import Limits
-from evolvent.serve.pool.process import Factory, Gone, Plan, WorkerProcess, name_of
+from evolvent.errors import (
+    AtCapacity,
+    ConfigError,
+    EnvLost,
+    EvolventError,
+    Problem,
+    SessionGone,
+    StepTimeout,
+    unknown_name_problem,
+)
+from evolvent.serve.host import HostStatus, ResetResult, SessionSnapshot, StepRequest, StepResult
+from evolvent.serve.local import WorldDeadlines
+from evolvent.serve.pool.process import Factory, SessionDropped, WorkerConfig, WorkerProcess, qualified_name
 from evolvent.serve.pool.worker import HEARTBEAT_S
-from evolvent.serve.sessions import new_id
-from evolvent.serve.wire import NotFound, error_of, look_of, task_row
+from evolvent.serve.sessions import create_session_id
+from evolvent.serve.wire import NotFound, decode_error, decode_snapshot, encode_task
 from evolvent.trajectory import Task
 from evolvent.worlds.base import World
 
 __all__ = ["PooledHost"]
 
 _log = logging.getLogger(__name__)
-_LOST = 4096  # lost sessions whose fate is remembered
-_BRIEF_S = 10.0  # a worker that lived no longer is started again after a pause
+_MAX_LOST = 4096  # lost sessions whose fate is remembered
+_SHORT_LIFE_S = 10.0  # a worker that lived no longer is started again after a pause
 _PAUSES_S = (0.5, 30.0)  # the first and the longest such pause
-_SILENT_S = 10.0
+_MIN_SILENCE_S = 10.0
 _RETRY_S = 1.0
 
 
 class PooledHost:
-    """A `Host` whose Envs live in worker processes. Use it as an asynchronous context manager (nested: as one).
+    """A `SessionHost` whose Envs live in worker processes. Use it as an asynchronous context manager (nested: as
+    one).
 
     Args:
-        worlds: the worlds of this process, for panels, instructions, experts and scores.
+        worlds: worlds of this process, for panels, instructions, experts and scores.
         factory: makes the same worlds in a worker, from their names; a function at the top level of a module.
-        names: what the factory is given.
-        workers: how many processes.
-        capacity, idle_s, limits: as for `LocalHost`, over all workers.
+        names: arguments of the factory.
+        workers: number of processes.
+        capacity: as for `LocalHost`, over all workers.
+        idle_s: as for `LocalHost`.
+        limits: as for `LocalHost`.
     """
 
     def __init__(
@@ -54,12 +66,12 @@ class PooledHost:
         workers: int = 2,
         capacity: int = 1024,
         idle_s: float = 600.0,
-        limits: Limits | None = None,
+        limits: WorldDeadlines | None = None,
     ) -> None:
         if workers < 1:
             raise ConfigError([Problem("workers", f"got {workers}", "expected 1 or more")])
         self._worlds, self._capacity = worlds, capacity
-        self._plan = Plan(name_of(factory), tuple(names), capacity, idle_s, limits or Limits())
+        self._plan = WorkerConfig(qualified_name(factory), tuple(names), capacity, idle_s, limits or WorldDeadlines())
         self._count = workers
         self._workers: list[WorkerProcess] = []
         self._keepers: list[asyncio.Task[None]] = []
@@ -70,31 +82,31 @@ class PooledHost:
 
     @property
     def worlds(self) -> Mapping[str, World]:
-        """The worlds served, by name."""
+        """Returns the served worlds by name."""
         return self._worlds
 
     @property
     def pids(self) -> list[int]:
-        """Of the worker processes that run."""
-        return [worker.pid for worker in self._workers if worker.alive]
+        """Returns the process ids of the running workers."""
+        return [worker.pid for worker in self._workers if worker.is_alive]
 
-    def status(self) -> Status:
-        """Live counts."""
+    def status(self) -> HostStatus:
+        """Returns live counts."""
         steps = self._earlier_steps + sum(worker.steps for worker in self._workers)
         sessions = {name: self._counts[name] for name in self._worlds}
-        return Status(sessions, self._capacity, self._created, steps, self._restarts)
+        return HostStatus(sessions, self._capacity, self._created, steps, self._restarts)
 
     async def __aenter__(self) -> PooledHost:
         self._depth += 1
         if self._depth == 1:
-            self._workers = [WorkerProcess(self._plan, self._noticed) for _ in range(self._count)]
+            self._workers = [WorkerProcess(self._plan, self._handle_notice) for _ in range(self._count)]
             started = await asyncio.gather(*(worker.start() for worker in self._workers), return_exceptions=True)
             failed = [error for error in started if isinstance(error, BaseException)]
             if failed:
                 self._depth -= 1
                 await asyncio.gather(*(worker.stop() for worker in self._workers))
                 raise failed[0]
-            self._keepers = [asyncio.create_task(self._keep(place)) for place in range(self._count)]
+            self._keepers = [asyncio.create_task(self._supervise(index)) for index in range(self._count)]
         return self
 
     async def __aexit__(
@@ -111,17 +123,17 @@ class PooledHost:
         self._counts.clear()
 
     async def create(self, world: str, *, short: bool = False) -> str:
-        """A new session, in the worker that holds the fewest; see `Host.create`."""
+        """Creates a session in the worker that holds the fewest; see `SessionHost.create`."""
         if world not in self._worlds:
-            raise NotFound([unknown("world", world, self._worlds)])
-        alive = [worker for worker in self._workers if worker.alive]
+            raise NotFound([unknown_name_problem("world", world, self._worlds)])
+        alive = [worker for worker in self._workers if worker.is_alive]
         if len(self._held) >= self._capacity or not alive:
             full = f"{len(self._held)} of {self._capacity}" if alive else "every worker is starting"
             raise AtCapacity("no free session", value=full, retry_after_s=_RETRY_S)
-        worker = min(alive, key=lambda one: len(one.sessions))
-        session = new_id(short=short)
+        worker = min(alive, key=lambda candidate: len(candidate.sessions))
+        session = create_session_id(short=short)
         while session in self._held or session in self._lost:
-            session = new_id(short=short)
+            session = create_session_id(short=short)
         self._held[session] = (worker, world)
         worker.sessions.add(session)
         self._counts[world] += 1
@@ -131,138 +143,140 @@ class PooledHost:
             opened = True
         finally:
             if not opened:
-                self._drop(session)
+                self._remove_session(session)
         self._created += 1
         return session
 
-    async def reset(self, session: str, task: Task, *, seed: int | None = None) -> Seen:
-        """Begin an episode; see `Host.reset`."""
-        observation, info = await self._ask(session, "reset", task_row(task), seed)
-        return Seen(observation, info)
+    async def reset(self, session: str, task: Task, *, seed: int | None = None) -> ResetResult:
+        """Starts an episode; see `SessionHost.reset`."""
+        observation, info = await self._call_worker(session, "reset", encode_task(task), seed)
+        return ResetResult(observation, info)
 
-    async def step(self, session: str, action: str, *, step: int | None = None) -> Stepped:
-        """Take a step, or give the stored answer again; see `Host.step`."""
-        return Stepped(*await self._ask(session, "step", action, step))
+    async def step(self, session: str, action: str, *, step: int | None = None) -> StepResult:
+        """Plays a step, or returns the stored answer again; see `SessionHost.step`."""
+        return StepResult(*await self._call_worker(session, "step", action, step))
 
-    async def steps(self, items: Sequence[StepItem]) -> list[Stepped | EvolventError]:
-        """Many steps, one message a worker; see `Host.steps`."""
+    async def steps(self, items: Sequence[StepRequest]) -> list[StepResult | EvolventError]:
+        """Plays many steps, one message a worker; see `SessionHost.steps`."""
         answers: list[Any] = [None] * len(items)
         groups: dict[WorkerProcess, list[int]] = {}
-        for place, item in enumerate(items):
+        for index, item in enumerate(items):
             try:
-                groups.setdefault(self._worker(item.session), []).append(place)
+                groups.setdefault(self._find_worker(item.session), []).append(index)
             except EvolventError as error:
-                answers[place] = error
-        asked = []
-        for worker, places in groups.items():
-            chosen = [items[place] for place in places]
-            parts = [[item.session, item.action, item.step] for item in chosen]
-            asked.append((places, worker.ask("steps", parts)))
-        for places, future in asked:
+                answers[index] = error
+        pending = []
+        for worker, indices in groups.items():
+            requests = [items[index] for index in indices]
+            parts = [[item.session, item.action, item.step] for item in requests]
+            pending.append((indices, worker.ask("steps", parts)))
+        for indices, future in pending:
             try:
                 rows = await future
-            except (EvolventError, Gone) as error:
-                rows = [[error]] * len(places)
-            for place, row in zip(places, rows, strict=True):
-                answers[place] = self._answer(items[place].session, row)
+            except (EvolventError, SessionDropped) as error:
+                rows = [[error]] * len(indices)
+            for index, row in zip(indices, rows, strict=True):
+                answers[index] = self._parse_answer(items[index].session, row)
         return answers
 
-    async def look(self, session: str) -> Look:
-        """Where the session stands; see `Host.look`."""
-        return look_of(await self._ask(session, "look"))
+    async def look(self, session: str) -> SessionSnapshot:
+        """Returns the state of the session; see `SessionHost.look`."""
+        return decode_snapshot(await self._call_worker(session, "look"))
 
     async def close(self, session: str) -> bool:
-        """Give a session back; see `Host.close`."""
+        """Closes a session; see `SessionHost.close`."""
         if session not in self._held:
             return False
         try:
-            closed = await self._ask(session, "close")
+            closed = await self._call_worker(session, "close")
         except (SessionGone, EnvLost):
             return False
-        self._drop(session)
+        self._remove_session(session)
         return bool(closed)
 
-    def _worker(self, session: str) -> WorkerProcess:
-        """The process that holds the session; SessionGone or EnvLost where none does."""
-        held = self._held.get(session)
-        if held is not None and held[0].alive:
-            return held[0]
-        if held is None and session not in self._lost:
-            what = "an open one: it was closed, idle or never here"
-            raise SessionGone("no such session", value=session, expected=what)
-        why = self._lost.get(session, "its worker process has ended")
-        raise EnvLost("the session was lost", value=why, hint="create another one")
+    def _find_worker(self, session: str) -> WorkerProcess:
+        """Returns the process that holds the session; raises SessionGone or EnvLost if there is none."""
+        assignment = self._held.get(session)
+        if assignment is not None and assignment[0].is_alive:
+            return assignment[0]
+        if assignment is None and session not in self._lost:
+            expected = "an open one: it was closed, idle or never here"
+            raise SessionGone("no such session", value=session, expected=expected)
+        reason = self._lost.get(session, "its worker process has ended")
+        raise EnvLost("the session was lost", value=reason, hint="create another one")
 
-    async def _ask(self, session: str, op: str, *args: Any) -> Any:
+    async def _call_worker(self, session: str, op: str, *args: Any) -> Any:
         try:
-            return await self._worker(session).ask(op, session, *args)
-        except Gone as gone:
-            raise self._forget(session, gone) from gone
+            return await self._find_worker(session).ask(op, session, *args)
+        except SessionDropped as dropped:
+            raise self._forget_session(session, dropped) from dropped
 
-    def _answer(self, session: str, row: list[Any]) -> Stepped | EvolventError:
-        """One answer of a batch: a step, an error (and whether the session is gone), or what failed all of it."""
+    def _parse_answer(self, session: str, row: list[Any]) -> StepResult | EvolventError:
+        """Parses one answer of a batch: a step, an error (and whether the session is gone), or the failure of the
+        batch.
+        """
         if len(row) == 1:
             error = row[0]
-            return self._forget(session, error) if isinstance(error, Gone) else error
+            return self._forget_session(session, error) if isinstance(error, SessionDropped) else error
         if len(row) > 2:
-            return Stepped(*row)
-        error = error_of(row[0])
-        return self._forget(session, Gone(error)) if row[1] else error
+            return StepResult(*row)
+        error = decode_error(row[0])
+        return self._forget_session(session, SessionDropped(error)) if row[1] else error
 
-    def _forget(self, session: str, gone: Gone) -> EvolventError:
-        """The worker has no such session any more: neither have we. What was lost is remembered."""
-        error = gone.error
-        if self._drop(session) and isinstance(error, EnvLost | StepTimeout):
-            self._remember(session, str(error))
+    def _forget_session(self, session: str, dropped: SessionDropped) -> EvolventError:
+        """Removes a session that its worker no longer has. The fate of a lost session is recorded."""
+        error = dropped.error
+        if self._remove_session(session) and isinstance(error, EnvLost | StepTimeout):
+            self._record_loss(session, str(error))
         return error
 
-    def _remember(self, session: str, why: str) -> None:
-        self._lost[session] = why
-        while len(self._lost) > _LOST:
+    def _record_loss(self, session: str, reason: str) -> None:
+        self._lost[session] = reason
+        while len(self._lost) > _MAX_LOST:
             self._lost.popitem(last=False)
 
-    def _drop(self, session: str) -> bool:
-        held = self._held.pop(session, None)
-        if held is None:
+    def _remove_session(self, session: str) -> bool:
+        assignment = self._held.pop(session, None)
+        if assignment is None:
             return False
-        held[0].sessions.discard(session)
-        self._counts[held[1]] -= 1
+        assignment[0].sessions.discard(session)
+        self._counts[assignment[1]] -= 1
         return True
 
-    def _noticed(self, what: str, sessions: Sequence[str]) -> None:
-        """A worker tells of sessions whose lease has ended."""
-        if what == "reaped":
+    def _handle_notice(self, event: str, sessions: Sequence[str]) -> None:
+        """Removes sessions whose lease has ended, as a worker reports."""
+        if event == "reaped":
             for session in sessions:
-                self._drop(session)
+                self._remove_session(session)
 
-    async def _keep(self, place: int) -> None:
-        """Watch over one worker after another: when it ends, its sessions are lost and another is started."""
+    async def _supervise(self, index: int) -> None:
+        """Replaces ended workers in one slot: their sessions are lost and another worker is started."""
         pause = 0.0
         while True:
-            worker = self._workers[place]
-            await self._watch(worker)
-            lived = time.monotonic() - worker.started_s
+            worker = self._workers[index]
+            await self._watch_worker(worker)
+            lifetime_s = time.monotonic() - worker.started_s
             _log.warning("worker %d is gone with %d sessions", worker.pid, len(worker.sessions))
             self._earlier_steps, worker.steps = self._earlier_steps + worker.steps, 0
             for session in list(worker.sessions):
-                self._drop(session)
-                self._remember(session, f"its worker process {worker.pid} ended")
+                self._remove_session(session)
+                self._record_loss(session, f"its worker process {worker.pid} ended")
             await worker.stop()
-            pause = 0.0 if lived > _BRIEF_S else min(_PAUSES_S[1], max(_PAUSES_S[0], 2 * pause))
+            pause = 0.0 if lifetime_s > _SHORT_LIFE_S else min(_PAUSES_S[1], max(_PAUSES_S[0], 2 * pause))
             await asyncio.sleep(pause)
-            self._workers[place] = fresh = WorkerProcess(self._plan, self._noticed)
+            self._workers[index] = replacement = WorkerProcess(self._plan, self._handle_notice)
             try:
-                await fresh.start()
+                await replacement.start()
                 self._restarts += 1
             except EvolventError as error:
                 _log.error("a worker could not be started again: %s", error)
 
-    async def _watch(self, worker: WorkerProcess) -> None:
-        """Wait for the end of a worker; one that says nothing for longer than any call may take is killed."""
-        longest = max(_SILENT_S, self._plan.limits.reset_s, self._plan.limits.step_s)
+    async def _watch_worker(self, worker: WorkerProcess) -> None:
+        """Waits for the end of a worker; kills one that is silent for longer than any call may take."""
+        max_silence_s = max(_MIN_SILENCE_S, self._plan.limits.reset_s, self._plan.limits.step_s)
         while not worker.ended.is_set():
             with suppress(TimeoutError):
                 await asyncio.wait_for(worker.ended.wait(), HEARTBEAT_S)
-            if time.monotonic() - worker.heard_s > longest:
-                _log.warning("worker %d said nothing for %g s and is killed", worker.pid, longest)
+            if time.monotonic() - worker.heard_s > max_silence_s:
+                _log.warning("worker %d said nothing for %g s and is killed", worker.pid, max_silence_s)
                 worker.kill()

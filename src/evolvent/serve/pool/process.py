@@ -1,4 +1,4 @@
-"""One worker process, seen from the process in front: started, asked, watched, ended."""
+"""One worker process, seen from the parent process: its start, its requests, and its end."""
 
 from __future__ import annotations
 
@@ -14,43 +14,43 @@ from importlib import import_module
 from typing import Any
 
 from evolvent.errors import ConfigError, EnvLost, EvolventError, WorldError
-from evolvent.serve.local import Limits
-from evolvent.serve.native.rows import json_text
-from evolvent.serve.pool.frames import Frames
-from evolvent.serve.wire import error_of
+from evolvent.serve.local import WorldDeadlines
+from evolvent.serve.native.rows import encode_compact
+from evolvent.serve.pool.frames import ItemProtocol
+from evolvent.serve.wire import decode_error
 from evolvent.worlds.base import World
 
-__all__ = ["Factory", "Gone", "Plan", "WorkerProcess", "name_of"]
+__all__ = ["Factory", "SessionDropped", "WorkerConfig", "WorkerProcess", "qualified_name"]
 
 _log = logging.getLogger(__name__)
-_WORKER = "evolvent.serve.pool.worker"
-_START_S = 120.0  # how long the worlds may take to be built
-_STOP_S = 8.0  # how long a worker may take to close its Envs
+_WORKER_MODULE = "evolvent.serve.pool.worker"
+_START_TIMEOUT_S = 120.0  # how long the worlds may take to be built
+_STOP_TIMEOUT_S = 8.0  # how long a worker may take to close its Envs
 _POLL_S = 0.02
 Factory = Callable[[Sequence[str]], Mapping[str, World]]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What a worker needs to know: the function that makes the worlds (as `module:name`), their names, the limits."""
+class WorkerConfig:
+    """The settings of a worker: the function that makes the worlds (as `module:name`), their names, the limits."""
 
     factory: str
     names: tuple[str, ...]
     capacity: int
     idle_s: float
-    limits: Limits
+    limits: WorldDeadlines
 
 
-class Gone(Exception):
-    """A request failed with this error, and the worker has no such session any more."""
+class SessionDropped(Exception):
+    """A request failed with this error, and the worker no longer has the session."""
 
     def __init__(self, error: EvolventError) -> None:
         super().__init__(str(error))
         self.error = error
 
 
-def name_of(factory: Factory) -> str:
-    """The name by which another process finds a function.
+def qualified_name(factory: Factory) -> str:
+    """Returns the name by which another process finds a function.
 
     Raises:
         ConfigError: it is not at the top level of a module that can be imported.
@@ -69,148 +69,152 @@ class WorkerProcess:
     """A process that holds sessions.
 
     Args:
-        plan: what it serves.
-        noticed: told of what the worker says unasked: ("reaped", [ids]).
+        config: its settings.
+        on_notice: called with unrequested messages of the worker: ("reaped", [ids]).
 
     Attributes:
-        sessions: the sessions that it holds; kept by whoever creates them.
-        steps: taken by it so far.
-        ended: set when it is gone, for whatever reason.
-        heard_s: when it was heard last, by the monotonic clock.
+        sessions: ids of its sessions; maintained by their creator.
+        steps: number of steps that it has taken.
+        ended: set when it has ended, for whatever reason.
+        heard_s: time of its last message, by the monotonic clock.
     """
 
-    def __init__(self, plan: Plan, noticed: Callable[[str, Any], None]) -> None:
+    def __init__(self, config: WorkerConfig, on_notice: Callable[[str, Any], None]) -> None:
         self.sessions: set[str] = set()
         self.steps = 0
         self.ended = asyncio.Event()
         self.heard_s = self.started_s = time.monotonic()
-        self._plan, self._noticed = plan, noticed
+        self._plan, self._noticed = config, on_notice
         self._number = 0
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._process: subprocess.Popen[bytes] | None = None
-        self._frames: Frames | None = None
+        self._frames: ItemProtocol | None = None
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
     def pid(self) -> int:
-        """Of the process; 0 before it is started."""
+        """Returns the id of the process; 0 before it is started."""
         return self._process.pid if self._process is not None else 0
 
     @property
-    def alive(self) -> bool:
-        """Whether it is ready and not gone."""
+    def is_alive(self) -> bool:
+        """Returns whether the process is ready and has not ended."""
         return self._frames is not None and self._ready.done() and not self.ended.is_set()
 
     async def start(self) -> None:
-        """Start it and wait until its worlds are built.
+        """Starts the process and waits until its worlds are built.
 
         Raises:
-            ConfigError, WorldError, ...: what its factory raised.
+            ConfigError, WorldError, ...: an error of its factory.
             WorldError: it ended by itself, or took too long.
         """
-        ready = False
+        is_ready = False
         try:
             await self._connect()
-            plan = self._plan
-            self._say(
+            config = self._plan
+            self._send(
                 {
-                    "factory": plan.factory,
-                    "names": list(plan.names),
+                    "factory": config.factory,
+                    "names": list(config.names),
                     "path": sys.path,
-                    "capacity": plan.capacity,
-                    "idle_s": plan.idle_s,
-                    "reset_s": plan.limits.reset_s,
-                    "step_s": plan.limits.step_s,
+                    "capacity": config.capacity,
+                    "idle_s": config.idle_s,
+                    "reset_s": config.limits.reset_s,
+                    "step_s": config.limits.step_s,
                 }
             )
-            done, _ = await asyncio.wait([self._ready], timeout=_START_S)
+            done, _ = await asyncio.wait([self._ready], timeout=_START_TIMEOUT_S)
             if not done:
-                raise WorldError("a worker did not get ready", value=f"{_START_S:g} s", hint="its output may say why")
+                raise WorldError(
+                    "a worker did not get ready", value=f"{_START_TIMEOUT_S:g} s", hint="its output may say why"
+                )
             await self._ready
-            ready = True
+            is_ready = True
         finally:
-            if not ready:
+            if not is_ready:
                 self.ended.set()
-                await self._over(0.0 if self._ready.done() else 0.5)
+                await self._wait_for_exit(0.0 if self._ready.done() else 0.5)
 
     def ask(self, op: str, *args: Any) -> asyncio.Future[Any]:
-        """Ask for an operation; the future has its answer, or a `Gone`, or the typed error.
+        """Submits an operation; the future has its answer, or a `SessionDropped`, or the typed error.
 
         Raises:
-            EnvLost: the worker is gone.
+            EnvLost: the worker has ended.
         """
-        if not self.alive:
-            raise _lost_with(self.pid)
+        if not self.is_alive:
+            raise _lost_error(self.pid)
         self._number += 1
         future = self._waiting[self._number] = asyncio.get_running_loop().create_future()
-        self._say([self._number, op, *args])
+        self._send([self._number, op, *args])
         return future
 
     def kill(self) -> None:
-        """End it at once: it hangs."""
+        """Kills the process at once: it hangs."""
         if self._process is not None:
             self._process.kill()
 
     async def stop(self) -> None:
-        """End it in good order: its Envs are closed. One that does not end by itself is killed."""
+        """Stops the process after its Envs are closed. If it does not end by itself, it is killed."""
         if self._frames is not None:
             self._frames.close()
-        await self._over(_STOP_S)
+        await self._wait_for_exit(_STOP_TIMEOUT_S)
 
     async def _connect(self) -> None:
-        ours, theirs = socket.socketpair()
-        with theirs:
+        parent_socket, child_socket = socket.socketpair()
+        with child_socket:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", _WORKER, str(theirs.fileno())],
+                [sys.executable, "-m", _WORKER_MODULE, str(child_socket.fileno())],
                 stdin=subprocess.PIPE,
                 stdout=2,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[child_socket.fileno()],
                 start_new_session=True,
             )
         loop = asyncio.get_running_loop()
-        _, self._frames = await loop.create_connection(lambda: Frames(self._heard, self._lost), sock=ours)
+        _, self._frames = await loop.create_connection(
+            lambda: ItemProtocol(self._receive, self._handle_loss), sock=parent_socket
+        )
 
-    def _say(self, item: object) -> None:
+    def _send(self, item: object) -> None:
         if self._frames is not None:
-            self._frames.send(json_text(item))
+            self._frames.send(encode_compact(item))
 
-    def _heard(self, item: Any) -> None:
+    def _receive(self, item: Any) -> None:
         self.heard_s = time.monotonic()
-        number, said, *rest = item
+        number, event, *details = item
         if number:
             future = self._waiting.pop(number, None)
             if future is not None and not future.done():
-                _settle(future, said, rest)
-        elif said == "steps":
-            self.steps = rest[0]
-        elif said == "failed":
-            self._ready.set_exception(error_of(rest[0]))
-        elif said == "ready":
+                _set_result(future, event, details)
+        elif event == "steps":
+            self.steps = details[0]
+        elif event == "failed":
+            self._ready.set_exception(decode_error(details[0]))
+        elif event == "ready":
             self._ready.set_result(None)
-        elif said != "alive":
-            self._noticed(said, rest[0])
+        elif event != "alive":
+            self._noticed(event, details[0])
 
-    def _lost(self) -> None:
-        """The connection has ended, and with it everything that the worker held."""
+    def _handle_loss(self) -> None:
+        """Fails all open requests after the connection has ended."""
         self._frames = None
         for future in self._waiting.values():
             if not future.done():
-                future.set_exception(_lost_with(self.pid))
+                future.set_exception(_lost_error(self.pid))
         self._waiting.clear()
         if not self._ready.done():
             code = self._process.poll() if self._process is not None else None
-            told = "at once" if code is None else f"exit code {code}"
+            exit_text = "at once" if code is None else f"exit code {code}"
             self._ready.set_exception(
-                WorldError("a worker ended before it was ready", value=told, hint="its output says why")
+                WorldError("a worker ended before it was ready", value=exit_text, hint="its output says why")
             )
         self.ended.set()
 
-    async def _over(self, patience_s: float) -> None:
-        """Wait for the end of the process; after the patience it is terminated, then killed."""
+    async def _wait_for_exit(self, timeout_s: float) -> None:
+        """Waits for the end of the process; after the timeout it is terminated, then killed."""
         process = self._process
         if process is None:
             return
-        for end, wait_s in ((process.terminate, patience_s), (process.kill, 1.0), (process.kill, 5.0)):
+        for end, wait_s in ((process.terminate, timeout_s), (process.kill, 1.0), (process.kill, 5.0)):
             until = time.monotonic() + wait_s
             while process.poll() is None and time.monotonic() < until:
                 await asyncio.sleep(_POLL_S)
@@ -223,14 +227,14 @@ class WorkerProcess:
             self._frames.close()
 
 
-def _settle(future: asyncio.Future[Any], said: Any, rest: list[Any]) -> None:
-    """Give a request its answer, or the error that `rest` tells of."""
-    if not rest:
-        future.set_result(said)
+def _set_result(future: asyncio.Future[Any], answer: Any, error_parts: list[Any]) -> None:
+    """Sets the answer of a request, or the error in `error_parts`."""
+    if not error_parts:
+        future.set_result(answer)
         return
-    error = error_of(rest[0])
-    future.set_exception(Gone(error) if rest[1] else error)
+    error = decode_error(error_parts[0])
+    future.set_exception(SessionDropped(error) if error_parts[1] else error)
 
 
-def _lost_with(pid: int) -> EnvLost:
+def _lost_error(pid: int) -> EnvLost:
     return EnvLost("the worker process of the session is gone", value=f"process {pid}", hint="create another session")

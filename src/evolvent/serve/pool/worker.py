@@ -1,7 +1,7 @@
-"""A worker process: it builds the worlds and holds the Envs of its sessions; the process in front of it does HTTP.
+"""A worker process: it builds the worlds and holds the Envs of its sessions; the parent process does HTTP.
 
-Started by `serve.process` with a socket as its only argument's number. Standard input is its lifeline: when that ends,
-the process in front is gone, and so is the worker, whatever a world is doing.
+`serve.pool.process` starts it with the number of a socket as its only argument. Standard input shows whether the parent
+lives: when it ends, the parent is gone, and the worker ends too, whatever a world is doing.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from typing import Any
 
 from evolvent.errors import ConfigError, EnvLost, EvolventError, WorldError, boundary
 from evolvent.logs import configure
-from evolvent.serve.host import StepItem, Stepped
-from evolvent.serve.local import Limits, LocalHost
-from evolvent.serve.native.rows import json_text
-from evolvent.serve.pool.frames import Frames
-from evolvent.serve.wire import error_row, look_row, task_of
+from evolvent.serve.host import StepRequest, StepResult
+from evolvent.serve.local import LocalHost, WorldDeadlines
+from evolvent.serve.native.rows import encode_compact
+from evolvent.serve.pool.frames import ItemProtocol
+from evolvent.serve.wire import decode_task, encode_error, encode_snapshot
 from evolvent.worlds.base import World
 
-__all__ = ["HEARTBEAT_S", "built", "main"]
+__all__ = ["HEARTBEAT_S", "build_worlds", "main"]
 
 HEARTBEAT_S = 1.0
-_GRACE_S = 6.0  # how long worlds may take to close when the process in front is gone
+_CLOSE_TIMEOUT_S = 6.0  # how long worlds may take to close when the process in front is gone
 
 
-def built(factory: str, names: list[str]) -> Mapping[str, World]:
-    """The worlds that a factory, named `module:function`, makes of their names.
+def build_worlds(factory: str, names: list[str]) -> Mapping[str, World]:
+    """Builds the worlds that a factory, named `module:function`, makes from their names.
 
     Raises:
         ConfigError: no such function.
@@ -48,137 +48,143 @@ def built(factory: str, names: list[str]) -> Mapping[str, World]:
 
 
 class _Worker:
-    """The requests of the process in front, done by a `LocalHost`."""
+    """Runs the requests of the parent process on a `LocalHost`."""
 
     def __init__(self, stop: asyncio.Event) -> None:
         self.stop = stop
-        self.frames: Frames | None = None
+        self.frames: ItemProtocol | None = None
         self.host: LocalHost | None = None
         self._told = 0
         self._greeting: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._running: set[asyncio.Task[None]] = set()
 
     async def serve(self) -> None:
-        """Greet, build, then do what is asked until the connection ends."""
-        hello = await self._greeting
+        """Receives the greeting, builds the worlds, then serves requests until the connection ends."""
+        greeting = await self._greeting
         try:
-            sys.path.extend(part for part in hello["path"] if part not in sys.path)
-            worlds = built(hello["factory"], hello["names"])
+            sys.path.extend(part for part in greeting["path"] if part not in sys.path)
+            worlds = build_worlds(greeting["factory"], greeting["names"])
         except EvolventError as error:
-            self._say([0, "failed", error_row(error)])
+            self._send([0, "failed", encode_error(error)])
             return
-        limits = Limits(hello["reset_s"], hello["step_s"])
+        limits = WorldDeadlines(greeting["reset_s"], greeting["step_s"])
         async with LocalHost(
-            worlds, capacity=hello["capacity"], idle_s=hello["idle_s"], limits=limits, reaped=self._reaped
+            worlds,
+            capacity=greeting["capacity"],
+            idle_s=greeting["idle_s"],
+            limits=limits,
+            on_reaped=self._report_reaped,
         ) as self.host:
-            self._say([0, "ready"])
+            self._send([0, "ready"])
             while not self.stop.is_set():
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self.stop.wait(), HEARTBEAT_S)
-                self._say([0, "alive"])
+                self._send([0, "alive"])
 
-    def heard(self, item: Any) -> None:
-        """One request: `[number, op, ...]`, or first of all the greeting."""
+    def receive(self, item: Any) -> None:
+        """Receives one request: `[number, op, ...]`, or first of all the greeting."""
         if self.host is None:
             if not self._greeting.done():
                 self._greeting.set_result(item)
             return
-        number, op, *rest = item
-        if op == "step" and self.host.quick(rest[0]):
+        number, op, *arguments = item
+        if op == "step" and self.host.is_fast(arguments[0]):
             try:
-                said = [number, _row(self.host.now(rest[0], rest[1], step=rest[2]))]
+                answer = [number, _step_row(self.host.step_now(arguments[0], arguments[1], step=arguments[2]))]
             except EvolventError as error:
-                said = self._failed(number, rest[0], error)
-            self._say(said)
+                answer = self._error_answer(number, arguments[0], error)
+            self._send(answer)
             return
-        task = asyncio.create_task(self._do(self.host, number, asked=(op, *rest)))
+        task = asyncio.create_task(self._run_request(self.host, number, request=(op, *arguments)))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
-    def steps(self) -> str | None:
-        """The number of steps taken, where it has changed since it was last told."""
+    def read_step_count(self) -> str | None:
+        """Returns the number of steps taken as a message, if it has changed since the last message."""
         total = self.host.status().steps if self.host is not None else 0
         if total == self._told:
             return None
         self._told = total
         return f'[0,"steps",{total}]'
 
-    async def _do(self, host: LocalHost, number: int, *, asked: tuple[Any, ...]) -> None:
+    async def _run_request(self, host: LocalHost, number: int, *, request: tuple[Any, ...]) -> None:
         try:
             with boundary(WorldError, "a fault of the worker"):
-                said = [number, await _done(self, host, asked)]
+                answer = [number, await _run_operation(self, host, request)]
         except EvolventError as error:
-            said = self._failed(number, str(asked[1]), error)
-        self._say(said, batch=asked[0] == "steps" and len(said) == 2)
+            answer = self._error_answer(number, str(request[1]), error)
+        self._send(answer, batch=request[0] == "steps" and len(answer) == 2)
 
-    def _failed(self, number: int, session: str, error: EvolventError) -> list[Any]:
-        """An error, and whether the session is gone with it."""
-        held = self.host is not None and self.host.holds(session)
-        return [number, None, error_row(error), not held]
+    def _error_answer(self, number: int, session: str, error: EvolventError) -> list[Any]:
+        """Returns an error, and whether the session is gone with it."""
+        is_held = self.host is not None and self.host.has_session(session)
+        return [number, None, encode_error(error), not is_held]
 
-    def failed_item(self, item: StepItem, error: EvolventError) -> list[Any]:
-        """The same for one step of a batch."""
-        return self._failed(0, item.session, error)[2:]
+    def item_error(self, item: StepRequest, error: EvolventError) -> list[Any]:
+        """Returns the error of one step of a batch, and whether its session is gone."""
+        return self._error_answer(0, item.session, error)[2:]
 
-    def _say(self, item: list[Any], *, batch: bool = False) -> None:
-        """Send an item. What a world handed out may be no JSON: then that fails, in a batch the step alone."""
+    def _send(self, item: list[Any], *, batch: bool = False) -> None:
+        """Sends an item. If a value of a world is not JSON, the request fails, in a batch only the step."""
         if self.frames is None:
             return
         try:
-            said = json_text(item)
+            text = encode_compact(item)
         except EnvLost as error:
-            failed = [item[0], list(map(_readable, item[1]))] if batch else [item[0], None, error_row(error), False]
-            said = json_text(failed)
-        self.frames.send(said)
+            error_answer = (
+                [item[0], list(map(_json_or_error, item[1]))] if batch else [item[0], None, encode_error(error), False]
+            )
+            text = encode_compact(error_answer)
+        self.frames.send(text)
 
-    def _reaped(self, sessions: list[str]) -> None:
-        self._say([0, "reaped", sessions])
+    def _report_reaped(self, sessions: list[str]) -> None:
+        self._send([0, "reaped", sessions])
 
 
-async def _done(worker: _Worker, host: LocalHost, asked: tuple[Any, ...]) -> Any:
-    """Do one request; the shapes are those that `serve.pool` sends and reads."""
-    op, *rest = asked
+async def _run_operation(worker: _Worker, host: LocalHost, request: tuple[Any, ...]) -> Any:
+    """Runs one request; the shapes are those that `serve.pool` sends and reads."""
+    op, *arguments = request
     if op == "open":
-        return await host.create(rest[0], id=rest[1])
+        return await host.create(arguments[0], id=arguments[1])
     if op == "reset":
-        seen = await host.reset(rest[0], task_of(rest[1]), seed=rest[2])
-        return [seen.observation, seen.info]
+        reset_result = await host.reset(arguments[0], decode_task(arguments[1]), seed=arguments[2])
+        return [reset_result.observation, reset_result.info]
     if op == "step":
-        return _row(await host.step(rest[0], rest[1], step=rest[2]))
+        return _step_row(await host.step(arguments[0], arguments[1], step=arguments[2]))
     if op == "steps":
-        items = [StepItem(*part) for part in rest[0]]
+        items = [StepRequest(*part) for part in arguments[0]]
         answers = await host.steps(items)
         return [
-            _row(answer) if isinstance(answer, Stepped) else worker.failed_item(item, answer)
+            _step_row(answer) if isinstance(answer, StepResult) else worker.item_error(item, answer)
             for item, answer in zip(items, answers, strict=True)
         ]
     if op == "look":
-        return look_row(await host.look(rest[0]))
-    return await host.close(rest[0])
+        return encode_snapshot(await host.look(arguments[0]))
+    return await host.close(arguments[0])
 
 
-def _row(done: Stepped) -> list[Any]:
-    return [done.observation, done.reward, done.terminated, done.truncated, done.info, done.step]
+def _step_row(result: StepResult) -> list[Any]:
+    return [result.observation, result.reward, result.terminated, result.truncated, result.info, result.step]
 
 
-def _readable(row: list[Any]) -> list[Any]:
-    """One answer of a batch; an error, which does not end the session, where it is no JSON."""
+def _json_or_error(row: list[Any]) -> list[Any]:
+    """Returns one answer of a batch; an error, which does not end the session, if it is not JSON."""
     try:
-        json_text(row)
+        encode_compact(row)
     except EnvLost as error:
-        return [error_row(error), False]
+        return [encode_error(error), False]
     return row
 
 
-async def _serve(descriptor: int) -> None:
+async def _serve_descriptor(descriptor: int) -> None:
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
-    threading.Thread(target=_lifeline, args=(loop, stop), name="lifeline", daemon=True).start()
+    threading.Thread(target=_exit_with_parent, args=(loop, stop), name="lifeline", daemon=True).start()
     worker = _Worker(stop)
     os.set_inheritable(descriptor, False)
-    link = socket.socket(fileno=descriptor)
+    connection = socket.socket(fileno=descriptor)
     _, worker.frames = await loop.create_connection(
-        lambda: Frames(worker.heard, stop.set, first=worker.steps), sock=link
+        lambda: ItemProtocol(worker.receive, stop.set, first_item=worker.read_step_count), sock=connection
     )
     ending = asyncio.create_task(stop.wait())
     serving = asyncio.create_task(worker.serve())
@@ -188,19 +194,19 @@ async def _serve(descriptor: int) -> None:
     worker.frames.close()
 
 
-def _lifeline(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
-    """On a thread of its own: wait for the end of the process in front, then end this one."""
+def _exit_with_parent(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+    """Waits on its own thread for the end of the parent process, then ends this one."""
     while os.read(0, 4096):
         pass
     loop.call_soon_threadsafe(stop.set)
-    threading.Event().wait(_GRACE_S)
+    threading.Event().wait(_CLOSE_TIMEOUT_S)
     os._exit(1)
 
 
 def main() -> int:
-    """Serve the socket whose number is the argument."""
+    """Serves the socket whose number is the argument."""
     configure(os.environ, template="worker %(process)d: %(message)s")
-    asyncio.run(_serve(int(sys.argv[1])))
+    asyncio.run(_serve_descriptor(int(sys.argv[1])))
     return 0
 
 

@@ -1,1 +1,1 @@
-"""A world that a server of the native dialect plays, as a world like any other."""
+"""A world that a server of the native dialect runs, used like any other world."""

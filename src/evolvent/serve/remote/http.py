@@ -1,7 +1,7 @@
 """One server of the native dialect over HTTP: a request and its answer, read within limits, and every failure typed.
 
-Nothing is repeated here; `remote_link` does that. No proxy of the environment is used and no redirect followed, since
-both would hand the token to somebody else.
+Nothing is repeated here; `remote.link` does that. No proxy of the environment is used and no redirect followed, since
+both would give the token to another host.
 """
 
 from __future__ import annotations
@@ -25,42 +25,52 @@ from evolvent.errors import (
     SampleInvalid,
     WorldError,
 )
-from evolvent.serve.wire import PROTOCOL, PROTOCOL_HEADER, decoded, encoded, error_of
+from evolvent.serve.wire import PROTOCOL, PROTOCOL_HEADER, decode_error, decode_json, encode_json
 
-__all__ = ["PANEL_BYTES", "REPLY_BYTES", "Http", "LinkLost", "Peer", "TooLarge", "address"]
+__all__ = [
+    "MAX_PANEL_BYTES",
+    "MAX_REPLY_BYTES",
+    "AnswerTooLarge",
+    "ConnectionLost",
+    "HttpClient",
+    "ServerPeer",
+    "parse_server_url",
+]
 
-REPLY_BYTES = 8 << 20  # of one answer; its text is limited further
-PANEL_BYTES = 64 << 20  # of a task panel
-HEAD = 200  # characters of an unreadable answer that an error shows
-SAID = 2000  # characters of a server's own message that are kept
+MAX_REPLY_BYTES = 8 << 20  # of one answer; its text is limited further
+MAX_PANEL_BYTES = 64 << 20  # of a task panel
+MAX_SHOWN_CHARS = 200  # characters of an unreadable answer that an error shows
+MAX_MESSAGE_CHARS = 2000  # characters of a server's own message that are kept
 
 
-class LinkLost(EnvLost):
-    """The connection broke: whether the request arrived is not known."""
+class ConnectionLost(EnvLost):
+    """The connection broke: whether the request arrived is unknown."""
 
 
-class TooLarge(LinkLost):
-    """The connection was given up because what came over it is larger than its limit."""
+class AnswerTooLarge(ConnectionLost):
+    """The connection was given up because an answer was larger than its limit."""
 
 
-def address(url: str) -> tuple[str, str | None]:
-    """The base of a server and the name of the world that a URL names: `http://host:8000[/prefix][/v1/worlds/NAME]`.
+def parse_server_url(url: str) -> tuple[str, str | None]:
+    """Parses a URL into the base of a server and the world it names: `http://host:8000[/prefix][/v1/worlds/NAME]`.
 
     Raises:
-        ConfigError: no http or https URL of a host, or one with a user, a query or a fragment.
+        ConfigError: not an http or https URL of a host, or one with a user, a query or a fragment.
     """
     problems = []
     try:
         parts = urlsplit(url)
         parts.port  # noqa: B018 - reading it checks it
     except ValueError as error:
-        raise ConfigError([Problem("url", f"no address of a server: {url[:HEAD]!r}", str(error))]) from error
+        raise ConfigError([Problem("url", f"no address of a server: {url[:MAX_SHOWN_CHARS]!r}", str(error))]) from error
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        problems.append(Problem("url", f"no address of a server: {url[:HEAD]!r}", "for example http://127.0.0.1:8000"))
+        problems.append(
+            Problem("url", f"no address of a server: {url[:MAX_SHOWN_CHARS]!r}", "for example http://127.0.0.1:8000")
+        )
     if "@" in parts.netloc:
         problems.append(Problem("url", "a user or password in the address", "hand the token over as token=..."))
     if parts.query or parts.fragment:
-        problems.append(Problem("url", f"a query or fragment: {url[:HEAD]!r}", "give the address alone"))
+        problems.append(Problem("url", f"a query or fragment: {url[:MAX_SHOWN_CHARS]!r}", "give the address alone"))
     if problems:
         raise ConfigError(problems if "@" not in parts.netloc else problems[-1:])
     path, _, name = parts.path.partition("/v1/worlds/")
@@ -69,8 +79,8 @@ def address(url: str) -> tuple[str, str | None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
-    """A server: its address and the token it wants. The token is in no text that leaves here.
+class ServerPeer:
+    """A server: its address and its token. The token appears in no text that leaves here.
 
     Raises:
         ConfigError: a token that no header can carry (the text does not show it).
@@ -88,46 +98,50 @@ class Peer:
             )
 
     def headers(self) -> dict[str, str]:
-        """What every request bears."""
-        said = {PROTOCOL_HEADER: str(PROTOCOL)}
-        return said if self.token is None else {**said, "authorization": f"Bearer {self.token}"}
+        """Returns the headers of every request."""
+        headers = {PROTOCOL_HEADER: str(PROTOCOL)}
+        return headers if self.token is None else {**headers, "authorization": f"Bearer {self.token}"}
 
-    def clean(self, text: str) -> str:
-        """The text without the token."""
+    def hide_token(self, text: str) -> str:
+        """Returns the text without the token."""
         return text if self.token is None else text.replace(self.token, "***")
 
-    def unreadable(self, where: str, data: str | bytes, why: str) -> WorldError:
-        """An answer that is none: names where it came from and shows its head."""
-        head = data[: 4 * HEAD] if isinstance(data, str) else data[: 4 * HEAD].decode("utf-8", "replace")
+    def answer_error(self, origin: str, data: str | bytes, problem: str) -> WorldError:
+        """Returns the error of an invalid answer: it names the origin and shows the start of the answer."""
+        head = (
+            data[: 4 * MAX_SHOWN_CHARS]
+            if isinstance(data, str)
+            else data[: 4 * MAX_SHOWN_CHARS].decode("utf-8", "replace")
+        )
         return WorldError(
-            f"{where}: {self.clean(why)}",
-            value=ascii(self.clean(head)[:HEAD]),
+            f"{origin}: {self.hide_token(problem)}",
+            value=ascii(self.hide_token(head)[:MAX_SHOWN_CHARS]),
             expected="an answer of the native dialect",
         )
 
-    def told(self, row: object) -> EvolventError:
-        """The error that a server tells of, cut to a readable length."""
+    def decode_error(self, row: object) -> EvolventError:
+        """Decodes the error that a server reports, cut to a readable length."""
         if isinstance(row, Mapping):
-            row = {**row, "message": self.clean(str(row.get("message", "")))[:SAID]}
+            row = {**row, "message": self.hide_token(str(row.get("message", "")))[:MAX_MESSAGE_CHARS]}
             if isinstance(row.get("expected"), str):
-                row["expected"] = self.clean(row["expected"])[:SAID]
-        return error_of(row)
+                row["expected"] = self.hide_token(row["expected"])[:MAX_MESSAGE_CHARS]
+        return decode_error(row)
 
 
-class Http:
-    """HTTP to one server with kept connections. Used on one event loop; closed by whoever made it.
+class HttpClient:
+    """HTTP to one server with kept connections. Used on one event loop; closed by its creator.
 
     Args:
         peer: the server.
-        connect_s: how long opening a connection may take. Answers have no limit of their own: the caller has one.
+        connect_s: seconds for opening a connection. Answers have no limit here: the caller has one.
     """
 
-    def __init__(self, peer: Peer, *, connect_s: float) -> None:
+    def __init__(self, peer: ServerPeer, *, connect_s: float) -> None:
         self.peer = peer
         # Reading the authorities of TLS takes a while. Without TLS none is trusted, which costs nothing.
-        plain = peer.base.startswith("http:")
+        is_plain = peer.base.startswith("http:")
         self._client = httpx2.AsyncClient(
-            verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if plain else True,
+            verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if is_plain else True,
             headers={**peer.headers(), "accept-encoding": "identity"},
             timeout=httpx2.Timeout(None, connect=connect_s),
             limits=httpx2.Limits(max_connections=128, max_keepalive_connections=32),
@@ -135,72 +149,72 @@ class Http:
             follow_redirects=False,
         )
 
-    async def ask(self, method: str, path: str, body: object = None, *, limit: int = REPLY_BYTES) -> Any:
-        """The JSON value of an answer.
+    async def ask(self, method: str, path: str, body: object = None, *, limit: int = MAX_REPLY_BYTES) -> Any:
+        """Returns the JSON value of an answer.
 
         Raises:
-            LinkLost: no connection, or it broke before the answer was whole.
-            TooLarge: more than `limit` bytes; the rest is not read.
-            EvolventError: the typed error that the server answered with; WorldError for an answer that is none.
+            ConnectionLost: no connection, or it broke before the answer was complete.
+            AnswerTooLarge: more than `limit` bytes; the rest is not read.
+            EvolventError: the typed error of the server; WorldError for an invalid answer.
         """
-        where = f"{method} {self.peer.base}{path}"
-        content = None if body is None else encoded(body)
+        origin = f"{method} {self.peer.base}{path}"
+        content = None if body is None else encode_json(body)
         request = self._client.build_request(
             method, self.peer.base + path, content=content, headers={"content-type": "application/json"}
         )
         try:
             response = await self._client.send(request, stream=True)
             try:
-                data = await _read(response, where, limit)
+                data = await _read_body(response, origin, limit)
             finally:
                 await response.aclose()
         except httpx2.TransportError as error:
-            raise LinkLost(f"{where}: no answer", value=f"{type(error).__name__}: {error}") from error
-        return self._value(where, response, data)
+            raise ConnectionLost(f"{origin}: no answer", value=f"{type(error).__name__}: {error}") from error
+        return self._parse_response(origin, response, data)
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Closes all connections."""
         await self._client.aclose()
 
-    def _value(self, where: str, response: httpx2.Response, data: bytes) -> Any:
-        """The value of a good answer; servers of other kinds also tell of errors with status 200."""
+    def _parse_response(self, origin: str, response: httpx2.Response, data: bytes) -> Any:
+        """Returns the value of a good answer; servers of other kinds also report errors with status 200."""
         status = response.status_code
         if 300 <= status < 400:
-            target = self.peer.clean(response.headers.get("location", ""))[:HEAD]
+            target = self.peer.hide_token(response.headers.get("location", ""))[:MAX_SHOWN_CHARS]
             raise WorldError(
-                f"{where}: a redirect, which is not followed",
+                f"{origin}: a redirect, which is not followed",
                 value=ascii(target),
                 hint="give the address that it points to",
             )
         try:
-            value = decoded(data)
+            value = decode_json(data)
         except SampleInvalid as error:
-            raise self._refused(where, response, data) from error
+            raise self._status_error(origin, response, data) from error
         row = value.get("error") if status < 300 and isinstance(value, Mapping) else value
         if status < 300 and not row:
             return value
         if not isinstance(row, Mapping) or not isinstance(row.get("kind"), str):
-            raise self._refused(where, response, data)
-        after = response.headers.get("retry-after", "")
-        raise self.peer.told({"retry_after_s": _seconds(after), **row} if after else row)
+            raise self._status_error(origin, response, data)
+        retry_after = response.headers.get("retry-after", "")
+        raise self.peer.decode_error({"retry_after_s": _parse_seconds(retry_after), **row} if retry_after else row)
 
-    def _refused(self, where: str, response: httpx2.Response, data: bytes) -> EvolventError:
-        """An answer without a typed error: what its status says."""
+    def _status_error(self, origin: str, response: httpx2.Response, data: bytes) -> EvolventError:
+        """Returns the error of an answer without a typed error, by its status."""
         status = response.status_code
-        problem = self.peer.unreadable(where, data, f"status {status}, which is no answer of a world")
+        problem = self.peer.answer_error(origin, data, f"status {status}, which is no answer of a world")
         if status in (401, 403):
-            return AccessDenied(f"{where}: the server refuses, status {status}", hint="check the token")
+            return AccessDenied(f"{origin}: the server refuses, status {status}", hint="check the token")
         if status == 503:
             return AtCapacity(
-                f"{where}: the server is full", retry_after_s=_seconds(response.headers.get("retry-after"))
+                f"{origin}: the server is full", retry_after_s=_parse_seconds(response.headers.get("retry-after"))
             )
         if status in (502, 504):
-            return LinkLost(problem.what, value=problem.value)
-        return problem if status >= 300 else self.peer.unreadable(where, data, "an answer that tells of no result")
+            return ConnectionLost(problem.what, value=problem.value)
+        return problem if status >= 300 else self.peer.answer_error(origin, data, "an answer that tells of no result")
 
 
-def _seconds(text: str | None) -> float:
-    """The seconds of a Retry-After header; 1 where it names none."""
+def _parse_seconds(text: str | None) -> float:
+    """Parses the seconds of a Retry-After header; returns 1 if it names none."""
     try:
         seconds = float(text or "")
     except ValueError:
@@ -208,14 +222,14 @@ def _seconds(text: str | None) -> float:
     return seconds if 0 <= seconds < math.inf else 1.0
 
 
-async def _read(response: httpx2.Response, where: str, limit: int) -> bytes:
-    """The body as it came (nothing is unpacked), no more than the limit of it."""
+async def _read_body(response: httpx2.Response, origin: str, limit: int) -> bytes:
+    """Reads the raw body (nothing is decompressed), at most `limit` bytes."""
     data = bytearray()
     async for chunk in response.aiter_raw():
         data += chunk
         if len(data) > limit:
-            raise TooLarge(
-                f"{where}: an answer that is too large",
+            raise AnswerTooLarge(
+                f"{origin}: an answer that is too large",
                 value=f"more than {len(data)} bytes",
                 expected=f"at most {limit}",
             )

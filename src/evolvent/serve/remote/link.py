@@ -1,9 +1,9 @@
-"""What a remote world asks of its server, and how long it insists.
+"""The calls of a remote world to its server, with retries and deadlines.
 
-Everything has one deadline over all its tries. What is safe to repeat is repeated with pauses: opening a session,
-looking at panels, closing. A step is repeated because it bears its number, so that a server that has taken it answers
-from its record; but only in the same session, and only if the server can be reached again within one heartbeat. With
-the two heartbeats after which a silent connection counts as lost, a lost server is known within three.
+Each call has one deadline over all its tries. Calls that are safe to repeat are repeated with pauses: opening a
+session, reading panels, closing. A step is repeated because it carries its number, so that a server that has taken it
+answers from its record; but only in the same session, and only if the server can be reached again within one
+heartbeat. With the two heartbeats after which a silent connection counts as lost, a lost server is known within three.
 """
 
 from __future__ import annotations
@@ -29,60 +29,62 @@ from evolvent.errors import (
     WorldError,
     boundary,
 )
-from evolvent.serve.host import Seen, StepItem, Stepped
-from evolvent.serve.remote.http import PANEL_BYTES, Http, LinkLost, Peer, TooLarge
-from evolvent.serve.remote.socket import MESSAGE_BYTES, Socket
-from evolvent.serve.wire import PROTOCOL, Card, NotFound, card_of, seen_of, step_of, task_row
+from evolvent.serve.host import ResetResult, StepRequest, StepResult
+from evolvent.serve.remote.http import MAX_PANEL_BYTES, AnswerTooLarge, ConnectionLost, HttpClient, ServerPeer
+from evolvent.serve.remote.socket import MAX_MESSAGE_BYTES, SocketClient
+from evolvent.serve.wire import PROTOCOL, NotFound, WorldCard, decode_reset, decode_step, decode_world_card, encode_task
 from evolvent.trajectory import Task
 
-__all__ = ["TEXT_LIMIT", "Link", "Transport"]
+__all__ = ["MAX_TEXT_CHARS", "RemoteConnection", "Transport"]
 
 Transport = Literal["ws", "http"]
-TEXT_LIMIT = 1 << 20  # characters of one observation
-TOGETHER = 256  # steps in one message
-RETURNS = 3  # how often one step may survive the loss of its connection
+MAX_TEXT_CHARS = 1 << 20  # characters of one observation
+MAX_BATCH_STEPS = 256  # steps in one message
+MAX_RECONNECTS = 3  # how often one step may survive the loss of its connection
 T = TypeVar("T")
 
 
-class Link:
+class RemoteConnection:
     """The connection to one server. All coroutines run on one event loop; `open` comes first, `close` last.
 
     Args:
         peer: the server.
         transport: how sessions are stepped: over one WebSocket, or by requests over HTTP. Everything else is HTTP.
         heartbeat_s: see the module's text.
-        rng: where pauses between tries are drawn from.
+        rng: random numbers of the pauses between tries.
     Attributes:
-        cards: the worlds that the server had when it was last asked, by name.
+        cards: the server's worlds at the last greeting, by name.
     """
 
     def __init__(
-        self, peer: Peer, *, transport: Transport = "ws", heartbeat_s: float = 5.0, rng: Random | None = None
+        self, peer: ServerPeer, *, transport: Transport = "ws", heartbeat_s: float = 5.0, rng: Random | None = None
     ) -> None:
         if transport not in ("ws", "http"):
             raise ConfigError("an unknown transport", value=transport, expected="ws or http")
-        self.peer, self.cards = peer, dict[str, Card]()
+        self.peer, self.cards = peer, dict[str, WorldCard]()
         self._heartbeat_s, self._rng = heartbeat_s, rng or Random()
-        self._http = Http(peer, connect_s=heartbeat_s)
-        self._socket = Socket(peer, heartbeat_s=heartbeat_s) if transport == "ws" else None
+        self._http = HttpClient(peer, connect_s=heartbeat_s)
+        self._socket = SocketClient(peer, heartbeat_s=heartbeat_s) if transport == "ws" else None
         self._greeted = False
         self._keeper: asyncio.Task[None] | None = None
-        self._waiting: list[tuple[StepItem, asyncio.Future[Any]]] = []
+        self._waiting: list[tuple[StepRequest, asyncio.Future[Any]]] = []
         self._sending: set[asyncio.Task[None]] = set()
 
     async def open(self, deadline: Deadline) -> None:
-        """Learn what the server is. Raises VersionMismatch, EnvLost (nobody there), AccessDenied, WorldError."""
-        self._keeper = self._keeper or asyncio.create_task(self._keep())
-        await self.repeated(self._greet, f"a greeting to {self.peer.base}", deadline)
+        """Reads the server's version and worlds. Raises VersionMismatch, EnvLost (nobody there), AccessDenied,
+        WorldError.
+        """
+        self._keeper = self._keeper or asyncio.create_task(self._hold_connections())
+        await self.retry(self._greet, f"a greeting to {self.peer.base}", deadline)
 
     async def close(self) -> None:
-        """Close the connections; sessions stay with the server until they are closed or idle for too long."""
+        """Closes the connections; sessions stay with the server until they are closed or idle for too long."""
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.wait([self._keeper])
 
-    async def _keep(self) -> None:
-        """Holds the connections until it is cancelled: by `close`, or by the end of a loop that was forgotten."""
+    async def _hold_connections(self) -> None:
+        """Keeps the connections until it is cancelled: by `close`, or by the end of a garbage-collected loop."""
         try:
             await asyncio.Event().wait()
         finally:
@@ -91,71 +93,73 @@ class Link:
             await self._http.close()
 
     async def get(self, path: str, *, deadline: Deadline) -> Any:
-        """The body of a page of the server, such as a panel."""
-        return await self.repeated(lambda: self._http.ask("GET", path, limit=PANEL_BYTES), f"GET {path}", deadline)
+        """Returns the body of a page of the server, such as a panel."""
+        return await self.retry(lambda: self._http.ask("GET", path, limit=MAX_PANEL_BYTES), f"GET {path}", deadline)
 
     async def score(self, world: str, body: Mapping[str, Any], *, deadline: Deadline) -> Any:
-        """The score of an episode, which the server computes and forgets."""
+        """Returns the score of an episode, which the server computes and does not store."""
         path = f"/v1/worlds/{quote(world, safe='')}/score"
-        return await self.repeated(lambda: self._http.ask("POST", path, body), f"POST {path}", deadline)
+        return await self.retry(lambda: self._http.ask("POST", path, body), f"POST {path}", deadline)
 
-    async def create(self, task: Task, *, seed: int | None, deadline: Deadline) -> tuple[str, Seen]:
-        """A new session that plays a task, and its first observation. A full server is asked again when it says.
+    async def create(self, task: Task, *, seed: int | None, deadline: Deadline) -> tuple[str, ResetResult]:
+        """Creates a session for a task, and returns it with its first observation. A full server is retried.
 
         A session whose answer was lost stays with the server until it was idle for too long.
         """
 
-        async def call() -> tuple[str, Seen]:
-            if not self._greeted or (self._socket is not None and self._socket.lost):
+        async def call() -> tuple[str, ResetResult]:
+            if not self._greeted or (self._socket is not None and self._socket.is_lost):
                 await self._greet()
             self._check_version(task)
             try:
-                row = await self._ask_create({"world": task.world, "task": task.id, "seed": seed})
+                row = await self._send_create({"world": task.world, "task": task.id, "seed": seed})
             except NotFound:  # no task of its panels: it may know what to do with a whole one
-                row = await self._ask_create({"world": task.world, "task": task_row(task), "seed": seed})
+                row = await self._send_create({"world": task.world, "task": encode_task(task), "seed": seed})
             session = row.get("session") if isinstance(row, Mapping) else None
             if not isinstance(session, str) or not session:
-                raise self._wrong("a session without a name", row)
-            seen = self._checked(seen_of, row)
-            self._check_size(seen.observation)
-            return session, seen
+                raise self._answer_error("a session without a name", row)
+            reset_result = self._decode_part(decode_reset, row)
+            self._check_size(reset_result.observation)
+            return session, reset_result
 
-        return await self.repeated(call, f"a session of {task.world!r}", deadline)
+        return await self.retry(call, f"a session of {task.world!r}", deadline)
 
     async def release(self, session: str, deadline: Deadline) -> None:
-        """Give a session back."""
+        """Closes a session."""
 
         async def call() -> Any:
             if self._socket is not None:
                 return await self._socket.ask("close", {"session": session})
             return await self._http.ask("DELETE", f"/v1/sessions/{quote(session, safe='')}")
 
-        await self.repeated(call, "closing a session", deadline)
+        await self.retry(call, "closing a session", deadline)
 
-    async def step(self, item: StepItem, *, together: bool, deadline: Deadline) -> Stepped:
-        """Take a step.
+    async def step(self, item: StepRequest, *, batched: bool, deadline: Deadline) -> StepResult:
+        """Plays a step.
 
         Args:
-            item: with a number.
-            together: send it in one message with other steps that wait at this moment. They are answered together, so
-                this is for worlds whose steps are quick.
+            item: a step with a number.
+            batched: send it in one message with other steps that wait at this moment. They are answered together, so
+                this
+                is for worlds whose steps are fast.
         Raises:
             StepTimeout: no answer before the deadline.
             EnvLost: the server cannot be reached, or it has lost the session.
-            LimitExceeded: an observation larger than `TEXT_LIMIT`.
+            LimitExceeded: an observation larger than `MAX_TEXT_CHARS`.
         """
         try:
             async with asyncio.timeout(deadline.left()):
-                return await self._stepped(item, together=together)
+                return await self._step_with_reconnects(item, batched=batched)
         except TimeoutError:
-            told = f"step {item.step} at {self.peer.base}"
-            raise StepTimeout("no answer before the deadline", value=f"{told}, {deadline.total_s:g} s") from None
+            label = f"step {item.step} at {self.peer.base}"
+            raise StepTimeout("no answer before the deadline", value=f"{label}, {deadline.total_s:g} s") from None
         except SessionGone as error:
             hint = "it was idle for too long, or the server was restarted"
             raise EnvLost(f"{self.peer.base} has lost the session: {error.what}", hint=hint) from error
 
-    async def repeated(self, call: Callable[[], Awaitable[T]], what: str, deadline: Deadline) -> T:
-        """The value of a call that is safe to repeat: tried until it is answered, or the deadline leaves no time.
+    async def retry(self, call: Callable[[], Awaitable[T]], label: str, deadline: Deadline) -> T:
+        """Returns the value of a call that is safe to repeat: tried until it is answered, or the deadline leaves no
+        time.
 
         Raises:
             EnvLost: the server could not be reached.
@@ -167,13 +171,13 @@ class Link:
             try:
                 async with asyncio.timeout(deadline.left()):
                     return await call()
-            except TooLarge as error:
+            except AnswerTooLarge as error:
                 raise LimitExceeded(error.what, value=error.value, expected=error.expected) from error
             except TimeoutError:
                 if problem is not None:  # what went wrong until then says more
-                    raise self._given_up(problem, deadline) from problem
-                raise StepTimeout("no answer before the deadline", value=f"{what}, {deadline.total_s:g} s") from None
-            except (LinkLost, AtCapacity) as error:
+                    raise self._final_error(problem, deadline) from problem
+                raise StepTimeout("no answer before the deadline", value=f"{label}, {deadline.total_s:g} s") from None
+            except (ConnectionLost, AtCapacity) as error:
                 problem = error
             pause = backoff(attempt, self._rng)
             if isinstance(problem, AtCapacity):
@@ -181,38 +185,38 @@ class Link:
             else:
                 self._greeted = False
             if pause >= deadline.left():
-                raise self._given_up(problem, deadline) from problem
+                raise self._final_error(problem, deadline) from problem
             await asyncio.sleep(pause)
-        raise WorldError("no try was made", value=what)
+        raise WorldError("no try was made", value=label)
 
-    def _given_up(self, problem: WorldError, deadline: Deadline) -> WorldError:
+    def _final_error(self, problem: WorldError, deadline: Deadline) -> WorldError:
         if isinstance(problem, AtCapacity):
-            told = f"{self.peer.base} stayed full for {deadline.total_s:g} s; open fewer sessions at once"
-            return AtCapacity(told, retry_after_s=problem.retry_after_s)
+            message = f"{self.peer.base} stayed full for {deadline.total_s:g} s; open fewer sessions at once"
+            return AtCapacity(message, retry_after_s=problem.retry_after_s)
         return EnvLost(f"no server at {self.peer.base}, tried for {deadline.total_s:g} s", value=str(problem))
 
     async def _greet(self) -> None:
-        """Check that both sides speak one version, and read the cards of the worlds."""
-        said = await self._http.ask("GET", "/v1")
-        theirs = said.get("protocol") if isinstance(said, Mapping) else None
-        if not isinstance(theirs, int) or isinstance(theirs, bool):
-            raise self._wrong("no server of the native dialect", said)
-        if theirs != PROTOCOL:
+        """Checks that both sides have one protocol version, and reads the cards of the worlds."""
+        greeting = await self._http.ask("GET", "/v1")
+        server_version = greeting.get("protocol") if isinstance(greeting, Mapping) else None
+        if not isinstance(server_version, int) or isinstance(server_version, bool):
+            raise self._answer_error("no server of the native dialect", greeting)
+        if server_version != PROTOCOL:
             raise VersionMismatch(
-                f"{self.peer.base} speaks version {theirs} of the protocol, this side {PROTOCOL}",
-                value=theirs,
+                f"{self.peer.base} speaks version {server_version} of the protocol, this side {PROTOCOL}",
+                value=server_version,
                 expected=PROTOCOL,
                 hint="install the same version on both",
             )
-        rows = await self._http.ask("GET", "/v1/worlds", limit=PANEL_BYTES)
+        rows = await self._http.ask("GET", "/v1/worlds", limit=MAX_PANEL_BYTES)
         worlds = rows.get("worlds") if isinstance(rows, Mapping) else None
         if not isinstance(worlds, list):
-            raise self._wrong("no list of worlds", rows)
-        cards = [self._checked(card_of, row) for row in worlds]
+            raise self._answer_error("no list of worlds", rows)
+        cards = [self._decode_part(decode_world_card, row) for row in worlds]
         self.cards, self._greeted = {card.name: card for card in cards}, True
 
     def _check_version(self, task: Task) -> None:
-        """A server that came back may have come back as another."""
+        """Checks the world's version: a restarted server may have another one."""
         card = self.cards.get(task.world)
         self._greeted = card is not None and card.version == task.version  # else look again next time
         if card is None:
@@ -224,74 +228,77 @@ class Link:
                 expected=task.version,
             )
 
-    async def _ask_create(self, body: Mapping[str, Any]) -> Any:
+    async def _send_create(self, body: Mapping[str, Any]) -> Any:
         if self._socket is not None:
             return await self._socket.ask("create", body)
         return await self._http.ask("POST", "/v1/sessions", body)
 
-    async def _stepped(self, item: StepItem, *, together: bool) -> Stepped:
-        for attempt in range(RETURNS + 1):
+    async def _step_with_reconnects(self, item: StepRequest, *, batched: bool) -> StepResult:
+        for attempt in range(MAX_RECONNECTS + 1):
             try:
-                row = await (self._joined(item) if together and not attempt else self._single(item))
-                return self._answer(item, row)
-            except TooLarge:  # what came over a shared connection may have been meant for another
-                return self._answer(item, await self._apart(item))
-            except LinkLost as error:
+                row = await (self._enqueue(item) if batched and not attempt else self._send_single(item))
+                return self._parse_step(item, row)
+            except AnswerTooLarge:  # what came over a shared connection may have been meant for another
+                return self._parse_step(item, await self._send_separately(item))
+            except ConnectionLost as error:
                 self._greeted = False
-                lost = error
-                await self._back(error)
-        raise EnvLost(f"the connection to {self.peer.base} was lost {RETURNS + 1} times in one step", value=str(lost))
+                connection_error = error
+                await self._reconnect(error)
+        raise EnvLost(
+            f"the connection to {self.peer.base} was lost {MAX_RECONNECTS + 1} times in one step",
+            value=str(connection_error),
+        )
 
-    async def _back(self, lost: LinkLost) -> None:
-        """Reach the server again within a heartbeat; else it is lost."""
+    async def _reconnect(self, connection_error: ConnectionLost) -> None:
+        """Waits until the server is reachable again, for a heartbeat; else it is lost."""
         try:
             async with asyncio.timeout(self._heartbeat_s):
                 for attempt in itertools.count():
                     try:
                         if self._socket is not None:
-                            await self._socket.connected()
+                            await self._socket.connect()
                         else:
                             await self._http.ask("GET", "/v1")
                         return
-                    except LinkLost:
+                    except ConnectionLost:
                         await asyncio.sleep(backoff(attempt, self._rng, cap_s=self._heartbeat_s / 4))
         except TimeoutError:
-            raise EnvLost(f"the server at {self.peer.base} is lost", value=str(lost)) from lost
+            raise EnvLost(f"the server at {self.peer.base} is lost", value=str(connection_error)) from connection_error
 
-    async def _single(self, item: StepItem) -> Any:
+    async def _send_single(self, item: StepRequest) -> Any:
         if self._socket is None:
-            return await self._http.ask("POST", _step_path(item), _numbered(item))
-        return await self._socket.ask("step", {"session": item.session, **_numbered(item)})
+            return await self._http.ask("POST", _step_path(item), _step_fields(item))
+        return await self._socket.ask("step", {"session": item.session, **_step_fields(item)})
 
-    async def _apart(self, item: StepItem) -> Any:
-        """A step in a request of its own, whose size is nobody else's business."""
+    async def _send_separately(self, item: StepRequest) -> Any:
+        """Sends a step in its own request, so that its size affects no other step."""
         try:
-            return await self._http.ask("POST", _step_path(item), _numbered(item))
-        except TooLarge as error:
+            return await self._http.ask("POST", _step_path(item), _step_fields(item))
+        except AnswerTooLarge as error:
             raise LimitExceeded(error.what, value=error.value, expected=error.expected) from error
 
-    def _joined(self, item: StepItem) -> asyncio.Future[Any]:
-        """A step that goes out with all others that are there when the loop comes round."""
+    def _enqueue(self, item: StepRequest) -> asyncio.Future[Any]:
+        """Submits a step that is sent with all others that wait at the next turn of the loop."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
         self._waiting.append((item, future))
         if len(self._waiting) == 1:
-            loop.call_soon(self._send)
+            loop.call_soon(self._send_waiting)
         return future
 
-    def _send(self) -> None:
+    def _send_waiting(self) -> None:
         waiting, self._waiting = self._waiting, []
-        for first in range(0, len(waiting), TOGETHER):
-            task = asyncio.create_task(self._batch(waiting[first : first + TOGETHER]))
+        for first in range(0, len(waiting), MAX_BATCH_STEPS):
+            task = asyncio.create_task(self._run_batch(waiting[first : first + MAX_BATCH_STEPS]))
             self._sending.add(task)
             task.add_done_callback(self._sending.discard)
 
-    async def _batch(self, waiting: Sequence[tuple[StepItem, asyncio.Future[Any]]]) -> None:
-        """Send steps in one message and hand everybody their answer; what went wrong for all goes to all."""
+    async def _run_batch(self, waiting: Sequence[tuple[StepRequest, asyncio.Future[Any]]]) -> None:
+        """Sends steps in one message and distributes the answers; a common failure goes to all."""
         results: Sequence[Any]
         try:
             with boundary(WorldError, "a batch of steps failed"):
-                results = await self._together([item for item, _ in waiting])
+                results = await self._send_batch([item for item, _ in waiting])
         except EvolventError as error:
             results = [error] * len(waiting)
         for (_, future), result in zip(waiting, results, strict=True):
@@ -302,48 +309,50 @@ class Link:
             else:
                 future.set_result(result)
 
-    async def _together(self, items: Sequence[StepItem]) -> Sequence[Any]:
+    async def _send_batch(self, items: Sequence[StepRequest]) -> Sequence[Any]:
         if len(items) == 1:
-            return [await self._single(items[0])]
-        body = {"steps": [{"session": item.session, **_numbered(item)} for item in items]}
+            return [await self._send_single(items[0])]
+        body = {"steps": [{"session": item.session, **_step_fields(item)} for item in items]}
         if self._socket is not None:
             answer = await self._socket.ask("steps", body)
         else:
-            answer = await self._http.ask("POST", "/v1/steps", body, limit=MESSAGE_BYTES)
+            answer = await self._http.ask("POST", "/v1/steps", body, limit=MAX_MESSAGE_BYTES)
         rows = answer.get("results") if isinstance(answer, Mapping) else None
         if not isinstance(rows, list) or len(rows) != len(items):
-            raise self._wrong(f"a batch of {len(items)} steps with other results", answer)
-        return [self.peer.told(row["error"]) if isinstance(row, Mapping) and "error" in row else row for row in rows]
+            raise self._answer_error(f"a batch of {len(items)} steps with other results", answer)
+        return [
+            self.peer.decode_error(row["error"]) if isinstance(row, Mapping) and "error" in row else row for row in rows
+        ]
 
-    def _answer(self, item: StepItem, row: Any) -> Stepped:
-        stepped = self._checked(step_of, row)
-        if stepped.step != item.step:
-            raise WorldError(f"{self.peer.base}: the answer to another step", value=stepped.step, expected=item.step)
-        self._check_size(stepped.observation)
-        return stepped
+    def _parse_step(self, item: StepRequest, row: Any) -> StepResult:
+        result = self._decode_part(decode_step, row)
+        if result.step != item.step:
+            raise WorldError(f"{self.peer.base}: the answer to another step", value=result.step, expected=item.step)
+        self._check_size(result.observation)
+        return result
 
     def _check_size(self, text: str) -> None:
-        if len(text) > TEXT_LIMIT:
+        if len(text) > MAX_TEXT_CHARS:
             raise LimitExceeded(
                 f"{self.peer.base}: an observation that is too long",
                 value=f"{len(text)} characters",
-                expected=f"at most {TEXT_LIMIT}",
+                expected=f"at most {MAX_TEXT_CHARS}",
             )
 
-    def _checked(self, read: Callable[[Any], T], row: Any) -> T:
-        """A part of an answer, read; what it is not, it is with the server's address and the head of the answer."""
+    def _decode_part(self, decoder: Callable[[Any], T], row: Any) -> T:
+        """Decodes a part of an answer; an error names the server's address and shows the start of the answer."""
         try:
-            return read(row)
+            return decoder(row)
         except SampleInvalid as error:
-            raise self._wrong(error.what, row) from error
+            raise self._answer_error(error.what, row) from error
 
-    def _wrong(self, what: str, row: object) -> WorldError:
-        return self.peer.unreadable(self.peer.base, str(row), what)
+    def _answer_error(self, problem: str, row: object) -> WorldError:
+        return self.peer.answer_error(self.peer.base, str(row), problem)
 
 
-def _step_path(item: StepItem) -> str:
+def _step_path(item: StepRequest) -> str:
     return f"/v1/sessions/{quote(item.session, safe='')}/step"
 
 
-def _numbered(item: StepItem) -> dict[str, Any]:
+def _step_fields(item: StepRequest) -> dict[str, Any]:
     return {"step": item.step, "action": item.action}

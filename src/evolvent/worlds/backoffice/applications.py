@@ -1,4 +1,4 @@
-"""The five applications: their fields, what a record must fulfil to be saved, and the words there are.
+"""The five applications: fields, the validation of records, and the available words.
 
 A record refers to others by their key: an order to its customer, an invoice to its order, a customer to the clerk who
 looks after it. So most work needs more than one screen.
@@ -44,18 +44,18 @@ class Field:
 
     Args:
         name: its label.
-        kind: "word" (one of `words`), "number", or "link" (the key of a record of another application).
-        words: the choices.
+        kind: "word" (one of `choices`), "number", or "link" (the key of a record of another application).
+        choices: the words that a "word" field accepts.
         link: the application that a link leads to.
-        needed: whether a record can be saved without it.
+        needed: whether a record cannot be saved without it.
         listed: whether the table of the application has a column for it.
-        bounded: whether the task draws the bounds of its numbers; else they are those of a month's days.
+        bounded: whether the task draws the bounds of its numbers; otherwise they are those of the days of a month.
         named: whether its words are names, which mean nothing by themselves.
     """
 
     name: str
     kind: Literal["word", "number", "link"] = "word"
-    words: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
     link: str = ""
     needed: bool = True
     listed: bool = False
@@ -68,44 +68,44 @@ class Application:
     """An application: one table, and the form of its records.
 
     Args:
-        name, one: what many and one of its records are called.
+        name, singular: the words for many records and for one.
         fields: the key first.
-        numbered: whether its keys are numbers that the application gives; else they are names, typed once.
-        rows: how many records there are in the beginning.
+        numbered: whether the application assigns numbers as keys; otherwise keys are names, typed once.
+        rows: number of records at the start.
     """
 
     name: str
-    one: str
+    singular: str
     fields: tuple[Field, ...]
     numbered: bool
     rows: int
 
     @cached_property
-    def places(self) -> Mapping[str, int]:
-        """Name of a field -> its place in a row."""
-        return MappingProxyType({field.name: place for place, field in enumerate(self.fields)})
+    def field_index(self) -> Mapping[str, int]:
+        """Returns field name -> index in a row."""
+        return MappingProxyType({field.name: index for index, field in enumerate(self.fields)})
 
     @cached_property
     def columns(self) -> tuple[int, ...]:
-        """The places of the fields that the table shows."""
-        return tuple(place for place, field in enumerate(self.fields) if field.listed)
+        """Returns the indices of the fields that the table shows."""
+        return tuple(index for index, field in enumerate(self.fields) if field.listed)
 
     def field(self, name: str) -> Field:
-        """The field of a name."""
-        return self.fields[self.places[name]]
+        """Returns the field of a name."""
+        return self.fields[self.field_index[name]]
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A record must hold what a record that it refers to holds: a shipped order needs the city of its customer.
+    """A constraint between records: a shipped order needs the city of its customer.
 
     Args:
-        when: the state in which it must; "" for every state.
-        field: the field, of the same name in both records.
+        state: the state in which the constraint holds; "" for every state.
+        field: the field that must agree, of the same name in both records.
         link: the field that leads to the other record.
     """
 
-    when: str
+    state: str
     field: str
     link: str
 
@@ -151,9 +151,9 @@ _PEOPLE = Application(
     "customers",
     "customer",
     (
-        Field("name", words=_CUSTOMERS, listed=True),
-        Field("city", words=_CITIES, listed=True),
-        Field("level", words=("basic", "plus", "gold"), listed=True, named=False),
+        Field("name", choices=_CUSTOMERS, listed=True),
+        Field("city", choices=_CITIES, listed=True),
+        Field("level", choices=("basic", "plus", "gold"), listed=True, named=False),
         Field("credit", "number", listed=True, bounded=True),
         Field("agent", "link", link="staff"),
     ),
@@ -166,11 +166,11 @@ _ORDERS = Application(
     (
         Field("number", "number", listed=True),
         Field("customer", "link", link="customers", listed=True),
-        Field("item", words=_ITEMS, listed=True),
+        Field("item", choices=_ITEMS, listed=True),
         Field("amount", "number", listed=True, bounded=True),
         Field("day", "number", needed=False),
-        Field("city", words=_CITIES, needed=False),
-        Field("state", words=(FIRST_STATE, "packed", "shipped"), named=False),
+        Field("city", choices=_CITIES, needed=False),
+        Field("state", choices=(FIRST_STATE, "packed", "shipped"), named=False),
     ),
     numbered=True,
     rows=8,
@@ -184,7 +184,7 @@ _INVOICES = Application(
         Field("order", "link", link="orders", listed=True),
         Field("total", "number", listed=True, bounded=True),
         Field("day", "number", needed=False),
-        Field("state", words=(FIRST_STATE, "late", "paid"), named=False),
+        Field("state", choices=(FIRST_STATE, "late", "paid"), named=False),
     ),
     numbered=True,
     rows=7,
@@ -193,9 +193,9 @@ _STAFF = Application(
     "staff",
     "clerk",
     (
-        Field("name", words=_CLERKS, listed=True),
-        Field("team", words=_TEAMS, listed=True),
-        Field("city", words=_CITIES, listed=True),
+        Field("name", choices=_CLERKS, listed=True),
+        Field("team", choices=_TEAMS, listed=True),
+        Field("city", choices=_CITIES, listed=True),
         Field("room", "number", listed=True, bounded=True),
     ),
     numbered=False,
@@ -207,17 +207,17 @@ _TICKETS = Application(
     (
         Field("number", "number", listed=True),
         Field("customer", "link", link="customers", listed=True),
-        Field("topic", words=_TOPICS, listed=True),
+        Field("topic", choices=_TOPICS, listed=True),
         Field("hours", "number", listed=True, bounded=True),
         Field("agent", "link", link="staff", needed=False),
-        Field("state", words=(FIRST_STATE, "waiting", "closed"), named=False),
+        Field("state", choices=(FIRST_STATE, "waiting", "closed"), named=False),
     ),
     numbered=True,
     rows=7,
 )
 
 APPLICATIONS: Mapping[str, Application] = MappingProxyType(
-    {found.name: found for found in (_PEOPLE, _ORDERS, _INVOICES, _STAFF, _TICKETS)}
+    {application.name: application for application in (_PEOPLE, _ORDERS, _INVOICES, _STAFF, _TICKETS)}
 )
 """The applications by name, in the order in which they are told."""
 NEEDS: Mapping[str, tuple[Need, ...]] = MappingProxyType(

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from evolvent.worlds.backoffice.applications import APPLICATIONS, Application, Cell, Row, Table
 
-__all__ = ["DAYS", "PAGE", "Office", "State", "Tables", "Window", "contents", "row_of", "users_of"]
+__all__ = ["DAYS", "PAGE", "Office", "State", "Tables", "Window", "contents", "find_row", "referring_applications"]
 
 PAGE = 5
 """Rows on a page of a table."""
@@ -23,28 +23,28 @@ Tables = tuple[Table, ...]
 
 
 class Window(NamedTuple):
-    """What the window of an application shows: a page of its table, or a form.
+    """The contents of an application's window: a page of its table, or a form.
 
     Args:
         page: the page of the table, from 0.
-        sought: (place of a field, value) that the rows must have; None: all rows.
+        row_filter: (index of a field, value) that the rows must have; None: all rows.
         form: the values in the form, saved or not; None: the table is shown.
-        record: the key of the record in the form; None: a new one.
+        record: the key of the record in the form; None: a new record.
     """
 
     page: int = 0
-    sought: tuple[int, Cell] | None = None
+    row_filter: tuple[int, Cell] | None = None
     form: Row | None = None
     record: Cell = None
 
 
 class State(NamedTuple):
-    """Everything that changes in an episode.
+    """The changing part of an episode.
 
     Args:
-        tables: what is saved, one table an application.
-        windows: what each application's window shows.
-        active: the place of the application in front; -1 before one is opened.
+        tables: the saved records, one table an application.
+        windows: the contents of each application's window.
+        active: index of the application in front; -1 before one is opened.
     """
 
     tables: Tables
@@ -54,11 +54,11 @@ class State(NamedTuple):
 
 @dataclass(frozen=True)
 class Office:
-    """What does not change in an episode.
+    """The constant part of an episode.
 
     Args:
-        tables: what is saved in the beginning, in the order of `applications`.
-        bounds: (application, field) -> smallest and largest number that is saved.
+        tables: the records at the start, in the order of `applications`.
+        bounds: (application, field) -> smallest and largest number that can be saved.
         applications: by name.
     """
 
@@ -68,42 +68,42 @@ class Office:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The applications by their place."""
+        """Returns the applications by their index."""
         return tuple(self.applications)
 
     @cached_property
-    def places(self) -> Mapping[str, int]:
-        """Application -> its place."""
-        return MappingProxyType({name: place for place, name in enumerate(self.names)})
+    def application_index(self) -> Mapping[str, int]:
+        """Returns application -> its index."""
+        return MappingProxyType({name: index for index, name in enumerate(self.names)})
 
     @cached_property
     def start(self) -> State:
-        """The state in the beginning: no application is open."""
+        """Returns the initial state: no application is open."""
         return State(self.tables, (Window(),) * len(self.names))
 
     @cached_property
-    def firsts(self) -> tuple[int, ...]:
-        """The smallest number that a new record of each application may get, whatever was deleted."""
+    def first_new_keys(self) -> tuple[int, ...]:
+        """Returns the smallest number that a new record of each application may get, whatever was deleted."""
         return tuple(1 + max((row[0] for row in table if isinstance(row[0], int)), default=0) for table in self.tables)
 
     def bounds_of(self, application: str, field: str) -> tuple[int, int]:
-        """The smallest and the largest number that is saved in a field."""
+        """Returns the smallest and the largest number that can be saved in a field."""
         return self.bounds.get((application, field), DAYS)
 
 
-def row_of(table: Table, key: Cell) -> Row | None:
-    """The row of a key; None where there is none."""
+def find_row(table: Table, key: Cell) -> Row | None:
+    """Finds the row of a key; returns None where no row has it."""
     return next((row for row in table if row[0] == key), None)
 
 
-def users_of(office: Office, tables: Tables, application: str, /, *, key: Cell) -> Iterator[str]:
-    """The applications that have records which refer to this one."""
+def referring_applications(office: Office, tables: Tables, application: str, /, *, key: Cell) -> Iterator[str]:
+    """Yields the applications that have records which refer to this record."""
     for name, table in zip(office.names, tables, strict=True):
-        links = [place for place, field in enumerate(office.applications[name].fields) if field.link == application]
-        if any(row[place] == key for row in table for place in links):
+        links = [index for index, field in enumerate(office.applications[name].fields) if field.link == application]
+        if any(row[index] == key for row in table for index in links):
             yield name
 
 
 def contents(tables: Tables) -> tuple[frozenset[Row], ...]:
-    """What is saved, whatever the order of the rows: what success is judged by."""
+    """Returns the saved records, whatever the order of the rows; success is judged by them."""
     return tuple(map(frozenset, tables))

@@ -1,4 +1,4 @@
-"""The back office: work at the screens of five applications, until what is saved is as the task tells.
+"""The back office: work at the screens of five applications until the saved records are as the task demands.
 
     do this : set the state of the order of invoice 81 to shipped with what that needs . open customers , orders , ...
         open invoices  ->  invoices page 1 of 2 : number customer order total ; 81 evans 58 12 ; ...
@@ -21,22 +21,22 @@ from dataclasses import dataclass
 from evolvent.errors import ConfigError, Problem, SessionGone
 from evolvent.trajectory import Json, Score, Task, Value
 from evolvent.worlds.backoffice.applications import Row
-from evolvent.worlds.backoffice.draw import canonical_key, draw_task, is_kind, rounds
-from evolvent.worlds.backoffice.expert import solve, thoughts_said
-from evolvent.worlds.backoffice.jobs import Job, carry_out, describe
+from evolvent.worlds.backoffice.draw import canonical_key, draw_task, is_kind, iterate_kinds
+from evolvent.worlds.backoffice.expert import solve, thought_texts
+from evolvent.worlds.backoffice.jobs import Job, carry_out, describe_job
 from evolvent.worlds.backoffice.office import Office, State, contents
-from evolvent.worlds.backoffice.rules import apply, impossible
+from evolvent.worlds.backoffice.rules import apply_act, find_obstacle
 from evolvent.worlds.backoffice.text import (
-    ENDS,
+    END_TEXTS,
     MALFORMED,
-    WRONG_HERE,
-    answer,
-    legal,
-    screen,
-    texts_said,
-    understand,
+    OBSTACLE_TEXTS,
+    legal_actions,
+    parse_act,
+    render_outcome,
+    render_screen,
+    vocabulary_texts,
 )
-from evolvent.worlds.base import TIERS, Info, Reply, check_task, own_moment, score_won
+from evolvent.worlds.base import TIERS, Info, Reply, check_snapshot, check_task, score_if_won
 from evolvent.worlds.crafting import words_of
 from evolvent.worlds.grammar import Grammar, Parsed, Plain
 from evolvent.worlds.panel import Candidate, Panels, Sizes
@@ -49,44 +49,44 @@ _HORIZON = 40
 
 @dataclass(frozen=True)
 class Scene:
-    """An office, its jobs, and what is saved when all of them are done.
+    """An office, its jobs, and the records that are saved when all of them are done.
 
     Args:
-        wanted: of each application, the rows, whatever their order.
+        target_contents: the rows of each application, whatever their order.
     """
 
     office: Office
     jobs: tuple[Job, ...]
-    wanted: tuple[frozenset[Row], ...]
+    target_contents: tuple[frozenset[Row], ...]
 
     @classmethod
     def of(cls, office: Office, jobs: Sequence[Job]) -> Scene:
-        """The scene of jobs that can be done.
+        """Builds the scene of jobs that can be done.
 
         Raises:
             ConfigError: one of them is ambiguous, or would be refused.
         """
         tables = office.tables
         for job in jobs:
-            after = carry_out(office, tables, job)
-            if after is None:
+            next_tables = carry_out(office, tables, job)
+            if next_tables is None:
                 raise ConfigError("a job that cannot be done", value=job, expected="one record, and a valid change")
-            tables = after
+            tables = next_tables
         return cls(office, tuple(jobs), contents(tables))
 
     @property
-    def first(self) -> str:
-        """What is seen in the beginning."""
-        jobs = " ; then ".join(describe(self.office, job) for job in self.jobs)
-        return f"do this : {jobs} . {screen(self.office, self.office.start)}"
+    def first_observation(self) -> str:
+        """Returns the first observation."""
+        jobs = " ; then ".join(describe_job(self.office, job) for job in self.jobs)
+        return f"do this : {jobs} . {render_screen(self.office, self.office.start)}"
 
-    def won(self, state: State) -> bool:
-        """Whether exactly what is wanted is saved."""
-        return contents(state.tables) == self.wanted
+    def is_solved(self, state: State) -> bool:
+        """Returns whether exactly the target records are saved."""
+        return contents(state.tables) == self.target_contents
 
 
 @dataclass(frozen=True, slots=True)
-class _Moment:
+class _Snapshot:
     """A snapshot: whether the episode runs, and the state."""
 
     task: str
@@ -95,7 +95,7 @@ class _Moment:
 
 
 class BackofficeEnv:
-    """One task at the screens. It forks by keeping the state, which is replaced and never changed.
+    """One task at the screens. A fork keeps the state, which is replaced and never changed.
 
     `info` holds `admissible` (sorted) and, after the end, `won`.
     """
@@ -106,32 +106,32 @@ class BackofficeEnv:
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Value, Info]:
         self._state, self._running = self._scene.office.start, True
-        return self._scene.first, self._info()
+        return self._scene.first_observation, self._info()
 
     def _info(self) -> dict[str, object]:
-        return {"admissible": legal(self._scene.office, self._state)}
+        return {"admissible": legal_actions(self._scene.office, self._state)}
 
     def step(self, action: Value) -> Reply:
         if not self._running:
             raise SessionGone("a step after the end of the episode", value=str(action), expected="reset() first")
-        office, act = self._scene.office, understand(str(action))
-        wrong = act if isinstance(act, str) else WRONG_HERE.get(impossible(office, self._state, act), "")
-        if isinstance(act, str) or wrong:
-            return wrong or MALFORMED, self._penalty, False, False, {**self._info(), "invalid": True}
-        outcome = apply(office, self._state, act)
-        if outcome.told == "done":
-            self._running, won = False, self._scene.won(self._state)
-            return ENDS[won], float(won), True, False, {**self._info(), "won": won}
+        office, act = self._scene.office, parse_act(str(action))
+        obstacle_text = act if isinstance(act, str) else OBSTACLE_TEXTS.get(find_obstacle(office, self._state, act), "")
+        if isinstance(act, str) or obstacle_text:
+            return obstacle_text or MALFORMED, self._penalty, False, False, {**self._info(), "invalid": True}
+        outcome = apply_act(office, self._state, act)
+        if outcome.status == "done":
+            self._running, won = False, self._scene.is_solved(self._state)
+            return END_TEXTS[won], float(won), True, False, {**self._info(), "won": won}
         self._state = outcome.state
-        return answer(office, outcome), 0.0, False, False, self._info()
+        return render_outcome(office, outcome), 0.0, False, False, self._info()
 
     def snapshot(self) -> object:
-        return _Moment(self._task.id, self._running, self._state)
+        return _Snapshot(self._task.id, self._running, self._state)
 
     def restore(self, value: object) -> None:
-        """Back to the moment of a snapshot of the same task; ConfigError for anything else."""
-        moment = own_moment(value, _Moment, self._task)
-        self._running, self._state = moment.running, moment.state
+        """Restores a snapshot of the same task; raises ConfigError for any other value."""
+        snapshot = check_snapshot(value, _Snapshot, self._task)
+        self._running, self._state = snapshot.running, snapshot.state
 
     def close(self) -> None:
         self._running = False
@@ -154,7 +154,7 @@ class Backoffice:
     version = "1"
     grammar: Grammar = Plain()
     tiers = TIERS
-    blocking = False
+    run_in_thread = False
     instructions = (
         "Do the work at the screens of five applications. Only what is saved counts, and nothing else may change. "
         "Actions: open orders; find customer adams; next; show 58; new; set amount 7; save; delete; back; done. "
@@ -174,24 +174,24 @@ class Backoffice:
         self._scenes: dict[str, Scene] = {}
 
     def _draw(self, tier: str) -> Iterator[Candidate]:
-        """Tasks without end, of all kinds of the tier in turn, except those that take the expert too long."""
-        for kind, seed in rounds(tier):
+        """Yields tasks without end, of all kinds of the tier in turn, except those that take the expert too long."""
+        for kind, seed in iterate_kinds(tier):
             office, jobs = draw_task(kind, seed)
             if len(solve(office, jobs)) <= self.horizon:
                 spec: dict[str, Json] = {"kind": list(kind), "seed": seed}
                 yield Candidate(spec, " ".join(kind), tier, canonical_key(kind, office, jobs))
 
     def tasks(self, split: str, tier: str) -> Sequence[Task]:
-        """The task panel of a split and tier; raises ConfigError for a name that does not exist."""
+        """Returns the task panel of a split and tier; raises ConfigError for an unknown name."""
         return self._panels.tasks(split, tier)
 
     def key(self, task: Task) -> str:
-        """Equal for tasks that differ in names only; what panels are dealt by."""
+        """Returns a key that is equal for tasks that differ only in names; panels are dealt by it."""
         scene = self.scene(task)
         return canonical_key(tuple(task.spec["kind"]), scene.office, scene.jobs)
 
     def make(self, task: Task) -> BackofficeEnv:
-        """An Env for a task of this world.
+        """Creates an Env for a task of this world.
 
         Raises:
             ConfigError: for a task of another world, or a spec that is none.
@@ -200,36 +200,42 @@ class Backoffice:
         return BackofficeEnv(task, self.scene(task), penalty=self.penalty)
 
     def score(self, rewards: Sequence[float | None], info: Info) -> Score:
-        """Success = all is as told at `done`; raw = the sum of the rewards, unit = 1 or 0."""
-        return score_won(rewards)
+        """Scores an episode: success = all records are as demanded at `done`; raw = the sum of the rewards, unit = 1
+        or 0.
+        """
+        return score_if_won(rewards)
 
     def expert(self, task: Task) -> Sequence[str]:
-        """The actions of `explained`."""
-        return [parsed.action for parsed in self.explained(task)]
+        """Returns the actions of `explain`."""
+        return [parsed.action for parsed in self.explain(task)]
 
-    def explained(self, task: Task) -> Sequence[Parsed]:
-        """Actions that solve the task, each with its thought. They follow from what the screens have shown."""
+    def explain(self, task: Task) -> Sequence[Parsed]:
+        """Returns actions that solve the task, each with its thought; they follow from the contents of the screens."""
         scene = self.scene(task)
         return solve(scene.office, scene.jobs)
 
     def vocabulary(self) -> Sequence[str]:
-        """Every word and mark of observations, legal actions, thoughts and instructions, sorted."""
+        """Returns every word and mark of observations, legal actions, thoughts and instructions, sorted."""
         return sorted(
-            {word for text in (*_SAID, *texts_said(), *thoughts_said(), self.instructions) for word in words_of(text)}
+            {
+                word
+                for text in (*_TASK_TEXTS, *vocabulary_texts(), *thought_texts(), self.instructions)
+                for word in words_of(text)
+            }
         )
 
     def scene(self, task: Task) -> Scene:
-        """The office and the jobs of a task; raises what `make` does."""
+        """Returns the office and the jobs of a task; raises as `make` does."""
         scene = self._scenes.get(task.id)
         if scene is None:
-            scene = Scene.of(*draw_task(*self._read(task)))
+            scene = Scene.of(*draw_task(*self._parse_spec(task)))
             while len(self._scenes) >= _KNOWN_TASKS:
                 self._scenes.pop(next(iter(self._scenes)))
             self._scenes[task.id] = scene
         return scene
 
-    def _read(self, task: Task) -> tuple[tuple[str, ...], int]:
-        """Kind and seed of a task's spec, or ConfigError with all that is wrong."""
+    def _parse_spec(self, task: Task) -> tuple[tuple[str, ...], int]:
+        """Parses kind and seed of a task's spec; raises ConfigError with all its errors."""
         check_task(self, task)
         kind, seed = task.spec.get("kind"), task.spec.get("seed")
         problems = []
@@ -242,7 +248,7 @@ class Backoffice:
         return tuple(task.spec["kind"]), task.spec["seed"]
 
 
-_SAID = (
+_TASK_TEXTS = (
     "do this : set the of the with and largest smallest to or as near as can be delete add a an for then ;",
     "with what that needs",
 )

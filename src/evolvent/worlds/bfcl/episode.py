@@ -11,46 +11,50 @@ from evolvent.errors import EnvLost, InvalidAction, SampleInvalid, SessionGone
 from evolvent.grade.calls import Form, decode_calls
 from evolvent.messages import Call, CallSample, Message, Tool
 from evolvent.trajectory import Task, Value, canonical_json
-from evolvent.worlds.base import Info, Reply, own_moment
+from evolvent.worlds.base import Info, Reply, check_snapshot
 from evolvent.worlds.bfcl.items import CallItem, judge_calls
 from evolvent.worlds.bfcl.multi_turn import MOST_STEPS, MultiTurn, Scene, TurnsVerdict, judge_turns, run_calls
 
-__all__ = ["CallEnv", "TurnsEnv", "told", "toolset"]
+__all__ = ["CallEnv", "TurnsEnv", "render_request", "select_tools"]
 
 
-def told(tools: Sequence[Tool], messages: Sequence[Message]) -> str:
-    """Functions, one JSON object a line, and what was said. Only a conversation of several messages names speakers."""
-    listed = "".join(
-        canonical_json({"name": one.name, "description": one.description, "parameters": dict(one.parameters)}) + "\n"
-        for one in tools
+def render_request(tools: Sequence[Tool], messages: Sequence[Message]) -> str:
+    """Renders functions, one JSON object a line, and messages. Only a conversation of several messages names its
+    speakers.
+    """
+    tool_lines = "".join(
+        canonical_json({"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}) + "\n"
+        for tool in tools
     )
-    said = [f"{one.role}: {one.text}" if len(messages) > 1 else one.text for one in messages]
-    return (f"Functions:\n{listed}\n" if listed else "") + "\n".join(said)
+    message_texts = [f"{tool.role}: {tool.text}" if len(messages) > 1 else tool.text for tool in messages]
+    return (f"Functions:\n{tool_lines}\n" if tool_lines else "") + "\n".join(message_texts)
 
 
-def _read(text: str, form: Form, tools: Sequence[Tool] = ()) -> tuple[Call, ...] | None:
-    """The calls of a reply, None where it cannot be read as calls."""
+def _parse_calls(text: str, form: Form, tools: Sequence[Tool] = ()) -> tuple[Call, ...] | None:
+    """Parses the calls of a reply; returns None where it holds no readable calls."""
     try:
         return decode_calls(text, form=form, tools=tools)
     except InvalidAction:
         return None
 
 
-def _info(tools: Sequence[Tool], messages: Sequence[Message], **more: Any) -> dict[str, Any]:
-    """What an agent with a chat template of its own needs: all tools of this moment, and the messages that are new."""
+def _build_info(tools: Sequence[Tool], messages: Sequence[Message], **more: Any) -> dict[str, Any]:
+    """Builds the info for agents with their own chat template: all current tools, and the new messages."""
     return {
-        "tools": [one.as_openai() for one in tools],
-        "messages": [one.as_openai() for one in messages],
+        "tools": [entry.as_openai() for entry in tools],
+        "messages": [entry.as_openai() for entry in messages],
         **more,
     }
 
 
 class CallEnv:
-    """One reply to an item of one turn. It cannot be forked: there is nothing between beginning and end.
+    """One reply to an item of one turn. It cannot be forked: there is no state between beginning and end.
 
     Args:
-        shown: the request and tools as they are shown, where that is not the item's own form (in other names, say).
-        back: from calls of what is shown to calls of the item.
+        item: the item.
+        form: how calls are written.
+        shown_sample: the request and tools to show instead of the item's own (under other names, say).
+        restore_calls: converts calls of the shown tools to calls of the item's tools.
     """
 
     def __init__(
@@ -58,23 +62,25 @@ class CallEnv:
         item: CallItem,
         form: Form,
         *,
-        shown: CallSample | None = None,
-        back: Callable[[Sequence[Call]], Sequence[Call]] = tuple,
+        shown_sample: CallSample | None = None,
+        restore_calls: Callable[[Sequence[Call]], Sequence[Call]] = tuple,
     ) -> None:
         self._item, self._running = item, False
-        self._tools, self._messages = (item.tools, item.messages) if shown is None else (shown.tools, shown.messages)
-        self._back = back
+        self._tools, self._messages = (
+            (item.tools, item.messages) if shown_sample is None else (shown_sample.tools, shown_sample.messages)
+        )
+        self._back = restore_calls
         self._form: Form = item.form if form == "python" else form
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Value, Info]:
         self._running = True
-        text = told(self._tools, self._messages)
+        text = render_request(self._tools, self._messages)
         if self._item.language != "python" and self._form != self._item.form:
             text += f"\nGive every argument as a text that holds a literal of {self._item.language.capitalize()}."
-        return text, _info(self._tools, self._messages, language=self._item.language)
+        return text, _build_info(self._tools, self._messages, language=self._item.language)
 
     def step(self, action: Value) -> Reply:
-        """The verdict as reward, 1 or 0.
+        """Scores the reply: the reward is the verdict, 1 or 0.
 
         Raises:
             SessionGone: after the end.
@@ -84,7 +90,7 @@ class CallEnv:
             raise SessionGone("a step after the end of the episode", value=str(action), expected="reset() first")
         self._running = False
         try:
-            calls = _read(str(action), self._form, self._tools)
+            calls = _parse_calls(str(action), self._form, self._tools)
             verdict = judge_calls(self._item, None if calls is None else self._back(calls))
         except SampleInvalid as error:
             raise EnvLost(f"{self._item.id} cannot be judged", value=str(error)) from error
@@ -95,7 +101,7 @@ class CallEnv:
 
 
 @dataclass(frozen=True, slots=True)
-class _Moment:
+class _Snapshot:
     """A snapshot of a conversation."""
 
     task: str
@@ -105,87 +111,91 @@ class _Moment:
 
 
 class TurnsEnv:
-    """A conversation: calls are done and answered, and a reply without calls ends the turn.
+    """A conversation: calls are executed and answered, and a reply without calls ends the turn.
 
-    The verdict is made at the end, from all calls, by a run of its own (`multi_turn.judge_turns`). More than 20 replies
-    with calls in one turn end the episode, as on the leaderboard.
+    The verdict is made at the end, from all calls, in a separate run (`multi_turn.judge_turns`). More than 20
+    replies with calls in one turn end the episode, as on the leaderboard.
 
     Args:
         documents: class -> its functions.
     """
 
-    def __init__(self, task: Task, made: MultiTurn, documents: Mapping[str, Sequence[Tool]], *, form: Form) -> None:
-        self._task, self._made, self._documents, self._form = task, made, documents, form
+    def __init__(
+        self, task: Task, conversation: MultiTurn, documents: Mapping[str, Sequence[Tool]], *, form: Form
+    ) -> None:
+        self._task, self._made, self._documents, self._form = task, conversation, documents, form
         self._running = False
         self._turns: list[list[tuple[Call, ...]]] = []
-        self._scene = Scene(made)
+        self._scene = Scene(conversation)
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Value, Info]:
         self._running, self._turns, self._scene = True, [[]], Scene(self._made)
-        return self._opened()
+        return self._open_turn()
 
-    def _tools(self, turn: int) -> tuple[Tool, ...]:
-        return toolset(self._made, self._documents, turn=turn)
+    def _visible_tools(self, turn: int) -> tuple[Tool, ...]:
+        return select_tools(self._made, self._documents, turn=turn)
 
-    def _opened(self) -> tuple[str, dict[str, Any]]:
-        """What the user says in this turn, with the functions that are new."""
-        at = len(self._turns) - 1
-        before = {one.name for one in self._tools(at - 1)} if at else set()
-        new = [one for one in self._tools(at) if one.name not in before]
-        messages = self._made.item.turns[at] or (
+    def _open_turn(self) -> tuple[str, dict[str, Any]]:
+        """Returns the user's messages of this turn, with the functions that are new, and the info."""
+        turn = len(self._turns) - 1
+        known_names = {tool.name for tool in self._visible_tools(turn - 1)} if turn else set()
+        new_tools = [tool for tool in self._visible_tools(turn) if tool.name not in known_names]
+        messages = self._made.item.turns[turn] or (
             Message("user", "There are more functions now. Please try again to do what I have asked for."),
         )
-        return told(new, messages), _info(self._tools(at), messages, turn=at)
+        return render_request(new_tools, messages), _build_info(self._visible_tools(turn), messages, turn=turn)
 
     def step(self, action: Value) -> Reply:
-        """Do the calls of a reply, or end the turn. Raises SessionGone after the end."""
+        """Executes the calls of a reply, or ends the turn. Raises SessionGone after the end."""
         if not self._running:
             raise SessionGone("a step after the end of the episode", value=str(action), expected="reset() first")
-        at = len(self._turns) - 1
-        calls = _read(str(action), self._form) or ()
+        turn = len(self._turns) - 1
+        calls = _parse_calls(str(action), self._form) or ()
         if not calls:
             if len(self._turns) == len(self._made.gold):
-                return self._ended()
+                return self._finish()
             self._turns.append([])
-            observation, info = self._opened()
+            observation, info = self._open_turn()
             return observation, 0.0, False, False, info
         self._turns[-1].append(calls)
         if len(self._turns[-1]) > MOST_STEPS:
-            return self._ended()
+            return self._finish()
         answers = run_calls(self._scene, calls)
         messages = [
             Message("tool", answer, tool_call_id=call.id, extra={"name": call.name})
             for call, answer in zip(calls, answers, strict=True)
         ]
         text = "\n".join(f"{call.name}: {answer}" for call, answer in zip(calls, answers, strict=True))
-        return text, 0.0, False, False, _info(self._tools(at), messages, turn=at)
+        return text, 0.0, False, False, _build_info(self._visible_tools(turn), messages, turn=turn)
 
-    def _ended(self) -> Reply:
+    def _finish(self) -> Reply:
         self._running = False
         verdict: TurnsVerdict = judge_turns(self._made, self._turns)
         return "", float(verdict.valid), True, False, {"verdict": asdict(verdict)}
 
     def snapshot(self) -> object:
         turns = tuple(map(tuple, self._turns))
-        return _Moment(self._task.id, self._running, turns, copy.deepcopy(self._scene))
+        return _Snapshot(self._task.id, self._running, turns, copy.deepcopy(self._scene))
 
     def restore(self, value: object) -> None:
-        """Back to the moment of a snapshot of the same task; ConfigError for anything else."""
-        moment = own_moment(value, _Moment, self._task)
-        self._running, self._turns = moment.running, list(map(list, moment.turns))
-        self._scene = copy.deepcopy(moment.scene)
+        """Restores a snapshot of the same task; raises ConfigError for any other value."""
+        snapshot = check_snapshot(value, _Snapshot, self._task)
+        self._running, self._turns = snapshot.running, list(map(list, snapshot.turns))
+        self._scene = copy.deepcopy(snapshot.scene)
 
     def close(self) -> None:
         self._running = False
 
 
-def toolset(made: MultiTurn, documents: Mapping[str, Sequence[Tool]], *, turn: int) -> tuple[Tool, ...]:
-    """The functions that are shown in a turn: those of the item's classes, in the order of the documents.
+def select_tools(conversation: MultiTurn, documents: Mapping[str, Sequence[Tool]], *, turn: int) -> tuple[Tool, ...]:
+    """Selects the functions that are shown in a turn: those of the item's classes, in the order of the documents.
 
-    Functions that the item names as missed are shown from their turn on, those that it excludes never. (The
-    leaderboard's programme of 2026 shows the excluded ones; no gold answer calls any.)
+    Functions that the item names as missed are shown from their turn on, excluded ones never. (The leaderboard's
+    program of 2026 shows the excluded ones; no gold answer calls any.)
     """
-    item = made.item
-    hidden = {name for at, names in item.missed_function.items() if at > turn for name in names}
+    item = conversation.item
+    hidden = {name for first_turn, names in item.missed_function.items() if first_turn > turn for name in names}
     hidden |= set(item.excluded_function)
-    return tuple(one for kind in item.involved_classes for one in documents[kind] if one.name not in hidden)
+    return tuple(
+        tool for class_name in item.involved_classes for tool in documents[class_name] if tool.name not in hidden
+    )

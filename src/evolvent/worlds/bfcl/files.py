@@ -1,4 +1,5 @@
-"""Files of the Berkeley Function-Calling Leaderboard, read line by line: what is wrong with one is told, others go on.
+"""Files of the Berkeley Function-Calling Leaderboard, read line by line; a broken line is reported, the others go
+on.
 
 BFCL_v4_<category>.json                  JSON lines, an item each
 possible_answer/BFCL_v4_<category>.json  JSON lines, the answers to them
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evolvent.errors import ConfigError, Problem, SampleInvalid, unknown
+from evolvent.errors import ConfigError, Problem, SampleInvalid, unknown_name_problem
 from evolvent.messages import Tool
 from evolvent.worlds.bfcl.items import (
     CATEGORIES,
@@ -44,7 +45,7 @@ CLASS_FILES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """What was read: items of one turn, items of several, both in the order of the files, and what was left out."""
+    """The items of one turn and of several turns, in the order of the files, and the problems of the lines left out."""
 
     calls: tuple[CallItem, ...]
     turns: tuple[TurnsItem, ...]
@@ -52,34 +53,36 @@ class Items:
 
 
 def read_items(folder: Path, categories: Sequence[str] = tuple(CATEGORIES)) -> Items:
-    """The items of these categories, as many as can be read.
+    """Reads the items of these categories, as many as are valid.
 
     A line that is no JSON, is of another form, has no answer, or repeats an id is a problem, and the others go on.
 
     Raises:
         ConfigError: an unknown category, or a file that is missing or no text.
     """
-    wrong = [unknown("category", name, CATEGORIES) for name in categories if name not in CATEGORIES]
-    if wrong:
-        raise ConfigError(wrong)
+    problems_of_names = [
+        unknown_name_problem("category", name, CATEGORIES) for name in categories if name not in CATEGORIES
+    ]
+    if problems_of_names:
+        raise ConfigError(problems_of_names)
     calls, turns, problems = list[CallItem](), list[TurnsItem](), list[Problem]()
     for category in categories:
         name = f"BFCL_v4_{category}.json"
         answers: dict[str, Any] = {}
         if category not in (*IRRELEVANCE, *RELEVANCE):
-            for _, row in _rows(folder / "possible_answer" / name, problems):
+            for _, row in _read_json_lines(folder / "possible_answer" / name, problems):
                 if isinstance(row, dict):
                     answers.setdefault(str(row.get("id")), row)
-        seen: set[str] = set()
-        for line, row in _rows(folder / name, problems):
+        known_ids: set[str] = set()
+        for line, row in _read_json_lines(folder / name, problems):
             try:
                 item = read_item(row, answers.get(str(row.get("id"))) if isinstance(row, dict) else None, category)
-                if item.id in seen:
+                if item.id in known_ids:
                     raise SampleInvalid("an id that stands there twice", value=item.id, expected="ids that differ")
             except SampleInvalid as error:
                 problems.append(Problem(f"{name}, line {line}", str(error), "the item is left out"))
                 continue
-            seen.add(item.id)
+            known_ids.add(item.id)
             if isinstance(item, CallItem):
                 calls.append(item)
             else:
@@ -88,38 +91,38 @@ def read_items(folder: Path, categories: Sequence[str] = tuple(CATEGORIES)) -> I
 
 
 def count_problems(items: Items, categories: Sequence[str] = tuple(CATEGORIES)) -> tuple[Problem, ...]:
-    """Which of these categories have more or fewer items than version 4 has."""
-    read = Counter([*(item.category for item in items.calls), *(item.category for item in items.turns)])
+    """Reports the categories that have more or fewer items than version 4 has."""
+    counts = Counter([*(item.category for item in items.calls), *(item.category for item in items.turns)])
     return tuple(
-        Problem(f"BFCL_v4_{name}.json", f"{read[name]} items that can be read", f"version 4 has {CATEGORIES[name]}")
+        Problem(f"BFCL_v4_{name}.json", f"{counts[name]} items that can be read", f"version 4 has {CATEGORIES[name]}")
         for name in categories
-        if read[name] != CATEGORIES[name]
+        if counts[name] != CATEGORIES[name]
     )
 
 
 def read_documents(folder: Path) -> dict[str, tuple[Tool, ...]]:
-    """For each class of the multi-turn items its functions, in the order of its file.
+    """Reads, for each class of the multi-turn items, its functions, in the order of its file.
 
     Raises:
         ConfigError: a file that is missing, or a line of it that documents no function.
     """
-    found: dict[str, tuple[Tool, ...]] = {}
+    tools_by_class: dict[str, tuple[Tool, ...]] = {}
     problems = list[Problem]()
     for name, stem in CLASS_FILES.items():
         tools = list[Tool]()
-        for line, row in _rows(folder / "multi_turn_func_doc" / f"{stem}.json", problems):
+        for line, row in _read_json_lines(folder / "multi_turn_func_doc" / f"{stem}.json", problems):
             try:
                 tools.append(read_tool(row, name))
             except SampleInvalid as error:
                 problems.append(Problem(f"{stem}.json, line {line}", str(error)))
-        found[name] = tuple(tools)
+        tools_by_class[name] = tuple(tools)
     if problems:
         raise ConfigError(problems)
-    return found
+    return tools_by_class
 
 
-def _rows(path: Path, problems: list[Problem]) -> Iterator[tuple[int, Any]]:
-    """The JSON of each line that is not empty, with its number from 1; a line that is none becomes a problem."""
+def _read_json_lines(path: Path, problems: list[Problem]) -> Iterator[tuple[int, Any]]:
+    """Yields the JSON of each line that is not empty, with its number from 1; a line without JSON becomes a problem."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:

@@ -1,4 +1,4 @@
-"""Items of the Berkeley Function-Calling Leaderboard: what a line says, and whether an answer to it is right.
+"""Items of the Berkeley Function-Calling Leaderboard: their fields, and the check of an answer.
 
 Source: ShishirPatil/gorilla, berkeley-function-call-leaderboard, bfcl_eval/data (v4, Apache-2.0).
 """
@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from evolvent.errors import ConfigError, SampleInvalid, unknown
-from evolvent.grade.calls import OMITTED, Form, GoldCall, Verdict, check_calls
+from evolvent.errors import ConfigError, SampleInvalid, unknown_name_problem
+from evolvent.grade.calls import OMITTED, CallGrade, Form, GoldCall, grade_calls
 from evolvent.messages import Call, CallSample, Message, Tool
 
 __all__ = [
@@ -81,34 +81,38 @@ class CallItem:
 
     @property
     def language(self) -> str:
-        """Whose literals the arguments are: "python", "java" or "javascript"."""
+        """Returns the language of the arguments' literals: "python", "java" or "javascript"."""
         return language_of(self.category)
 
     @property
     def form(self) -> Form:
-        """The form in which a prompted model answers."""
+        """Returns the form in which a prompted model answers."""
         return "java" if self.language == "java" else "javascript" if self.language == "javascript" else "python"
 
     @property
     def sample(self) -> CallSample:
-        """The request with its tools, and one right answer: of each value the first that is accepted.
+        """Returns the request with its tools and one right answer, made of the first accepted value of each
+        parameter.
 
         In Java and JavaScript the values are plain ones, not source text.
         """
-        known = {tool.name: tool.parameters for tool in self.tools}
-        calls = tuple(Call(one.name, _first_accepted(one, known[one.name])) for one in self.gold)
+        parameters_by_tool = {tool.name: tool.parameters for tool in self.tools}
+        calls = tuple(
+            Call(gold_call.name, _first_accepted(gold_call, parameters_by_tool[gold_call.name]))
+            for gold_call in self.gold
+        )
         return CallSample(self.id, self.messages, self.tools, calls)
 
 
 @dataclass(frozen=True, slots=True)
 class TurnsItem:
-    """An item of several turns, which are played (`multi_turn.py`).
+    """An item of several turns (`multi_turn.py` plays it).
 
     Args:
         id, category: as in the files.
-        turns: what the user says, turn by turn; empty where something else begins the turn.
-        initial_config: for each class its state at the start.
-        involved_classes: whose functions may be called.
+        turns: the user's messages, turn by turn; empty where something else begins the turn.
+        initial_config: the initial state of each class.
+        involved_classes: the classes whose functions may be called.
         path: the functions that a solution goes through, as `Class.function`.
         missed_function: turn -> functions that are shown from that turn on only.
         excluded_function: functions that are never shown.
@@ -127,12 +131,12 @@ class TurnsItem:
 
 
 def language_of(category: str) -> str:
-    """Whose types and literals the items of a category have."""
+    """Returns the language of the types and literals of a category's items."""
     return {"simple_java": "java", "simple_javascript": "javascript"}.get(category, "python")
 
 
-def judge_calls(item: CallItem, calls: Sequence[Call] | None, *, underscore_names: bool = False) -> Verdict:
-    """Whether an answer is right.
+def judge_calls(item: CallItem, calls: Sequence[Call] | None, *, underscore_names: bool = False) -> CallGrade:
+    """Checks whether an answer is right.
 
     Args:
         calls: what was called; None where the answer could not be read as calls.
@@ -141,14 +145,14 @@ def judge_calls(item: CallItem, calls: Sequence[Call] | None, *, underscore_name
         SampleInvalid: the item itself is malformed.
     """
     if item.category in IRRELEVANCE:
-        return Verdict(not calls) if not calls else Verdict(False, "count", "calls", "a call where no tool fits")
+        return CallGrade(not calls) if not calls else CallGrade(False, "count", "calls", "a call where no tool fits")
     if item.category in RELEVANCE:
-        return Verdict(True) if calls else Verdict(False, "count", "calls", "no call where a tool fits")
-    return check_calls(calls or (), item.gold, item.tools, language=item.language, underscore_names=underscore_names)
+        return CallGrade(True) if calls else CallGrade(False, "count", "calls", "no call where a tool fits")
+    return grade_calls(calls or (), item.gold, item.tools, language=item.language, underscore_names=underscore_names)
 
 
 def read_item(row: object, answer: object, category: str) -> CallItem | TurnsItem:
-    """One line of a category's file and the line of its answer.
+    """Reads one line of a category's file and the line of its answer.
 
     Args:
         answer: the line of `possible_answer` with the same id; None in the (ir)relevance categories.
@@ -157,69 +161,71 @@ def read_item(row: object, answer: object, category: str) -> CallItem | TurnsIte
         ConfigError: an unknown category.
     """
     if category not in CATEGORIES:
-        raise ConfigError([unknown("category", category, CATEGORIES)])
+        raise ConfigError([unknown_name_problem("category", category, CATEGORIES)])
     if not isinstance(row, Mapping) or not isinstance(row.get("id"), str):
         raise SampleInvalid("a line without an id", value=row, expected='{"id": text, "question": [...], ...}')
     name = row["id"]
-    turns = _list(row, "question", name)
+    turns = _get_list(row, "question", name)
     if not turns or not all(isinstance(turn, list) for turn in turns):
         raise SampleInvalid(f"{name}: a question that is no list of turns", value=turns, expected="[[message, ...]]")
     messages = tuple(tuple(map(Message.of_openai, turn)) for turn in turns)
     if category in MULTI_TURN:
-        return _turns_item(row, answer, category, messages)
+        return _parse_turns_item(row, answer, category, messages)
     if len(messages) != 1:
         raise SampleInvalid(f"{name}: an item of one turn with several", value=len(messages), expected="one turn")
-    tools = tuple(read_tool(tool, name) for tool in _list(row, "function", name))
+    tools = tuple(read_tool(tool, name) for tool in _get_list(row, "function", name))
     if len({tool.name for tool in tools}) != len(tools):
         raise SampleInvalid(f"{name}: two functions with one name", value=[tool.name for tool in tools])
     if category in (*IRRELEVANCE, *RELEVANCE):
         return CallItem(name, category, messages[0], tools)
-    gold = tuple(_gold(one, name) for one in _truth(answer, name))
-    strange = [one.name for one in gold if one.name not in {tool.name for tool in tools}]
-    if not gold or strange:
-        raise SampleInvalid(f"{name}: an answer without calls, or of no tool", value=strange, expected="calls of tools")
+    gold = tuple(_parse_gold_call(gold_call, name) for gold_call in _get_ground_truth(answer, name))
+    unknown_names = [gold_call.name for gold_call in gold if gold_call.name not in {tool.name for tool in tools}]
+    if not gold or unknown_names:
+        raise SampleInvalid(
+            f"{name}: an answer without calls, or of no tool", value=unknown_names, expected="calls of tools"
+        )
     return CallItem(name, category, messages[0], tools, gold)
 
 
-def read_tool(row: object, where: str) -> Tool:
-    """A function `{"name", "description", "parameters"}`; SampleInvalid where it is none."""
+def read_tool(row: object, source_name: str) -> Tool:
+    """Reads a function `{"name", "description", "parameters"}`; raises SampleInvalid where it is malformed."""
     if not isinstance(row, Mapping) or not isinstance(row.get("name"), str):
-        raise SampleInvalid(f"{where}: a function without a name", value=row, expected='{"name", "parameters"}')
+        raise SampleInvalid(f"{source_name}: a function without a name", value=row, expected='{"name", "parameters"}')
     parameters = row.get("parameters")
     if not isinstance(parameters, Mapping) or not isinstance(parameters.get("properties", {}), Mapping):
-        raise SampleInvalid(f"{where}: a function without a schema of its parameters", value=row["name"])
+        raise SampleInvalid(f"{source_name}: a function without a schema of its parameters", value=row["name"])
     return Tool(row["name"], str(row.get("description") or ""), dict(parameters))
 
 
-def _list(row: Mapping[str, Any], field: str, name: str) -> list[Any]:
-    found = row.get(field)
-    if not isinstance(found, list):
-        raise SampleInvalid(f"{name}: no list under {field!r}", value=found, expected="a list")
-    return found
+def _get_list(row: Mapping[str, Any], field: str, name: str) -> list[Any]:
+    entries = row.get(field)
+    if not isinstance(entries, list):
+        raise SampleInvalid(f"{name}: no list under {field!r}", value=entries, expected="a list")
+    return entries
 
 
-def _truth(answer: object, name: str) -> list[Any]:
+def _get_ground_truth(answer: object, name: str) -> list[Any]:
     if not isinstance(answer, Mapping) or answer.get("id") != name:
         raise SampleInvalid(f"{name}: no answer of this id", value=answer, expected='{"id", "ground_truth"}')
-    return _list(answer, "ground_truth", name)
+    return _get_list(answer, "ground_truth", name)
 
 
-def _gold(row: object, name: str) -> GoldCall:
-    """`{function: {parameter: [accepted values]}}`."""
+def _parse_gold_call(row: object, name: str) -> GoldCall:
+    """Parses `{function: {parameter: [accepted values]}}`."""
     (function, arguments) = next(iter(row.items())) if isinstance(row, Mapping) and len(row) == 1 else ("", None)
-    if not isinstance(arguments, Mapping) or not all(isinstance(many, list) for many in arguments.values()):
+    if not isinstance(arguments, Mapping) or not all(isinstance(values, list) for values in arguments.values()):
         raise SampleInvalid(f"{name}: an expected call that is none", value=row, expected="{name: {parameter: [..]}}")
     return GoldCall(function, {parameter: tuple(accepted) for parameter, accepted in arguments.items()})
 
 
-def _turns_item(
+def _parse_turns_item(
     row: Mapping[str, Any], answer: object, category: str, turns: tuple[tuple[Message, ...], ...]
 ) -> TurnsItem:
     name = row["id"]
-    truth = _truth(answer, name)
-    texts = all(isinstance(turn, list) and all(isinstance(call, str) for call in turn) for turn in truth)
+    truth = _get_ground_truth(answer, name)
+    are_texts = all(isinstance(turn, list) and all(isinstance(call, str) for call in turn) for turn in truth)
     missed, config = row.get("missed_function", {}), row.get("initial_config", {})
-    if not texts or len(truth) != len(turns):
+    if not are_texts or len(truth) != len(turns):
         raise SampleInvalid(
             f"{name}: an answer that is no list of calls for each turn",
             value=len(truth),
@@ -229,8 +235,13 @@ def _turns_item(
         raise SampleInvalid(f"{name}: missed_function or initial_config that is no object", value=missed)
     if not all(str(turn).isdecimal() and isinstance(names, list) for turn, names in missed.items()):
         raise SampleInvalid(f"{name}: missed_function that is not by turn", value=missed, expected="{turn: [names]}")
-    lists = [_list(row, "involved_classes", name), *(row.get(field) or [] for field in ("path", "excluded_function"))]
-    if not all(isinstance(one, list) and all(isinstance(text, str) for text in one) for one in lists):
+    lists = [
+        _get_list(row, "involved_classes", name),
+        *(row.get(field) or [] for field in ("path", "excluded_function")),
+    ]
+    if not all(
+        isinstance(names_list, list) and all(isinstance(text, str) for text in names_list) for names_list in lists
+    ):
         raise SampleInvalid(f"{name}: names that are no list of texts", value=lists, expected="lists of texts")
     return TurnsItem(
         name,
@@ -246,29 +257,29 @@ def _turns_item(
 
 
 def _first_accepted(gold: GoldCall, schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Of each parameter the first value that is accepted; without those that can only be left out, or are unknown."""
+    """Takes the first accepted value of each parameter, without those that are unknown or can only be left out."""
     properties, required = schema.get("properties", {}), schema.get("required", ())
-    found: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for name, accepted in gold.arguments.items():
-        values = [one for one in accepted if not _omits(one)]
+        values = [option for option in accepted if not _omits(option)]
         if values and (name in properties or len(values) == len(accepted)):
-            found[name] = _plain(values[0], properties.get(name))
+            arguments[name] = _to_plain_value(values[0], properties.get(name))
         elif accepted and name in required:
-            found[name] = OMITTED  # it must be given, and an empty text is all that is accepted
-    return found
+            arguments[name] = OMITTED  # it must be given, and an empty text is all that is accepted
+    return arguments
 
 
 def _omits(value: Any) -> bool:
     return isinstance(value, str) and value == OMITTED
 
 
-def _plain(value: Any, schema: Any) -> Any:
-    """An accepted value as it would be given: a dict has lists of accepted values in it, also in a list of dicts."""
+def _to_plain_value(value: Any, schema: Any) -> Any:
+    """Converts an accepted value to a plain one: a dict holds lists of accepted values, also in a list of dicts."""
     if isinstance(value, dict):
         lists = {key: choices if isinstance(choices, list) else [choices] for key, choices in value.items()}
-        kept = {key: [one for one in choices if not _omits(one)] for key, choices in lists.items()}
-        return {key: choices[0] for key, choices in kept.items() if choices}
+        given_choices = {key: [option for option in choices if not _omits(option)] for key, choices in lists.items()}
+        return {key: choices[0] for key, choices in given_choices.items() if choices}
     items = schema.get("items") if isinstance(schema, Mapping) else None
     if isinstance(value, list) and isinstance(items, Mapping) and items.get("type") in ("dict", "object"):
-        return [_plain(one, None) for one in value]
+        return [_to_plain_value(option, None) for option in value]
     return value

@@ -1,8 +1,9 @@
-"""BFCL's multi-turn items: read, run, judged.
+"""BFCL's multi-turn items: reading, running and judging.
 
 An item is a conversation of several user turns over some of the eight state classes. Its gold answer is a list of
-calls per turn. A model's calls are judged by what they do: after every turn with gold calls, the state of every object
-must be that of the gold run, and what the gold calls answered must be among all that the model was answered so far.
+calls per turn. A model's calls are judged by their effect: after every turn with gold calls, the state of every object
+must equal that of the gold run, and the results of the gold calls must be among all results that the model has
+received so far.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ __all__ = [
     "Scene",
     "Turns",
     "TurnsVerdict",
-    "corrupted",
-    "gold_call",
+    "drop_last_gold_turn",
+    "find_padding",
     "judge_turns",
-    "padding_of",
+    "parse_gold_call",
     "read_multi_turn",
     "run_calls",
 ]
@@ -60,9 +61,9 @@ class MultiTurn:
     """A multi-turn item that can be run.
 
     Args:
-        item: as it was read.
+        item: the item as it was read.
         gold: the calls of every turn; none where nothing can be done.
-        padding: what makes it long, None where it is not.
+        padding: the padding of long context; None in other items.
     """
 
     item: TurnsItem
@@ -72,7 +73,7 @@ class MultiTurn:
 
 @dataclass(frozen=True, slots=True)
 class TurnsVerdict:
-    """Whether a run does what the gold run does.
+    """The verdict on a run: whether it has the same effect as the gold run.
 
     Args:
         valid: the leaderboard's verdict.
@@ -92,7 +93,7 @@ class TurnsVerdict:
 
 
 class Scene:
-    """The objects of one run of an item, as they are at this moment.
+    """The current objects of one run of an item.
 
     Raises:
         SampleInvalid: a state class that does not exist, or a beginning that makes no sense.
@@ -107,10 +108,10 @@ class Scene:
             self.objects: dict[str, Api] = {name: APIS[name](config.get(name, {}), item.padding) for name in names}
         except (TypeError, ValueError, AttributeError) as error:
             raise SampleInvalid(f"{item.item.id}: a beginning that makes no sense", value=str(error)) from error
-        self._owners = {call: one for one in self.objects.values() for call in one.operations}
+        self._owners = {call: api for api in self.objects.values() for call in api.operations}
 
     def answer(self, call: Call) -> str:
-        """What a call answers; a call that fails is answered by a sentence and changes nothing but what it had done."""
+        """Executes a call and returns its result; a failing call returns a sentence and undoes nothing."""
         owner = self._owners.get(call.name)
         try:
             if owner is None:
@@ -121,129 +122,141 @@ class Scene:
 
     @property
     def state(self) -> dict[str, dict[str, Any]]:
-        """Class -> everything of its object that is compared, as plain JSON."""
-        return {name: one.state for name, one in self.objects.items()}
+        """Returns, per class, all compared values of its object, as plain JSON."""
+        return {name: api.state for name, api in self.objects.items()}
 
 
 def run_calls(scene: Scene, calls: Iterable[Call]) -> tuple[str, ...]:
-    """Do calls one after another, and return what each of them answers."""
+    """Executes calls one after another and returns their results."""
     return tuple(scene.answer(call) for call in calls)
 
 
 def judge_turns(item: MultiTurn, turns: Turns) -> TurnsVerdict:
-    """The verdict on a whole run (BFCL v4; the order is the checker's).
+    """Compares a whole run with the gold run (BFCL v4; the order of the checks is the checker's).
 
     Args:
         turns: for every user turn the steps of the model, each the calls of one reply.
 
     Returns:
-        The first thing that is wrong, or a valid verdict. Turns without gold calls are done, not judged.
+        The first error, or a valid verdict. Turns without gold calls are executed, not judged.
     """
     silent = all(gold or not any(steps) for gold, steps in zip(item.gold, turns, strict=False))
-    endless = next((at for at, steps in enumerate(turns) if sum(map(bool, steps)) > MOST_STEPS), None)
-    if endless is not None:
+    endless_turn = next((turn for turn, steps in enumerate(turns) if sum(map(bool, steps)) > MOST_STEPS), None)
+    if endless_turn is not None:
         detail = f"more than {MOST_STEPS} replies with calls in one turn"
-        return TurnsVerdict(False, "steps", f"turn {endless}", detail, silent)
+        return TurnsVerdict(False, "steps", f"turn {endless_turn}", detail, silent)
     if len(turns) != len(item.gold):
         detail = f"{len(turns)} turns were played, the item has {len(item.gold)}"
         return TurnsVerdict(False, "turns", "", detail, silent)
-    played, wanted = Scene(item), Scene(item)
-    answered: Counter[str] = Counter()
-    for at, (steps, gold) in enumerate(zip(turns, item.gold, strict=True)):
-        answered.update(run_calls(played, (call for step in steps for call in step)))
-        results = Counter(run_calls(wanted, gold))
+    model_scene, gold_scene = Scene(item), Scene(item)
+    model_results: Counter[str] = Counter()
+    for turn, (steps, gold) in enumerate(zip(turns, item.gold, strict=True)):
+        model_results.update(run_calls(model_scene, (call for step in steps for call in step)))
+        gold_results = Counter(run_calls(gold_scene, gold))
         if not gold:
             continue
         if not any(steps):
-            return TurnsVerdict(False, "no_call", f"turn {at}", "nothing was called", silent)
-        for name, state in wanted.state.items():
-            differing = [part for part, value in state.items() if played.state[name][part] != value]
+            return TurnsVerdict(False, "no_call", f"turn {turn}", "nothing was called", silent)
+        for name, state in gold_scene.state.items():
+            differing = [part for part, value in state.items() if model_scene.state[name][part] != value]
             if differing:
                 detail = f"the state differs from the gold run's in {', '.join(differing)}"
-                return TurnsVerdict(False, "state", f"turn {at}: {name}", detail, silent)
-        missing = list((results - answered).elements())
+                return TurnsVerdict(False, "state", f"turn {turn}: {name}", detail, silent)
+        missing = list((gold_results - model_results).elements())
         if missing:
             detail = f"{len(missing)} results of the gold run were never seen, the first: {missing[0][:200]}"
-            return TurnsVerdict(False, "results", f"turn {at}", detail, silent)
+            return TurnsVerdict(False, "results", f"turn {turn}", detail, silent)
     return TurnsVerdict(True, silent=silent)
 
 
-def corrupted(item: MultiTurn) -> tuple[tuple[tuple[Call, ...], ...], ...]:
-    """The gold run with the last turn that has gold calls left unanswered: no checker may accept it."""
-    last = max((at for at, gold in enumerate(item.gold) if gold), default=-1)
-    return tuple((gold,) if gold and at != last else () for at, gold in enumerate(item.gold))
+def drop_last_gold_turn(item: MultiTurn) -> tuple[tuple[tuple[Call, ...], ...], ...]:
+    """Returns the gold run with its last turn with gold calls left unanswered; no checker may accept it."""
+    last_turn = max((turn for turn, gold in enumerate(item.gold) if gold), default=-1)
+    return tuple((gold,) if gold and turn != last_turn else () for turn, gold in enumerate(item.gold))
 
 
 @cache
-def _operations(classes: tuple[str, ...]) -> Mapping[str, Operation]:
-    return {name: one for kind in classes if kind in APIS for name, one in APIS[kind].operations.items()}
+def _operations_of(classes: tuple[str, ...]) -> Mapping[str, Operation]:
+    return {
+        name: operation
+        for class_name in classes
+        if class_name in APIS
+        for name, operation in APIS[class_name].operations.items()
+    }
 
 
-def gold_call(text: str, classes: Iterable[str] = tuple(APIS)) -> Call:
-    """A call of a gold answer: `name(literal, parameter=literal)`. The text is read, never run.
+def parse_gold_call(text: str, classes: Iterable[str] = tuple(APIS)) -> Call:
+    """Parses a call of a gold answer: `name(literal, parameter=literal)`. The text is parsed, never run.
 
     Arguments without a name belong to the parameters in the order of the documents.
 
     Raises:
         SampleInvalid: anything else than one call of literals, or a function that the classes do not have.
     """
-    operations = _operations(tuple(classes))
+    operations = _operations_of(tuple(classes))
     try:
         node = ast.parse(text, mode="eval").body
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.func.id not in operations:
             raise ValueError(text)
-        known = operations[node.func.id]
-        named = {word.arg: ast.literal_eval(word.value) for word in node.keywords if word.arg is not None}
-        first = dict(zip(known.parameters, map(ast.literal_eval, node.args), strict=False))
-        if len(first) + len(named) != len(node.args) + len(node.keywords) or set(first) & set(named):
+        operation = operations[node.func.id]
+        named_arguments = {
+            argument.arg: ast.literal_eval(argument.value) for argument in node.keywords if argument.arg is not None
+        }
+        positional_arguments = dict(zip(operation.parameters, map(ast.literal_eval, node.args), strict=False))
+        if len(positional_arguments) + len(named_arguments) != len(node.args) + len(node.keywords) or set(
+            positional_arguments
+        ) & set(named_arguments):
             raise ValueError(text)
     except (SyntaxError, TypeError, ValueError, RecursionError, MemoryError) as error:
         raise SampleInvalid("a gold call that is none", value=text, expected="a function of literals") from error
-    return Call(known.name, {**first, **named})
+    return Call(operation.name, {**positional_arguments, **named_arguments})
 
 
-def padding_of(items: Iterable[TurnsItem]) -> Padding:
-    """The padding of long context, as far as gold answers quote it.
+def find_padding(items: Iterable[TurnsItem]) -> Padding:
+    """Extracts the padding of long context, as far as gold answers quote it.
 
-    Items of one number are the same conversation in `multi_turn_base` and in `multi_turn_long_context`. Where a text of
-    the base answer is the beginning of one of the long answer, the rest is what follows every file; the files that only
-    the long answer removes are those that were added. What no answer quotes is made by `Padding`.
+    Items of one number are the same conversation in `multi_turn_base` and in `multi_turn_long_context`. Where a
+    text of the base answer is the beginning of a text of the long answer, the suffix is the padding of every file;
+    the files that only the long answer removes are those that were added. Padding that no answer quotes is
+    generated by `Padding`.
     """
-    known = {item.id: item for item in items}
+    items_by_id = {item.id: item for item in items}
     texts: Counter[str] = Counter()
     names: dict[str, None] = {}
-    for name, item in known.items():
-        base = known.get(name.replace(_LONG_CONTEXT, "multi_turn_base"))
+    for name, item in items_by_id.items():
+        base = items_by_id.get(name.replace(_LONG_CONTEXT, "multi_turn_base"))
         if item.category != _LONG_CONTEXT or base is None:
             continue
-        short, long = _quoted(base), _quoted(item)
-        rests = [text[len(start) :] for start, _ in short if start for text, _ in long if text.startswith(start)]
-        texts.update(rest.strip() for rest in rests if len(rest) > _LONG)
-        names |= {text: None for text, call in long if call == "rm" and (text, call) not in short}
-    made = Padding()
-    return Padding(texts.most_common(1)[0][0] if texts else made.text, tuple(names) or made.files)
+        base_texts, long_texts = _quoted_texts(base), _quoted_texts(item)
+        suffixes = [
+            text[len(start) :] for start, _ in base_texts if start for text, _ in long_texts if text.startswith(start)
+        ]
+        texts.update(suffix.strip() for suffix in suffixes if len(suffix) > _LONG)
+        names |= {text: None for text, call in long_texts if call == "rm" and (text, call) not in base_texts}
+    default_padding = Padding()
+    return Padding(texts.most_common(1)[0][0] if texts else default_padding.text, tuple(names) or default_padding.files)
 
 
-def _quoted(item: TurnsItem) -> list[tuple[str, str]]:
-    """(text, function) of every argument of the gold answer that is a text; what cannot be read is passed over."""
-    found: list[tuple[str, str]] = []
+def _quoted_texts(item: TurnsItem) -> list[tuple[str, str]]:
+    """Lists (text, function) of every text argument of the gold answer; unreadable calls are skipped."""
+    quotes: list[tuple[str, str]] = []
     for text in (text for turn in item.ground_truth for text in turn):
         with suppress(SampleInvalid):
-            call = gold_call(text)
-            found += [(value, call.name) for value in call.arguments.values() if isinstance(value, str)]
-    return found
+            call = parse_gold_call(text)
+            quotes += [(value, call.name) for value in call.arguments.values() if isinstance(value, str)]
+    return quotes
 
 
 def read_multi_turn(item: TurnsItem, padding: Padding | None = None) -> MultiTurn:
-    """An item with its gold calls read and its beginning tried.
+    """Reads the gold calls of an item and tries its initial state.
 
     Args:
-        padding: what `padding_of` found; used in items of long context only.
+        padding: result of `find_padding`; used in items of long context only.
 
     Raises:
-        SampleInvalid: gold calls that are none, state classes that do not exist, or a beginning that makes no sense.
+        SampleInvalid: malformed gold calls, unknown state classes, or an invalid initial state.
     """
-    gold = tuple(tuple(gold_call(text, item.involved_classes) for text in turn) for turn in item.ground_truth)
-    made = MultiTurn(item, gold, (padding or Padding()) if item.category == _LONG_CONTEXT else None)
-    Scene(made)
-    return made
+    gold = tuple(tuple(parse_gold_call(text, item.involved_classes) for text in turn) for turn in item.ground_truth)
+    conversation = MultiTurn(item, gold, (padding or Padding()) if item.category == _LONG_CONTEXT else None)
+    Scene(conversation)
+    return conversation

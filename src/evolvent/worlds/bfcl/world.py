@@ -1,4 +1,4 @@
-"""BFCL as a world: every item is a task, all of them test tasks, and the score is the leaderboard's verdict.
+"""BFCL as a world: every item is a test task, and the score is the leaderboard's verdict.
 
 Nobody may train on these items, so there are no train and dev panels.
 """
@@ -9,15 +9,15 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from evolvent.errors import ConfigError, Problem, SampleInvalid, VersionMismatch, unknown
+from evolvent.errors import ConfigError, Problem, SampleInvalid, VersionMismatch, unknown_name_problem
 from evolvent.grade.calls import Form, encode_calls
 from evolvent.messages import Tool
 from evolvent.trajectory import Score, Task
-from evolvent.worlds.base import Env, Info, check_task, score_won
+from evolvent.worlds.base import Env, Info, check_task, score_if_won
 from evolvent.worlds.bfcl.episode import CallEnv, TurnsEnv
 from evolvent.worlds.bfcl.files import read_documents, read_items
 from evolvent.worlds.bfcl.items import CATEGORIES, IRRELEVANCE, MULTI_TURN, RELEVANCE, CallItem, TurnsItem, language_of
-from evolvent.worlds.bfcl.multi_turn import MOST_STEPS, MultiTurn, padding_of, read_multi_turn
+from evolvent.worlds.bfcl.multi_turn import MOST_STEPS, MultiTurn, find_padding, read_multi_turn
 from evolvent.worlds.grammar import Grammar, Parsed
 from evolvent.worlds.panel import check_names
 
@@ -40,7 +40,7 @@ _INSTRUCTIONS = (
 
 
 def group_of(category: str) -> str:
-    """The tier of a category."""
+    """Returns the tier of a category."""
     if category in MULTI_TURN:
         return "multi_turn"
     if category in RELEVANCE:
@@ -51,7 +51,7 @@ def group_of(category: str) -> str:
 
 
 class Reply:
-    """A whole reply is the action, also an empty one: a reply without calls means something here."""
+    """A grammar whose action is the whole reply, also an empty one: a reply without calls means something here."""
 
     def parse(self, text: str) -> Parsed:
         return Parsed(text.strip())
@@ -82,48 +82,48 @@ class Bfcl:
     name = "bfcl"
     version = "1"
     tiers: tuple[str, ...] = GROUPS
-    blocking = False
+    run_in_thread = False
     reward_range = (0.0, 1.0)
 
     def __init__(
         self, folder: str | Path, *, form: Form = "python", categories: Sequence[str] = tuple(CATEGORIES)
     ) -> None:
-        wrong = [unknown("category", name, CATEGORIES) for name in categories if name not in CATEGORIES]
+        problems = [unknown_name_problem("category", name, CATEGORIES) for name in categories if name not in CATEGORIES]
         if form not in _FORMS:
-            wrong.append(unknown("form", form, _FORMS))
-        if wrong:
-            raise ConfigError(wrong)
+            problems.append(unknown_name_problem("form", form, _FORMS))
+        if problems:
+            raise ConfigError(problems)
         self.form: Form = form
         self.grammar: Grammar = Reply()
         self._documents: Mapping[str, Sequence[Tool]] = {}
         # The long items need the base ones: the two together tell what was added (see `padding_of`).
         needed = dict.fromkeys([*categories, *([_BASE] if _LONG_CONTEXT in categories else [])])
-        read = read_items(Path(folder), list(needed))
-        self._calls = {item.id: item for item in read.calls}
+        items = read_items(Path(folder), list(needed))
+        self._calls = {item.id: item for item in items.calls}
         self._turns: dict[str, MultiTurn] = {}
         self._panels: dict[str, tuple[Task, ...]] = {}
-        self.problems = read.problems
-        if read.turns:
+        self.problems = items.problems
+        if items.turns:
             self._documents = read_documents(Path(folder))
         self.instructions = _INSTRUCTIONS.format(form=_FORMS[form])
-        padding = padding_of(read.turns)
-        for item in read.turns:
+        padding = find_padding(items.turns)
+        for item in items.turns:
             try:
                 if item.category in categories:
                     self._turns[item.id] = read_multi_turn(item, padding)
             except SampleInvalid as error:
                 self.problems += (Problem(item.id, str(error), "the item is left out"),)
         # 20 replies with calls in every turn, and one without.
-        self.horizon = max([1, *((MOST_STEPS + 1) * len(made.gold) for made in self._turns.values())])
+        self.horizon = max([1, *((MOST_STEPS + 1) * len(conversation.gold) for conversation in self._turns.values())])
 
-    def _task(self, item: CallItem | TurnsItem) -> Task:
-        """The task of an item; it names the item and a digest of what that says, not the answer."""
+    def _build_task(self, item: CallItem | TurnsItem) -> Task:
+        """Builds the task of an item; it names the item and a digest of its content, not the answer."""
         digest = hashlib.sha256(repr(item).encode()).hexdigest()[:16]
         spec = {"category": item.category, "id": item.id, "digest": digest}
         return Task(self.name, self.version, spec, item.category, group_of(item.category), "test")
 
     def tasks(self, split: str, tier: str) -> Sequence[Task]:
-        """The items of a group in the order of the files; nothing but the split "test" has any.
+        """Returns the items of a group in the order of the files; only the split "test" has any.
 
         Raises:
             ConfigError: a split or tier that does not exist.
@@ -132,12 +132,15 @@ class Bfcl:
         if split != "test":
             return ()
         if tier not in self._panels:
-            every: list[CallItem | TurnsItem] = [*self._calls.values(), *(made.item for made in self._turns.values())]
-            self._panels[tier] = tuple(self._task(item) for item in every if group_of(item.category) == tier)
+            items: list[CallItem | TurnsItem] = [
+                *self._calls.values(),
+                *(conversation.item for conversation in self._turns.values()),
+            ]
+            self._panels[tier] = tuple(self._build_task(item) for item in items if group_of(item.category) == tier)
         return self._panels[tier]
 
     def item(self, task: Task) -> CallItem | MultiTurn:
-        """The item of a task.
+        """Returns the item of a task.
 
         Raises:
             ConfigError: a task of another world, or of an item that the folder does not have.
@@ -148,24 +151,26 @@ class Bfcl:
         if name not in self._calls and name not in self._turns:
             raise ConfigError("the folder has no such item", value=name, hint="give the folder and the categories")
         item: CallItem | MultiTurn = self._calls[name] if name in self._calls else self._turns[name]
-        own = self._task(item if isinstance(item, CallItem) else item.item)
-        if own.id != task.id:
-            raise VersionMismatch(f"{name} says something else", value=dict(task.spec), expected=dict(own.spec))
+        current_task = self._build_task(item if isinstance(item, CallItem) else item.item)
+        if current_task.id != task.id:
+            raise VersionMismatch(
+                f"{name} says something else", value=dict(task.spec), expected=dict(current_task.spec)
+            )
         return item
 
     def make(self, task: Task) -> Env:
-        """An Env for one task; raises what `expert` raises."""
+        """Creates an Env for one task; raises as `expert` does."""
         item = self.item(task)
         if isinstance(item, CallItem):
             return CallEnv(item, self.form)
         return TurnsEnv(task, item, self._documents, form=self.form)
 
     def score(self, rewards: Sequence[float | None], info: Info) -> Score:
-        """Success = the verdict."""
-        return score_won(rewards)
+        """Scores an episode: success is the verdict."""
+        return score_if_won(rewards)
 
     def expert(self, task: Task) -> Sequence[str] | None:
-        """Replies with the gold calls; None for items that have no gold calls or are answered in Java or JavaScript.
+        """Returns replies with the gold calls; None for items without gold calls or answered in Java or JavaScript.
 
         Raises:
             ConfigError: a task of another world, or of an item that the folder does not have.
@@ -182,5 +187,5 @@ class Bfcl:
         return [encode_calls(item.sample.calls, form=self.form)]
 
     def vocabulary(self) -> Sequence[str] | None:
-        """None: it is open."""
+        """Returns None: the vocabulary is open."""
         return None

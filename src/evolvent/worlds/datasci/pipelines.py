@@ -1,4 +1,4 @@
-"""The language of pipelines: what may be written, its one canonical form, and what is answered to anything else.
+"""The language of pipelines: grammar, canonical form, and the answers to texts outside the language.
 
     scale standard ; select pca 5 ; model forest trees 50 depth none ; end
 
@@ -50,8 +50,8 @@ WORDS = tuple(
             *SELECTS,
             *SIZES,
             *MODELS,
-            *(name for of in MODELS.values() for name in of),
-            *(value for of in MODELS.values() for values in of.values() for value in values),
+            *(name for parameters in MODELS.values() for name in parameters),
+            *(value for parameters in MODELS.values() for values in parameters.values() for value in values),
         )
     )
 )
@@ -81,8 +81,8 @@ class Pipeline:
         clauses.append(" ".join(("model", self.model, *(word for pair in self.params for word in pair))))
         return " ; ".join((*clauses, "end"))
 
-    def kept(self, columns: int) -> int:
-        """How many of so many columns the selection keeps; `half` is rounded down, to 1 at least."""
+    def count_selected(self, columns: int) -> int:
+        """Returns how many of `columns` columns the selection keeps; `half` is rounded down, to 1 at least."""
         if not self.select:
             return columns
         return max(1, columns // 2) if self.size == "half" else int(self.size)
@@ -90,7 +90,7 @@ class Pipeline:
 
 @cache
 def pipelines() -> tuple[Pipeline, ...]:
-    """All 720 pipelines, the plain ones first."""
+    """Returns all 720 pipelines, the plain ones first."""
     models = [
         (model, tuple(zip(names, values, strict=True)))
         for model, names in MODELS.items()
@@ -106,73 +106,75 @@ def pipelines() -> tuple[Pipeline, ...]:
 
 
 def read_pipeline(text: str) -> Pipeline | str:
-    """The pipeline that a text writes, or the sentence that says what is wrong with it (at most 16 words).
+    """Parses a pipeline; returns the sentence that explains the error (at most 16 words) where the text is none.
 
     Letters may be upper or lower case, blanks may stand anywhere between words, and `.1` is `0.1`. A sentence quotes a
     word of the text only where it is a word of the language: what is said stays within a closed vocabulary.
     """
     if len(text) > _LONGEST:
         return "too long"
-    plain = _NUMBER.sub(lambda found: f"{found[1] or '0'}.", text.lower().replace(";", " ; "))
-    clauses = [clause.split() for clause in plain.split(";")]
+    normalized = _NUMBER.sub(
+        lambda parameters_by_clause: f"{parameters_by_clause[1] or '0'}.", text.lower().replace(";", " ; ")
+    )
+    clauses = [clause.split() for clause in normalized.split(";")]
     if clauses[-1] != ["end"]:
         return "the last clause is end"
-    found: dict[str, Sequence[str]] = {}
-    for head, *rest in (clause or [""] for clause in clauses[:-1]):
+    parameters_by_clause: dict[str, Sequence[str]] = {}
+    for head, *parameters in (clause or [""] for clause in clauses[:-1]):
         if head not in _CLAUSES:
-            return f"{_quoted(head)} begins no clause : expected scale , select or model"
-        if any(_CLAUSES.index(head) <= _CLAUSES.index(other) for other in found):
+            return f"{_quote(head)} begins no clause : expected scale , select or model"
+        if any(_CLAUSES.index(head) <= _CLAUSES.index(earlier) for earlier in parameters_by_clause):
             return "the order is scale ; select ; model ; end"
-        found[head] = rest
-    if "model" not in found:
+        parameters_by_clause[head] = parameters
+    if "model" not in parameters_by_clause:
         return "expected a clause model"
-    problem = _check_scale(found.get("scale")) or _check_select(found.get("select"))
+    problem = _check_scale(parameters_by_clause.get("scale")) or _check_select(parameters_by_clause.get("select"))
     if problem:
         return problem
-    model = _read_model(found["model"])
+    model = _parse_model(parameters_by_clause["model"])
     if isinstance(model, str):
         return model
-    scale, select = (tuple(found.get(name, ())) for name in ("scale", "select"))
+    scale, select = (tuple(parameters_by_clause.get(name, ())) for name in ("scale", "select"))
     return Pipeline(*model, *(scale or ("",)), *(select or ("", "")))
 
 
-def _quoted(word: str) -> str:
-    return _SAID.get(word, "that")
+def _quote(word: str) -> str:
+    return _QUOTABLE_WORDS.get(word, "that")
 
 
-_SAID = {word.lower(): word for word in WORDS if word != ";" and "." not in word}
+_QUOTABLE_WORDS = {word.lower(): word for word in WORDS if word != ";" and "." not in word}
 
 
-def _check_scale(given: Sequence[str] | None) -> str:
-    if given is None or (len(given) == 1 and given[0] in SCALES):
+def _check_scale(parameters: Sequence[str] | None) -> str:
+    if parameters is None or (len(parameters) == 1 and parameters[0] in SCALES):
         return ""
     return f"expected scale and one of {' , '.join(SCALES)}"
 
 
-def _check_select(given: Sequence[str] | None) -> str:
-    if given is None or (len(given) == 2 and given[0] in SELECTS and given[1] in SIZES):
+def _check_select(parameters: Sequence[str] | None) -> str:
+    if parameters is None or (len(parameters) == 2 and parameters[0] in SELECTS and parameters[1] in SIZES):
         return ""
-    if not given or given[0] not in SELECTS:
+    if not parameters or parameters[0] not in SELECTS:
         return f"expected select and one of {' , '.join(SELECTS)}"
-    return f"expected {given[0]} and one of {' , '.join(SIZES)}"
+    return f"expected {parameters[0]} and one of {' , '.join(SIZES)}"
 
 
-def _read_model(given: Sequence[str]) -> tuple[str, tuple[tuple[str, str], ...]] | str:
-    """Model and parameters, defaults filled in, or what is wrong."""
-    if not given or given[0] not in MODELS:
+def _parse_model(tokens: Sequence[str]) -> tuple[str, tuple[tuple[str, str], ...]] | str:
+    """Parses model and parameters, with defaults filled in; returns the error text where they are malformed."""
+    if not tokens or tokens[0] not in MODELS:
         return f"expected model and one of {' , '.join(MODELS)}"
-    model, pairs = given[0], given[1:]
+    model, pairs = tokens[0], tokens[1:]
     names = {name.lower(): name for name in MODELS[model]}
     values: dict[str, str] = {}
-    for at in range(0, len(pairs), 2):
-        name = names.get(pairs[at])
+    for index in range(0, len(pairs), 2):
+        name = names.get(pairs[index])
         if name is None:
-            takes = " and ".join(names.values()) or "no parameter"
-            return f"{model} takes {takes} , not {_quoted(pairs[at])}"
+            expected = " and ".join(names.values()) or "no parameter"
+            return f"{model} takes {expected} , not {_quote(pairs[index])}"
         if name in values:
             return f"{name} is given twice"
         allowed = MODELS[model][name]
-        if at + 1 == len(pairs) or pairs[at + 1] not in allowed:
+        if index + 1 == len(pairs) or pairs[index + 1] not in allowed:
             return f"expected {name} and one of {' '.join(allowed)}"
-        values[name] = pairs[at + 1]
+        values[name] = pairs[index + 1]
     return model, tuple((name, values.get(name, _DEFAULTS[model, name])) for name in MODELS[model])

@@ -1,4 +1,4 @@
-"""The table of scores: what every pipeline reaches on every data set. A step of the world is a look into it."""
+"""The table of scores: the result of every pipeline on every data set. A step of the world is a lookup."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Table:
     """Scores and facts of data sets.
 
     Args:
-        scores: data set -> canonical pipeline -> cross-validated ROC-AUC, rounded to 4 digits. A pipeline that the data
-            set has too few columns for is not in it.
-        facts: data set -> what a task says of it (`sets.facts_of`).
+        scores: data set -> canonical pipeline -> cross-validated ROC-AUC, rounded to 4 digits. A pipeline that
+            needs more columns than the data set has is missing.
+        facts: data set -> its description in a task (`sets.describe_data`).
         sklearn: the version of scikit-learn that made it.
     """
 
@@ -42,29 +42,33 @@ class Table:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 (64 hex digits) of scores and facts, whatever the file's compression and order."""
+        """Returns the SHA-256 (64 hex digits) of scores and facts, whatever the file's compression and order."""
         units = {
-            name: {text: round(area * 10**DIGITS) for text, area in of.items()} for name, of in self.scores.items()
+            name: {text: round(area * 10**DIGITS) for text, area in entries.items()}
+            for name, entries in self.scores.items()
         }
-        facts = {name: dict(of) for name, of in self.facts.items()}
+        facts = {name: dict(entries) for name, entries in self.facts.items()}
         return hashlib.sha256(canonical_json([units, facts]).encode()).hexdigest()
 
     def best(self, name: str) -> str:
-        """The best pipeline of a data set; of equally good ones the shortest, then the first in alphabetical order."""
-        return self._bests[name]
+        """Returns the best pipeline of a data set; among equals the shortest, then the first in alphabetical order."""
+        return self._best_pipelines[name]
 
     @cached_property
-    def _bests(self) -> Mapping[str, str]:
+    def _best_pipelines(self) -> Mapping[str, str]:
         return {
-            name: min(of, key=lambda text: (-of[text], len(text.split()), text)) for name, of in self.scores.items()
+            name: min(areas, key=lambda text: (-areas[text], len(text.split()), text))
+            for name, areas in self.scores.items()
         }
 
-    def mark(self, name: str) -> float:
-        """The score that is a success: the lowest that at most a tenth of the pipelines reach, or else the highest."""
+    def success_threshold(self, name: str) -> float:
+        """Returns the score that counts as success: the lowest that at most a tenth of the pipelines reach, or else
+        the highest.
+        """
         areas = sorted(self.scores[name].values(), reverse=True)
-        most = int(_BEST * len(areas))
-        good = [area for area in areas[:most] if area > areas[most]]
-        return good[-1] if good else areas[0]
+        num_best = int(_BEST * len(areas))
+        areas_above = [area for area in areas[:num_best] if area > areas[num_best]]
+        return areas_above[-1] if areas_above else areas[0]
 
     def write(self, path: Path) -> None:
         """Write the table as Parquet, whole or not at all; hash, version and facts stand in the file's metadata.
@@ -72,32 +76,32 @@ class Table:
         Raises:
             NoSpace, StoreUnavailable: the file cannot be written.
         """
-        rows = [(name, text, area) for name, of in self.scores.items() for text, area in of.items()]
+        rows = [(name, text, area) for name, entries in self.scores.items() for text, area in entries.items()]
         names, texts, areas = zip(*rows, strict=True)
-        head = {
+        header = {
             "format": FORMAT,
             "sklearn": self.sklearn,
             "digest": self.digest,
-            "facts": {name: dict(of) for name, of in self.facts.items()},
+            "facts": {name: dict(entries) for name, entries in self.facts.items()},
         }
         columns = {
             "data": pa.array(names).dictionary_encode(),
             "pipeline": pa.array(texts).dictionary_encode(),
             "auc": pa.array(areas, pa.float64()),
         }
-        table = pa.table(columns).replace_schema_metadata({_KEY: json.dumps(head, sort_keys=True).encode()})
+        table = pa.table(columns).replace_schema_metadata({_KEY: json.dumps(header, sort_keys=True).encode()})
         buffer = io.BytesIO()
         pq.write_table(table, buffer, compression="zstd")
         write_atomic(path, buffer.getvalue())
 
 
 def table_path() -> Path:
-    """Where the library's own table lies."""
+    """Returns the path of the library's own table."""
     return Path(__file__).with_name("scores.parquet")
 
 
 def read_table(path: Path | None = None) -> Table:
-    """A table from its file (None: the library's own).
+    """Reads a table from its file (None: the library's own).
 
     Raises:
         CorruptRecord: the file is missing or no table. UnknownSchema: a newer format. HashMismatch: rows were changed.
@@ -105,7 +109,7 @@ def read_table(path: Path | None = None) -> Table:
     path = path or table_path()
     try:
         read = pq.read_table(path)
-        head = json.loads((read.schema.metadata or {})[_KEY])
+        header = json.loads((read.schema.metadata or {})[_KEY])
         columns = [read.column(name).to_pylist() for name in ("data", "pipeline", "auc")]
     except (OSError, KeyError, ValueError, pa.ArrowException) as error:
         raise CorruptRecord(
@@ -113,12 +117,12 @@ def read_table(path: Path | None = None) -> Table:
             offset=0,
             hint="make one: python -m evolvent.worlds.datasci.rebuild FILE",
         ) from error
-    if head.get("format") != FORMAT:
-        raise UnknownSchema("a table of scores in another format", value=head.get("format"), expected=FORMAT)
-    scores: dict[str, dict[str, float]] = {name: {} for name in head["facts"]}
+    if header.get("format") != FORMAT:
+        raise UnknownSchema("a table of scores in another format", value=header.get("format"), expected=FORMAT)
+    scores: dict[str, dict[str, float]] = {name: {} for name in header["facts"]}
     for name, text, area in zip(*columns, strict=True):
         scores.setdefault(name, {})[text] = area
-    table = Table(scores, head["facts"], str(head["sklearn"]))
-    if table.digest != head["digest"]:
-        raise HashMismatch(f"{path} was changed", value=table.digest, expected=head["digest"])
+    table = Table(scores, header["facts"], str(header["sklearn"]))
+    if table.digest != header["digest"]:
+        raise HashMismatch(f"{path} was changed", value=table.digest, expected=header["digest"])
     return table

@@ -1,4 +1,4 @@
-"""Tasks of data science: a data set, what is said of it, how it is worded, and which true hints are given.
+"""Tasks of data science: a data set, its described facts, the wording, and the true hints.
 
 The data sets of dev and test are never trained on, nor are their wordings. A hint says what the best pipeline of the
 data set has: its scale, its selection, its model, or any of these together.
@@ -18,7 +18,7 @@ from evolvent.worlds.datasci.pipelines import Pipeline, read_pipeline
 from evolvent.worlds.datasci.sets import SETS
 from evolvent.worlds.datasci.table import Table
 
-__all__ = ["FORMS", "HINTS", "first_text", "panel", "read_spec", "words_told"]
+__all__ = ["FORMS", "HINTS", "build_panel", "first_text", "parse_spec", "task_words"]
 
 FORMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -47,7 +47,7 @@ FORMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 _NAMES = ("scale", "select", "model")
 HINTS: tuple[tuple[str, ...], ...] = tuple(names for n in range(4) for names in combinations(_NAMES, n))
 """What a task may tell of the best pipeline: nothing, up to its scale, selection and model."""
-_SAID = {
+_FACT_TEMPLATES = {
     "rows": "{} rows",
     "columns": "{} columns",
     "classes": "{} classes",
@@ -55,32 +55,32 @@ _SAID = {
     "tails": "{} tails",
     "balance": "{} balance",
 }
-_FACTS = (
+_FACT_WORDS = (
     "few some many under 5 10 or more two three uneven even heavy light rare rows columns classes scales tails balance"
 )
 
 
-def panel(world: World, split: str, table: Table, *, most: int) -> tuple[Task, ...]:
-    """The tasks of a split, drawn by hash from data sets x wordings x hints; at most so many."""
-    made = [_task(world, split, spec, table) for spec in _specs(split, table)]
-    return tuple(sorted(made, key=lambda task: sample_seed("datasci", task.spec["form"], task.kind))[:most])
+def build_panel(world: World, split: str, table: Table, *, max_tasks: int) -> tuple[Task, ...]:
+    """Returns the tasks of a split, drawn by hash from data sets x wordings x hints; at most `max_tasks`."""
+    tasks = [_build_task(world, split, spec, table) for spec in _iterate_specs(split, table)]
+    return tuple(sorted(tasks, key=lambda task: sample_seed("datasci", task.spec["form"], task.kind))[:max_tasks])
 
 
-def _specs(split: str, table: Table) -> Iterator[dict[str, Json]]:
-    for name in (name for name, of in SETS.items() if of == split and name in table.scores):
+def _iterate_specs(split: str, table: Table) -> Iterator[dict[str, Json]]:
+    for name in (name for name, set_split in SETS.items() if set_split == split and name in table.scores):
         for form in FORMS[split]:
             for hint in HINTS:
                 yield {"data": name, "form": form, "hint": list(hint)}
 
 
-def _task(world: World, split: str, spec: dict[str, Json], table: Table) -> Task:
+def _build_task(world: World, split: str, spec: dict[str, Json], table: Table) -> Task:
     hint: Any = spec["hint"]
     kind = " ".join((str(spec["data"]), *hint))
     return Task(world.name, world.version, {**spec, "table": table.digest[:16]}, kind, world.tiers[0], split)
 
 
-def read_spec(world: World, task: Task, table: Table) -> tuple[str, str, tuple[str, ...]]:
-    """Data set, form and hint of a task.
+def parse_spec(world: World, task: Task, table: Table) -> tuple[str, str, tuple[str, ...]]:
+    """Parses data set, form and hint of a task.
 
     Raises:
         ConfigError: a task of another world, or a spec that is none; all that is wrong at once.
@@ -92,11 +92,11 @@ def read_spec(world: World, task: Task, table: Table) -> tuple[str, str, tuple[s
         raise VersionMismatch(
             "a task of another table of scores", value=task.spec.get("table"), expected=table.digest[:16]
         )
-    known = {"data": list(table.scores), "form": [form for of in FORMS.values() for form in of]}
+    allowed = {"data": list(table.scores), "form": [form for forms in FORMS.values() for form in forms]}
     problems = [
-        Problem(key, f"{value!r} is none", f"known: {', '.join(known[key])}")
+        Problem(key, f"{value!r} is none", f"known: {', '.join(allowed[key])}")
         for key, value in (("data", name), ("form", form))
-        if value not in known[key]
+        if value not in allowed[key]
     ]
     names = tuple(hint) if isinstance(hint, list | tuple) else ("",)
     if names not in HINTS:
@@ -107,14 +107,14 @@ def read_spec(world: World, task: Task, table: Table) -> tuple[str, str, tuple[s
 
 
 def first_text(table: Table, name: str, form: str, *, hint: Sequence[str]) -> str:
-    """What a task says at the start."""
-    facts = " , ".join(said.format(table.facts[name][fact]) for fact, said in _SAID.items())
+    """Renders the first observation of a task."""
+    facts = " , ".join(template.format(table.facts[name][fact]) for fact, template in _FACT_TEMPLATES.items())
     best = read_pipeline(table.best(name))
-    told = [_told(best, part) for part in hint] if isinstance(best, Pipeline) else []
-    return form.format(facts=facts, hint=f"hint : {' , '.join(told)}" if told else "no hint")
+    hint_parts = [_describe_part(best, part) for part in hint] if isinstance(best, Pipeline) else []
+    return form.format(facts=facts, hint=f"hint : {' , '.join(hint_parts)}" if hint_parts else "no hint")
 
 
-def _told(best: Pipeline, part: str) -> str:
+def _describe_part(best: Pipeline, part: str) -> str:
     if part == "model":
         return f"model {best.model}"
     if part == "scale":
@@ -122,7 +122,11 @@ def _told(best: Pipeline, part: str) -> str:
     return f"select {best.select} {best.size}" if best.select else "no select"
 
 
-def words_told() -> set[str]:
-    """Every word and mark of what tasks say at the start, but those of the language of pipelines."""
-    forms = " ".join(form for of in FORMS.values() for form in of).replace("{facts}", "").replace("{hint}", "")
-    return {*forms.split(), *_FACTS.split(), "hint", "no", ":", ",", "."}
+def task_words() -> set[str]:
+    """Returns every word and mark of the tasks' first observations, except those of the language of pipelines."""
+    forms = (
+        " ".join(form for split_forms in FORMS.values() for form in split_forms)
+        .replace("{facts}", "")
+        .replace("{hint}", "")
+    )
+    return {*forms.split(), *_FACT_WORDS.split(), "hint", "no", ":", ",", "."}

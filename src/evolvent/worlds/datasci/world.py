@@ -16,11 +16,11 @@ from dataclasses import dataclass
 
 from evolvent.errors import ConfigError, Problem, SessionGone
 from evolvent.trajectory import Score, Task, Value, canonical_json
-from evolvent.worlds.base import Info, Reply, own_moment
+from evolvent.worlds.base import Info, Reply, check_snapshot
 from evolvent.worlds.crafting import words_of
 from evolvent.worlds.datasci.pipelines import MODELS, SCALES, SELECTS, SIZES, WORDS, pipelines, read_pipeline
 from evolvent.worlds.datasci.table import Table, read_table
-from evolvent.worlds.datasci.tasks import first_text, panel, read_spec, words_told
+from evolvent.worlds.datasci.tasks import build_panel, first_text, parse_spec, task_words
 from evolvent.worlds.grammar import Grammar, Plain
 from evolvent.worlds.panel import Sizes, check_names
 
@@ -43,21 +43,23 @@ _HORIZON, _LONGEST_HORIZON = 8, 64
 
 
 @dataclass(frozen=True, slots=True)
-class _Board:
-    """What all tasks of one data set share: what can be written, what it scores, and what is good enough."""
+class _ScoreBoard:
+    """Data that all tasks of a data set share: the legal pipelines, their scores and the success threshold."""
 
     admissible: tuple[str, ...]
     scores: Mapping[str, float]
-    mark: float
+    threshold: float
 
     @classmethod
-    def of(cls, table: Table, name: str) -> _Board:
+    def of(cls, table: Table, name: str) -> _ScoreBoard:
         scores = dict(table.scores[name])
-        return cls(tuple(text for text in map(str, pipelines()) if text in scores), scores, table.mark(name))
+        return cls(
+            tuple(text for text in map(str, pipelines()) if text in scores), scores, table.success_threshold(name)
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class _Moment:
+class _Snapshot:
     """A snapshot. The only state is whether the episode runs."""
 
     task: str
@@ -67,7 +69,7 @@ class _Moment:
 class DataSciEnv:
     """One task. `info` holds `admissible`; after a pipeline that can be fitted `auc`, `mark` and `won`."""
 
-    def __init__(self, task: Task, first: str, board: _Board, *, penalty: float) -> None:
+    def __init__(self, task: Task, first: str, board: _ScoreBoard, *, penalty: float) -> None:
         self._task, self._first, self._board, self._penalty = task, first, board, penalty
         self._running = False
 
@@ -81,55 +83,61 @@ class DataSciEnv:
         board, text = self._board, str(action)
         area = board.scores.get(text)
         if area is None:
-            found = read_pipeline(text)
-            area = None if isinstance(found, str) else board.scores.get(str(found))
+            pipeline = read_pipeline(text)
+            area = None if isinstance(pipeline, str) else board.scores.get(str(pipeline))
             if area is None:
-                said = found if isinstance(found, str) else f"the data have fewer columns than {found.size}"
-                info = {"admissible": board.admissible, "invalid": True, "expected": _strange(text)}
-                return said, self._penalty, False, False, info
+                message = pipeline if isinstance(pipeline, str) else f"the data have fewer columns than {pipeline.size}"
+                info = {"admissible": board.admissible, "invalid": True, "expected": _explain_unknown_words(text)}
+                return message, self._penalty, False, False, info
         self._running = False
-        known = {"admissible": board.admissible, "auc": area, "mark": board.mark, "won": area >= board.mark}
-        return _SCORED, area, True, False, known
+        info_at_end = {
+            "admissible": board.admissible,
+            "auc": area,
+            "mark": board.threshold,
+            "won": area >= board.threshold,
+        }
+        return _SCORED, area, True, False, info_at_end
 
     def snapshot(self) -> object:
-        return _Moment(self._task.id, self._running)
+        return _Snapshot(self._task.id, self._running)
 
     def restore(self, value: object) -> None:
-        """Back to the moment of a snapshot of the same task; ConfigError for anything else."""
-        self._running = own_moment(value, _Moment, self._task).running
+        """Restores a snapshot of the same task; raises ConfigError for any other value."""
+        self._running = check_snapshot(value, _Snapshot, self._task).running
 
     def close(self) -> None:
         self._running = False
 
 
-def _strange(text: str) -> str:
-    """For people: the words that are none of the language, and those that are."""
+def _explain_unknown_words(text: str) -> str:
+    """Lists, for people, the words of a text that are outside the language, and the words of the language."""
     lower = {word.lower() for word in WORDS}
-    words = [word for word in text.replace(";", " ; ").split() if word.lower() not in lower]
-    return f"{', '.join(words[:5]) or 'all words are known'}; allowed: {' '.join(WORDS)}"
+    unknown_words = [word for word in text.replace(";", " ; ").split() if word.lower() not in lower]
+    return f"{', '.join(unknown_words[:5]) or 'all words are known'}; allowed: {' '.join(WORDS)}"
 
 
 def score_fit(rewards: Sequence[float | None], info: Info) -> Score:
-    """Raw = the sum of the rewards; unit = the ROC-AUC, 0 without one; success = it reached the data set's mark.
+    """Scores an episode: raw = the sum of the rewards; unit = the ROC-AUC, 0 without one; success = the threshold is
+    reached.
 
     Any reward of None makes the whole episode unscored.
     """
-    known = [reward for reward in rewards if reward is not None]
-    if len(known) != len(rewards):
+    known_rewards = [reward for reward in rewards if reward is not None]
+    if len(known_rewards) != len(rewards):
         return Score(None, None, None)
-    return Score(float(sum(known)), float(info.get("auc", 0.0)), bool(info.get("won", False)))
+    return Score(float(sum(known_rewards)), float(info.get("auc", 0.0)), bool(info.get("won", False)))
 
 
 class DataSci:
     """The world of pipelines. The test panel holds data sets that are never trained on.
 
-    Success is a score that at most a tenth of all pipelines reach on that data set (`Table.mark`).
+    Success is a score that at most a tenth of all pipelines reach on that data set (`Table.success_threshold`).
 
     Args:
         table: the scores (None: the library's own).
-        penalty: the reward of a text that is no pipeline or cannot be fitted, 0 or less; -1 as published.
-        sizes: most tasks of each panel.
-        horizon: how many tries an episode has.
+        penalty: the reward of a text that is not a pipeline or cannot be fitted, 0 or less; -1 as published.
+        sizes: maximum number of tasks of each panel.
+        horizon: number of tries of an episode.
     Raises:
         ConfigError: a penalty that is positive or not finite, a horizon below 1 or above 64.
         CorruptRecord, HashMismatch: the table was damaged.
@@ -139,7 +147,7 @@ class DataSci:
     version = "1"
     grammar: Grammar = Plain()
     tiers: tuple[str, ...] = ("seen",)
-    blocking = False
+    run_in_thread = False
 
     def __init__(
         self, *, table: Table | None = None, penalty: float = -1.0, sizes: Sizes | None = None, horizon: int = _HORIZON
@@ -154,44 +162,44 @@ class DataSci:
         self.table = read_table() if table is None else table
         self.penalty, self.horizon, self.sizes = penalty, horizon, sizes or Sizes()
         self.reward_range = (min(0.0, penalty), 1.0)
-        self.instructions = _instructions()
-        self._boards: dict[str, _Board] = {}
+        self.instructions = _build_instructions()
+        self._boards: dict[str, _ScoreBoard] = {}
 
     def tasks(self, split: str, tier: str) -> Sequence[Task]:
-        """Data sets of that split x wordings of that split x hints; ConfigError for a name that does not exist."""
+        """Returns data sets x wordings x hints of a split; raises ConfigError for an unknown name."""
         check_names(split, tier, self.tiers)
-        return panel(self, split, self.table, most=self.sizes.of(split))
+        return build_panel(self, split, self.table, max_tasks=self.sizes.of(split))
 
     def key(self, task: Task) -> str:
-        """What makes a task: data set, wording and hint."""
-        return canonical_json(list(read_spec(self, task, self.table)))
+        """Returns the identity of a task: data set, wording and hint."""
+        return canonical_json(list(parse_spec(self, task, self.table)))
 
     def make(self, task: Task) -> DataSciEnv:
-        """An Env for a task of this world; ConfigError or VersionMismatch for any other."""
-        name, form, hint = read_spec(self, task, self.table)
+        """Creates an Env for a task of this world; raises ConfigError or VersionMismatch for any other."""
+        name, form, hint = parse_spec(self, task, self.table)
         if name not in self._boards:
-            self._boards[name] = _Board.of(self.table, name)
-        first = first_text(self.table, name, form, hint=hint)
-        return DataSciEnv(task, first, self._boards[name], penalty=self.penalty)
+            self._boards[name] = _ScoreBoard.of(self.table, name)
+        first_observation = first_text(self.table, name, form, hint=hint)
+        return DataSciEnv(task, first_observation, self._boards[name], penalty=self.penalty)
 
     def score(self, rewards: Sequence[float | None], info: Info) -> Score:
-        """See `score_fit`."""
+        """Scores an episode; see `score_fit`."""
         return score_fit(rewards, info)
 
     def expert(self, task: Task) -> Sequence[str]:
-        """The best pipeline of the table."""
-        return [self.table.best(read_spec(self, task, self.table)[0])]
+        """Returns the best pipeline of the table."""
+        return [self.table.best(parse_spec(self, task, self.table)[0])]
 
     def vocabulary(self) -> Sequence[str]:
-        """Every word and mark of observations and pipelines, sorted."""
-        return sorted({word for text in (*WORDS, *words_told(), *_SENTENCES) for word in words_of(text)})
+        """Returns every word and mark of observations and pipelines, sorted."""
+        return sorted({word for text in (*WORDS, *task_words(), *_SENTENCES) for word in words_of(text)})
 
 
-def _instructions() -> str:
-    """What an agent is told: the language with all its words."""
+def _build_instructions() -> str:
+    """Builds the instructions of an agent: the language with all its words."""
     models = (
-        " ".join((model, *(f"{name} {'|'.join(values)}" for name, values in of.items())))
-        for model, of in MODELS.items()
+        " ".join((model, *(f"{name} {'|'.join(values)}" for name, values in parameters.items())))
+        for model, parameters in MODELS.items()
     )
     return (
         "Write a pipeline for the data that reaches a high ROC-AUC in cross-validation. Clauses in this order, of "

@@ -1,7 +1,7 @@
-"""Drawing deductions: two people, a chain of rules for each, and a statement about one of them.
+"""Draws deductions: two people, a chain of rules for each, and a statement about one of them.
 
-Both chains have the same form and end in the same property, which one of the two people has and the other has not. So
-the words of a question are the same whatever the answer: only following the chain from the one asked about tells.
+Both chains have the same form and end in the same property, which one of the two people has and the other lacks. So
+the words of a question are the same whatever the answer: only the chain of the person in question decides.
 
 Saparov and He, "Language Models Are Greedy Reasoners" (PrOntoQA, arXiv 2210.01240): chains over an invented ontology
 with distractors; the rules with "and" and "or" are of the kind of its successor (arXiv 2305.15269).
@@ -15,7 +15,7 @@ from random import Random
 
 from evolvent.worlds.deduction.ontology import Fact, Predicate, Rule, Theory
 
-__all__ = ["ENDS", "PARTS", "Deduced", "deduce"]
+__all__ = ["ENDS", "PARTS", "DrawnDeduction", "draw_deduction"]
 
 PARTS: tuple[str, ...] = ("is", "both", "or", "and")
 """The forms of rules: one kind to one; to two; one of two kinds; all of two kinds."""
@@ -24,76 +24,85 @@ ENDS: tuple[str, ...] = ("ends", "ends or", "ends and")
 
 
 @dataclass(frozen=True, slots=True)
-class Deduced:
-    """A deduction, drawn.
+class DrawnDeduction:
+    """A drawn deduction.
 
     Args:
-        theory: what is given, in the order in which it is told.
-        given: the same as sentences.
-        asked: the statement.
-        true: whether it follows; else its opposite does.
+        theory: the given facts and rules, in the order of the sentences.
+        sentences: the same as text.
+        statement: the statement to judge.
+        true: whether it follows; otherwise its opposite does.
         proof: the sentences of the shortest proof, facts and rules in turn, conclusions included.
     """
 
     theory: Theory
-    given: tuple[str, ...]
-    asked: Fact
+    sentences: tuple[str, ...]
+    statement: Fact
     true: bool
     proof: tuple[str, ...]
 
 
 @dataclass(slots=True)
 class _Chain:
-    """The facts and rules that lead somebody to the property, and the proof of it."""
+    """The facts and rules that lead a person to the property, and the proof of it."""
 
     facts: list[Fact]
     rules: list[Rule]
     proof: list[str]
 
 
-def deduce(chain: Sequence[str], rng: Random, *, true: bool) -> Deduced:
-    """A deduction along a chain of rule forms, with the answer wanted; names are roles.
+def draw_deduction(chain: Sequence[str], rng: Random, *, true: bool) -> DrawnDeduction:
+    """Draws a deduction along a chain of rule forms, with a chosen answer; names are roles.
 
     Args:
         chain: forms of rules, the last one of `ENDS`.
-        rng: where everything else comes from.
-        true: the answer wanted.
+        rng: source of all other choices.
+        true: the answer.
     """
     kinds = iter([Predicate(f"{{kind{number}}}") for number in range(4 * len(chain) + 2)])
     positive = rng.random() < 0.5
     chains = [
-        _led(chain, f"{{person{place}}}", Predicate("{property0}", kind=False, positive=has), kinds=kinds, rng=rng)
-        for place, has in enumerate((positive, not positive))
+        _draw_chain(
+            chain,
+            f"{{person{index}}}",
+            Predicate("{property0}", kind=False, positive=has_property),
+            kinds=kinds,
+            rng=rng,
+        )
+        for index, has_property in enumerate((positive, not positive))
     ]
-    given = [sentence for led in chains for sentence in (*led.facts, *led.rules)]
-    rng.shuffle(given)
+    sentences = [sentence for drawn_chain in chains for sentence in (*drawn_chain.facts, *drawn_chain.rules)]
+    rng.shuffle(sentences)
     theory = Theory(
-        tuple(one for one in given if isinstance(one, Fact)), tuple(one for one in given if isinstance(one, Rule))
+        tuple(premise for premise in sentences if isinstance(premise, Fact)),
+        tuple(premise for premise in sentences if isinstance(premise, Rule)),
     )
-    asked = Fact("{person0}", Predicate("{property0}", kind=False, positive=positive == true))
-    return Deduced(theory, tuple(map(str, given)), asked, true, tuple(chains[0].proof))
+    statement = Fact("{person0}", Predicate("{property0}", kind=False, positive=positive == true))
+    return DrawnDeduction(theory, tuple(map(str, sentences)), statement, true, tuple(chains[0].proof))
 
 
-def _led(chain: Sequence[str], who: str, goal: Predicate, *, kinds: Iterator[Predicate], rng: Random) -> _Chain:
-    """The chain of one person, over kinds of its own."""
-    have = Fact(who, next(kinds))
-    led = _Chain([have], [], [str(have)])
+def _draw_chain(
+    chain: Sequence[str], person: str, goal: Predicate, *, kinds: Iterator[Predicate], rng: Random
+) -> _Chain:
+    """Draws the chain of one person, over its own kinds."""
+    fact = Fact(person, next(kinds))
+    drawn_chain = _Chain([fact], [], [str(fact)])
     for form in chain:
-        then = goal if form in ENDS else next(kinds)
+        head = goal if form in ENDS else next(kinds)
         join = form.removeprefix("ends").strip() or "is"
-        body, heads = [have.what], [then]
+        body, heads = [fact.predicate], [head]
         if join in ("or", "and"):
             body.append(next(kinds))
         if join == "and":
-            more = Fact(who, body[1])
-            led.facts.append(more)
-            led.proof.append(str(more))
+            second_fact = Fact(person, body[1])
+            drawn_chain.facts.append(second_fact)
+            drawn_chain.proof.append(str(second_fact))
         if join == "both":
             heads.append(next(kinds))
         rng.shuffle(body)
         rng.shuffle(heads)
         rule = Rule(tuple(body), tuple(heads), "and" if join == "and" else "or")
-        have = Fact(who, then)
-        led.rules.append(rule)
-        led.proof += [str(rule), str(have)]
-    return led
+        fact = Fact(person, head)
+        drawn_chain.rules.append(rule)
+        drawn_chain.proof += [str(rule), str(fact)]
+    return drawn_chain

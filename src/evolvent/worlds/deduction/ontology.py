@@ -1,4 +1,4 @@
-"""Facts and rules about invented kinds of things, what follows from them, and the check of a proof step by step.
+"""Facts and rules about invented kinds, their consequences, and the step-by-step check of a proof.
 
 Facts say what somebody is ("anna is a dax", "anna is not red"); rules say what every thing of a kind is. Everything is
 a sentence of a small grammar, written and read here.
@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 from evolvent.errors import ConfigError
 
-__all__ = ["Fact", "Predicate", "Rule", "Theory", "read_fact", "read_rule", "read_theory"]
+__all__ = ["Fact", "Predicate", "Rule", "Theory", "parse_fact", "parse_rule", "parse_theory"]
 
 
 class Predicate(NamedTuple):
-    """What can be said of somebody: a kind ("a dax"), or a property that they have or have not ("red", "not red")."""
+    """A kind ("a dax"), or a property that somebody has or lacks ("red", "not red")."""
 
     word: str
     kind: bool = True
@@ -28,21 +28,23 @@ class Predicate(NamedTuple):
 
 
 class Fact(NamedTuple):
-    """That somebody is something."""
+    """The statement that a subject has a predicate."""
 
-    who: str
-    what: Predicate
+    subject: str
+    predicate: Predicate
 
     def __str__(self) -> str:
-        return f"{self.who} is {self.what}"
+        return f"{self.subject} is {self.predicate}"
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """That whoever is all (`join` "and") or one (`join` "or") of `body` is all of `heads`.
+    """The statement that every member of all (`join` "and") or one (`join` "or") of `body` belongs to all of
+    `heads`.
 
     Args:
         body: kinds, one or two.
+        heads: the predicates that follow.
         join: "and" or "or"; it means nothing for one kind.
     """
 
@@ -56,81 +58,81 @@ class Rule:
             return f"everything that is {self.body[0]} and {self.body[1]} is {then}"
         return f"every {' or '.join(kind.word for kind in self.body)} is {then}"
 
-    def gives(self, who: str, known: Iterable[Fact]) -> tuple[Fact, ...]:
-        """What the rule says about somebody, as far as its body is known of them."""
-        met = [Fact(who, kind) in known for kind in self.body]
-        fires = all(met) if self.join == "and" else any(met)
-        return tuple(Fact(who, head) for head in self.heads) if fires else ()
+    def derive(self, subject: str, known_facts: Iterable[Fact]) -> tuple[Fact, ...]:
+        """Returns the facts that the rule derives about a subject, as far as its body is known."""
+        satisfied = [Fact(subject, kind) in known_facts for kind in self.body]
+        applies = all(satisfied) if self.join == "and" else any(satisfied)
+        return tuple(Fact(subject, head) for head in self.heads) if applies else ()
 
 
 @dataclass(frozen=True, slots=True)
 class Theory:
-    """Facts and rules that are given."""
+    """The given facts and rules."""
 
     facts: tuple[Fact, ...]
     rules: tuple[Rule, ...]
 
     def closure(self) -> frozenset[Fact]:
-        """All that follows: the rules are applied until nothing new comes."""
-        known = set(self.facts)
-        people = sorted({fact.who for fact in self.facts})
+        """Computes all consequences: the rules are applied until no new fact appears."""
+        derived = set(self.facts)
+        people = sorted({fact.subject for fact in self.facts})
         while True:
-            new = {fact for rule in self.rules for who in people for fact in rule.gives(who, known)} - known
+            new = {fact for rule in self.rules for person in people for fact in rule.derive(person, derived)} - derived
             if not new:
-                return frozenset(known)
-            known |= new
+                return frozenset(derived)
+            derived |= new
 
     def check(self, steps: Sequence[str]) -> tuple[bool, ...]:
-        """The truth of each step of a proof.
+        """Checks each step of a proof.
 
-        A step is right if it is a sentence that is given, or a fact that follows by one rule from facts that are given
-        or were right steps before. Words only count: case, spaces and a last full stop do not.
+        A step is valid if it is a given sentence, or a fact that follows by one rule from given facts or from earlier
+        valid steps. Only words count: case, spaces and a final full stop do not.
         """
-        known, verdicts = set(self.facts), []
-        rules = {_plain(str(rule)) for rule in self.rules}
-        for step in map(_plain, steps):
-            fact = read_fact(step)
+        derived, verdicts = set(self.facts), []
+        rules = {_normalize(str(rule)) for rule in self.rules}
+        for step in map(_normalize, steps):
+            fact = parse_fact(step)
             if fact is None:
                 verdicts.append(step in rules)
                 continue
-            right = fact in known or any(fact in rule.gives(fact.who, known) for rule in self.rules)
-            verdicts.append(right)
-            if right:
-                known.add(fact)
+            is_valid = fact in derived or any(fact in rule.derive(fact.subject, derived) for rule in self.rules)
+            verdicts.append(is_valid)
+            if is_valid:
+                derived.add(fact)
         return tuple(verdicts)
 
 
-def read_fact(text: str) -> Fact | None:
-    """The fact that a sentence states; None where it states none."""
-    found = re.fullmatch(r"(\w+) is (.+)", _plain(text))
-    if found is None or found[1] in ("every", "everything", "that"):
+def parse_fact(text: str) -> Fact | None:
+    """Parses the fact that a sentence states; returns None where it states none."""
+    match = re.fullmatch(r"(\w+) is (.+)", _normalize(text))
+    if match is None or match[1] in ("every", "everything", "that"):
         return None
-    what = _predicate(found[2])
-    return None if what is None else Fact(found[1], what)
+    predicate = _parse_predicate(match[2])
+    return None if predicate is None else Fact(match[1], predicate)
 
 
-def read_rule(text: str) -> Rule | None:
-    """The rule that a sentence states; None where it states none."""
-    found = re.fullmatch(
-        r"(?:every (\w+)(?: or (\w+))?|everything that is a (\w+) and a (\w+)) is (.+?)(?: and (.+))?", _plain(text)
+def parse_rule(text: str) -> Rule | None:
+    """Parses the rule that a sentence states; returns None where it states none."""
+    match = re.fullmatch(
+        r"(?:every (\w+)(?: or (\w+))?|everything that is a (\w+) and a (\w+)) is (.+?)(?: and (.+))?", _normalize(text)
     )
-    if found is None:
+    if match is None:
         return None
-    body = tuple(Predicate(kind) for kind in found.groups()[:4] if kind)
-    heads = [_predicate(head) for head in found.groups()[4:] if head]
-    known = tuple(head for head in heads if head is not None)
-    return Rule(body, known, "and" if found[3] else "or") if len(known) == len(heads) else None
+    body = tuple(Predicate(kind) for kind in match.groups()[:4] if kind)
+    heads = [_parse_predicate(head) for head in match.groups()[4:] if head]
+    parsed_heads = tuple(head for head in heads if head is not None)
+    return Rule(body, parsed_heads, "and" if match[3] else "or") if len(parsed_heads) == len(heads) else None
 
 
-def read_theory(sentences: Sequence[str]) -> Theory:
-    """What these sentences give.
+def parse_theory(sentences: Sequence[str]) -> Theory:
+    """Parses sentences into a theory.
 
     Raises:
         ConfigError: one that states neither a fact nor a rule.
     """
     facts, rules = [], []
     for sentence in sentences:
-        fact, rule = read_fact(sentence), read_rule(sentence)
+        fact, rule = parse_fact(sentence), parse_rule(sentence)
         if fact is not None:
             facts.append(fact)
         elif rule is not None:
@@ -140,12 +142,12 @@ def read_theory(sentences: Sequence[str]) -> Theory:
     return Theory(tuple(facts), tuple(rules))
 
 
-def _predicate(text: str) -> Predicate | None:
-    found = re.fullmatch(r"(a |not )?(\w+)", text)
-    if found is None or found[2] in ("a", "not", "and", "or"):
+def _parse_predicate(text: str) -> Predicate | None:
+    match = re.fullmatch(r"(a |not )?(\w+)", text)
+    if match is None or match[2] in ("a", "not", "and", "or"):
         return None
-    return Predicate(found[2], kind=found[1] == "a ", positive=found[1] != "not ")
+    return Predicate(match[2], kind=match[1] == "a ", positive=match[1] != "not ")
 
 
-def _plain(text: str) -> str:
+def _normalize(text: str) -> str:
     return " ".join(text.lower().replace(".", " ").split())

@@ -1,7 +1,8 @@
-"""ALFWorld (Shridhar et al. 2021) as alfworld's own engine plays it, over a folder of its games.
+"""ALFWorld (Shridhar et al. 2021) played by alfworld's own engine, over a folder of its games.
 
-`household` plays the same games some hundred times faster and in the same words; this is for those who need the engine
-that published results come from. The tasks, splits and the expert are those of `HouseholdWorld(games=FOLDER)`.
+`household` plays the same games about a hundred times faster with the same texts; this world is for comparisons
+with the engine behind published results. The tasks, splits and expert are those of
+`HouseholdWorld(games=FOLDER)`.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from typing import Any
 
 from evolvent.errors import ConfigError
 from evolvent.trajectory import Score, Task
-from evolvent.worlds.base import Info, Reply, check_task, score_won
-from evolvent.worlds.extras.textworld import TURN
-from evolvent.worlds.extras.wrapped import Extra, Wrapped, common_problems, one_line
+from evolvent.worlds.base import Info, Reply, check_task, score_if_won
+from evolvent.worlds.extras.textworld import LOCK
+from evolvent.worlds.extras.wrapped import Extra, WrappedWorld, clean_command, common_problems
 from evolvent.worlds.household.collection import Collection
 from evolvent.worlds.household.plans import explore
 from evolvent.worlds.household.text import DIALECTS, Speaker
@@ -25,23 +26,23 @@ from evolvent.worlds.panel import Sizes
 __all__ = ["AlfWorld"]
 
 ALFWORLD = Extra("alfworld", "alfworld", "ALFWorld's own engine")
-_LONGEST = 200  # characters of an action
+_MAX_ACTION_LENGTH = 200  # characters of an action
 _NOTHING = "Nothing happens."
 _BANNER = "-= Welcome to TextWorld, ALFRED! =-\n\n"  # agents are not shown it
-_WORDED_NEWLY = (0, 4)  # since this version an object is moved to, before it was put in/on
+_NEW_WORDING_VERSION = (0, 4)  # since this version an object is moved to, before it was put in/on
 
 
-class AlfWorld(Wrapped):
-    """ALFWorld by alfworld.
+class AlfWorld(WrappedWorld):
+    """ALFWorld played by the alfworld package.
 
     Args:
         games: a folder with `game.tw-pddl` files at any depth, such as alfworld-download makes.
-        horizon: how many actions an episode may take; 30 is AgentGym's, 50 alfworld's.
-        sizes: at most so many tasks of each split (None: all of them).
-        penalty: the reward of an action that is none or impossible.
+        horizon: maximum number of actions of an episode; 30 is AgentGym's, 50 alfworld's.
+        sizes: maximum number of tasks of each split (None: all tasks).
+        penalty: the reward of an invalid or impossible action.
 
     Raises:
-        ConfigError: a folder without games, a horizon or a penalty that is none.
+        ConfigError: the folder has no games, or the horizon or penalty is invalid.
         MissingExtra: alfworld is not installed.
     """
 
@@ -54,43 +55,47 @@ class AlfWorld(Wrapped):
         if problems:
             raise ConfigError(problems)
         super().__init__(ALFWORLD, sizes=sizes, penalty=penalty)
-        dialect = DIALECTS["0.4" if _release(self.version) >= _WORDED_NEWLY else "0.3"]
+        dialect = DIALECTS["0.4" if _parse_release(self.version) >= _NEW_WORDING_VERSION else "0.3"]
         self.collection = Collection(games, (self.name, self.version), dialect=dialect.name, sizes=sizes)
         self.dialect, self.tiers, self.horizon = dialect, self.collection.tiers, horizon
         self.instructions = HouseholdWorld(dialect.name).instructions
         self.reward_range = (min(0.0, penalty), 1.0)
-        self.engines = _Engines()
+        self.engines = _EnginePool()
 
     def tasks(self, split: str, tier: str) -> Sequence[Task]:
-        """The games of a split and tier; broken files are left out (see `collection.broken`)."""
+        """Returns the games of a split and tier; broken files are left out (see `collection.broken`)."""
         return self.collection.tasks(split, tier)
 
-    def _open(self, task: Task) -> _Room:
-        self.collection.game(task)
-        return _Room(self.engines, self.collection.folder / str(task.spec["game"]))
+    def _open_session(self, task: Task) -> _GameSession:
+        self.collection.load_game(task)
+        return _GameSession(self.engines, self.collection.folder / str(task.spec["game"]))
 
     def score(self, rewards: Sequence[float | None], info: Info) -> Score:
-        """Success = the goal was reached; raw = the sum of the rewards, unit = 1 or 0."""
-        return score_won(rewards)
+        """Scores an episode: success = the goal was reached; raw = the sum of the rewards, unit = 1 or 0."""
+        return score_if_won(rewards)
 
     def expert(self, task: Task) -> Sequence[str] | None:
-        """A way to the goal that looks for things, as our household's; None if the horizon is too short."""
+        """Returns the plan of `explore`, which searches for objects, as texts; None if it exceeds the horizon."""
         check_task(self, task)
-        speaker = Speaker(self.collection.game(task), self.dialect)
-        found = explore(speaker.game)
-        return [speaker.say(action) for action in found] if found is not None and len(found) <= self.horizon else None
+        speaker = Speaker(self.collection.load_game(task), self.dialect)
+        plan = explore(speaker.game)
+        return (
+            [speaker.render_action(action) for action in plan]
+            if plan is not None and len(plan) <= self.horizon
+            else None
+        )
 
     def close(self) -> None:
-        """Let the engines go that no episode uses."""
+        """Releases the engines that no episode uses."""
         self.engines.close()
 
 
-def _release(version: str) -> tuple[int, ...]:
+def _parse_release(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
 
 
-class _Engines:
-    """Engines that wait for their next game. Each holds a copy of the planner's library, which is never given back."""
+class _EnginePool:
+    """Engines that wait for their next game. Each holds a copy of the planner's library, which is never freed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -103,9 +108,9 @@ class _Engines:
         with self._lock:
             if self._free:
                 return self._free.pop()
-        textworld = ALFWORLD.module("textworld")
-        wrapper = ALFWORLD.module("alfworld.agents.environment.alfred_tw_env").AlfredDemangler
-        pddl = ALFWORLD.module("textworld.envs.pddl").PddlEnv
+        textworld = ALFWORLD.load_module("textworld")
+        wrapper = ALFWORLD.load_module("alfworld.agents.environment.alfred_tw_env").AlfredDemangler
+        pddl = ALFWORLD.load_module("textworld.envs.pddl").PddlEnv
         return wrapper(pddl(textworld.EnvInfos(won=True, admissible_commands=True)))
 
     def give(self, engine: Any) -> None:
@@ -117,16 +122,16 @@ class _Engines:
             self._free.clear()
 
 
-class _Room:
+class _GameSession:
     """An episode of a game."""
 
-    def __init__(self, engines: _Engines, file: Path) -> None:
+    def __init__(self, engines: _EnginePool, file: Path) -> None:
         self._engines, self._file = engines, file
         self._engine: Any = None
         self._admissible: tuple[str, ...] = ()
 
     def begin(self) -> tuple[str, Info]:
-        with TURN:
+        with LOCK:
             if self._engine is None:
                 engine = self._engines.take()
                 engine.load(str(self._file))
@@ -136,18 +141,18 @@ class _Room:
         return str(state.feedback).removeprefix(_BANNER), {"admissible": self._admissible, "won": False}
 
     def act(self, action: str) -> Reply:
-        line = one_line(action.lower(), most=_LONGEST)
+        line = clean_command(action.lower(), max_length=_MAX_ACTION_LENGTH)
         if line is None:
             info = {"admissible": self._admissible, "won": False, "invalid": True}
             return _NOTHING, 0.0, False, False, info
         engine, self._engine = self._engine, None  # one that fails is not used again
-        with TURN:
+        with LOCK:
             state, _, done = engine.step(line)
         self._engine = engine
         won = bool(state.won)
         possible, self._admissible = line in self._admissible, tuple(state.admissible_commands)
-        said = {"admissible": self._admissible, "won": won, **({} if possible else {"invalid": True})}
-        return str(state.feedback), float(won), bool(done or won), False, said
+        step_info = {"admissible": self._admissible, "won": won, **({} if possible else {"invalid": True})}
+        return str(state.feedback), float(won), bool(done or won), False, step_info
 
     def close(self) -> None:
         if self._engine is not None:

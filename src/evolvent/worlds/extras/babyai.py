@@ -1,8 +1,9 @@
-"""BabyAI as the package minigrid plays it: its levels and rules, with the texts and macros of our grid world.
+"""BabyAI played by the package minigrid: its levels and rules, with the texts and macros of our grid world.
 
-MiniGrid draws the map from the seed, moves the agent, judges the mission and gives the reward. What is seen and told,
-and how `go to red ball 1` becomes moves, is ours (`grid.view`, `grid.plan`), read from MiniGrid's grid at every step.
-The tasks are AgentGym's: index i is level i mod 40, counted from 0, with seed i div 40.
+MiniGrid draws the map from the seed, moves the agent, checks the mission and gives the reward. The observation
+texts and the translation of `go to red ball 1` into moves are ours (`grid.view`, `grid.plan`), read from
+MiniGrid's grid at every step. The tasks are AgentGym's: index i is level i mod 40, counted from 0, with seed i
+div 40.
 """
 
 from __future__ import annotations
@@ -15,37 +16,47 @@ from typing import Any, Literal
 from evolvent.errors import ConfigError, EnvLost, Problem, boundary
 from evolvent.trajectory import Score, Task
 from evolvent.worlds.base import Info, Reply, check_task
-from evolvent.worlds.extras.wrapped import Extra, Wrapped, common_problems, indexed, quieted, read_number, widened
+from evolvent.worlds.extras.wrapped import (
+    Extra,
+    WrappedWorld,
+    common_problems,
+    make_candidate,
+    read_number,
+    redirect_prints,
+    widen_sizes,
+)
 from evolvent.worlds.grid.expert import solve
-from evolvent.worlds.grid.levels import LEVELS, level_name
-from evolvent.worlds.grid.map import DOOR, FIRST, FLOOR, GOAL, LETTERS, WALL, Board, Pose
-from evolvent.worlds.grid.plan import moves_of
-from evolvent.worlds.grid.scene import CHECK, Scene, Turn, refusal, turn_of, understand
+from evolvent.worlds.grid.levels import LEVELS, full_level_name
+from evolvent.worlds.grid.map import DOOR, FIRST_OBJECT_CODE, FLOOR, GOAL, LETTERS, WALL, Board, Pose
+from evolvent.worlds.grid.plan import expand_macro
+from evolvent.worlds.grid.scene import CHECK, Scene, Turn, build_turn, explain_refusal, parse_action
 from evolvent.worlds.grid.spec import build_scene, canonical_key
 from evolvent.worlds.grid.world import GridWorld
-from evolvent.worlds.panel import Candidate, Sizes, place
+from evolvent.worlds.panel import Candidate, Sizes, choose_split
 
 __all__ = ["MiniGridBabyAI", "map_of"]
 
 MINIGRID = Extra("babyai", "minigrid", "BabyAI by minigrid")
 _KNOWN_TASKS = 1024  # scenes kept ready
-_LONGEST = 300  # actions of an expert
+_MAX_PLAN_LENGTH = 300  # actions of an expert
 _DONE, _FAILED = "The task is completed.", "mission failed"
 _AGENT = (">.", "v.", "<.", "^.")
-_PLAIN = {"wall": ("##", WALL), "goal": ("GG", GOAL)}
+_CELLS_WITHOUT_COLOUR = {"wall": ("##", WALL), "goal": ("GG", GOAL)}
 
 
-class MiniGridBabyAI(Wrapped):
-    """BabyAI by minigrid.
+class MiniGridBabyAI(WrappedWorld):
+    """BabyAI played by minigrid.
 
     Args:
-        level: "babyai" (the forty levels of AgentGym), or the name of one, with `BabyAI-` and `-v0` or without.
+        level: "babyai" (the forty levels of AgentGym), or the name of one level, with or without `BabyAI-` and
+            `-v0`.
         text: "babyai" (AgentGym's server) or "short" (ours).
-        horizon: how many actions an episode may take; 20 is AgentGym's. MiniGrid's own limit of moves holds as well.
-        sizes, penalty: see `Wrapped`.
+        horizon: maximum number of actions of an episode; 20 is AgentGym's. MiniGrid's own limit of moves holds as
+            well.
+        sizes, penalty: see `WrappedWorld`.
 
     Raises:
-        ConfigError: an unknown level or text, a horizon or a penalty that is none; all of them at once.
+        ConfigError: an unknown level or text, an invalid horizon or penalty; lists all problems.
         MissingExtra: minigrid is not installed.
     """
 
@@ -62,7 +73,7 @@ class MiniGridBabyAI(Wrapped):
     ) -> None:
         problems = common_problems(horizon=horizon, penalty=penalty)
         try:
-            self.levels = LEVELS if level == "babyai" else (level_name(level),)
+            self.levels = LEVELS if level == "babyai" else (full_level_name(level),)
         except ConfigError as error:
             problems += error.problems
         if text not in ("babyai", "short"):
@@ -73,66 +84,74 @@ class MiniGridBabyAI(Wrapped):
         self.reward_range = (min(0.0, penalty), 1.0)
         self.instructions = GridWorld("babyai", text=text).instructions
         self._scenes: dict[str, Scene] = {}
-        super().__init__(MINIGRID, sizes=widened(sizes, len(self.levels)), penalty=penalty)
+        super().__init__(MINIGRID, sizes=widen_sizes(sizes, len(self.levels)), penalty=penalty)
 
     def _draw(self, tier: str) -> Iterator[Candidate]:
         for seed in count():
             for level in self.levels:
-                yield indexed({"level": level, "seed": seed}, level)
+                yield make_candidate({"level": level, "seed": seed}, level)
 
-    def indexed(self, index: int) -> Task:
-        """The task that stands at an index of AgentGym's BabyAI; ConfigError for an index below 0."""
+    def task_at_index(self, index: int) -> Task:
+        """Returns the task at an index of AgentGym's BabyAI; raises ConfigError for an index below 0."""
         if type(index) is not int or index < 0:
             raise ConfigError("no index of AgentGym's", value=index, expected="a whole number of at least 0")
-        found = indexed(
+        candidate = make_candidate(
             {"level": LEVELS[index % len(LEVELS)], "seed": index // len(LEVELS)}, LEVELS[index % len(LEVELS)]
         )
-        return Task(self.name, self.version, found.spec, found.kind, found.tier, place(self.name, found))
+        return Task(
+            self.name, self.version, candidate.spec, candidate.kind, candidate.tier, choose_split(self.name, candidate)
+        )
 
-    def _open(self, task: Task) -> _House:
+    def _open_session(self, task: Task) -> _LevelSession:
         seed = read_number(task.spec, "seed", names=("level", "seed"))
         level = task.spec["level"]
-        return _House(self, task.id, level_name(level if isinstance(level, str) else repr(level)), seed)
+        return _LevelSession(self, task.id, full_level_name(level if isinstance(level, str) else repr(level)), seed)
 
     def scene(self, task_id: str, spec: Mapping[str, Any]) -> Scene:
-        """The scene of a task whose map was read, made once."""
-        found = self._scenes.get(task_id)
-        if found is None:
-            found = build_scene(spec, plain=self.plain)
+        """Builds the scene of a task whose map was read, or returns the cached one."""
+        scene = self._scenes.get(task_id)
+        if scene is None:
+            scene = build_scene(spec, short_text=self.plain)
             while len(self._scenes) >= _KNOWN_TASKS:
                 self._scenes.pop(next(iter(self._scenes)), None)
-            self._scenes[task_id] = found
-        return found
+            self._scenes[task_id] = scene
+        return scene
 
     def score(self, rewards: Sequence[float | None], info: Info) -> Score:
-        """Success = the mission was fulfilled, however late: a reward above 0; unit = that reward, else 0."""
-        known = [reward for reward in rewards if reward is not None]
-        if len(known) != len(rewards):
+        """Scores an episode: success = the mission was fulfilled, however late (a reward above 0); unit = that
+        reward, else 0.
+        """
+        known_rewards = [reward for reward in rewards if reward is not None]
+        if len(known_rewards) != len(rewards):
             return Score(None, None, None)
-        best = max(known, default=0.0)
-        return Score(math.fsum(known), max(0.0, best), best > 0.0)
+        best_reward = max(known_rewards, default=0.0)
+        return Score(math.fsum(known_rewards), max(0.0, best_reward), best_reward > 0.0)
 
     def expert(self, task: Task) -> Sequence[str] | None:
-        """Macros to what is in view, turns to the right until it is: our expert, on MiniGrid's map."""
+        """Returns the plan of our expert on MiniGrid's map: macros to visible things, right turns until a thing is
+        visible.
+        """
         check_task(self, task)
-        house = self._open(task)
+        session = self._open_session(task)
         with boundary(EnvLost, "minigrid could not begin", task=task.id):
-            house.begin()
-        house.close()
-        return solve(self._scenes[task.id], most=_LONGEST)
+            session.begin()
+        session.close()
+        return solve(self._scenes[task.id], max_actions=_MAX_PLAN_LENGTH)
 
     def key(self, task: Task) -> str:
-        """Equal for tasks that differ in colours, by a turn or by a mirror only. Small levels have such tasks."""
+        """Returns a key that is equal for tasks that differ only in colors, rotation or reflection, as small levels
+        have.
+        """
         check_task(self, task)
-        house = self._open(task)
+        session = self._open_session(task)
         with boundary(EnvLost, "minigrid could not begin", task=task.id):
-            house.begin()
-            found = canonical_key(house.spec)
-        house.close()
-        return found
+            session.begin()
+            key = canonical_key(session.spec)
+        session.close()
+        return key
 
 
-class _House:
+class _LevelSession:
     """An episode of a level."""
 
     def __init__(self, world: MiniGridBabyAI, task_id: str, level: str, seed: int) -> None:
@@ -144,68 +163,72 @@ class _House:
 
     def begin(self) -> tuple[str, Info]:
         if self._env is None:
-            self._env = _made(self._level)
+            self._env = _make_env(self._level)
         self._env.reset(seed=self._seed)
-        inner = self._env.unwrapped
-        self.spec = {**map_of(inner), **({"strict": 1} if self._level.endswith("Debug-v0") else {})}
+        minigrid_env = self._env.unwrapped
+        self.spec = {**map_of(minigrid_env), **({"strict": 1} if self._level.endswith("Debug-v0") else {})}
         self._scene = self._world.scene(self._task_id, self.spec)
-        self._number(inner, self._scene.board)
-        turn = self._look()
+        self._register_objects(minigrid_env, self._scene.board)
+        turn = self._observe()
         text = self._scene.mission.text
-        return f"{text} . {turn.text}" if self._scene.plain else f"Your goal: {text}\n{turn.text}", _info(turn)
+        return f"{text} . {turn.text}" if self._scene.short_text else f"Your goal: {text}\n{turn.text}", _info(turn)
 
-    def _number(self, inner: Any, board: Board) -> None:
-        """Note the code that each of MiniGrid's things has on our board; of a door, that of its open state."""
+    def _register_objects(self, minigrid_env: Any, board: Board) -> None:
+        """Records the board's code of each of MiniGrid's objects; for a door, the code of its open state."""
         self._codes, self._kept = {}, []
 
-        def note(thing: Any, code: int) -> None:
-            state = ("open", "closed", "locked").index(board.thing(code).state) if thing.type == DOOR else 0
-            self._codes[id(thing)] = code - state
-            self._kept.append(thing)
-            if thing.type == "box" and thing.contains is not None:
-                note(thing.contains, board.inside[code])
+        def register(minigrid_object: Any, code: int) -> None:
+            state = (
+                ("open", "closed", "locked").index(board.get_object(code).state) if minigrid_object.type == DOOR else 0
+            )
+            self._codes[id(minigrid_object)] = code - state
+            self._kept.append(minigrid_object)
+            if minigrid_object.type == "box" and minigrid_object.contains is not None:
+                register(minigrid_object.contains, board.inside[code])
 
-        for thing, (x, y) in _things(inner.grid):
-            note(thing, board.start.cells[board.cell(x, y)])
-        if inner.carrying is not None:
-            note(inner.carrying, board.start.hold)
+        for minigrid_object, (x, y) in _iterate_objects(minigrid_env.grid):
+            register(minigrid_object, board.start.cells[board.cell_number(x, y)])
+        if minigrid_env.carrying is not None:
+            register(minigrid_env.carrying, board.start.held_code)
 
-    def _look(self) -> Turn:
-        """The moment as MiniGrid has it now."""
-        inner, board = self._env.unwrapped, self._scene.board
+    def _observe(self) -> Turn:
+        """Reads the pose from MiniGrid's current state and returns its turn."""
+        minigrid_env, board = self._env.unwrapped, self._scene.board
         cells = bytearray(board.start.cells)
-        for y in range(inner.grid.height):
-            first = inner.grid.width * y
-            row = inner.grid.grid[first : first + inner.grid.width]
-            at = board.cell(0, y)
-            cells[at : at + len(row)] = bytes(self._code(thing) for thing in row)
-        x, y = map(int, inner.agent_pos)
-        hold = self._code(inner.carrying) if inner.carrying is not None else 0
-        self._turn = turn_of(self._scene, Pose(bytes(cells), board.cell(x, y), int(inner.agent_dir), hold))
+        for y in range(minigrid_env.grid.height):
+            first = minigrid_env.grid.width * y
+            row = minigrid_env.grid.grid[first : first + minigrid_env.grid.width]
+            row_start = board.cell_number(0, y)
+            cells[row_start : row_start + len(row)] = bytes(self._code_of(minigrid_object) for minigrid_object in row)
+        x, y = map(int, minigrid_env.agent_pos)
+        hold = self._code_of(minigrid_env.carrying) if minigrid_env.carrying is not None else 0
+        self._turn = build_turn(
+            self._scene, Pose(bytes(cells), board.cell_number(x, y), int(minigrid_env.agent_dir), hold)
+        )
         return self._turn
 
-    def _code(self, thing: Any) -> int:
-        if thing is None:
+    def _code_of(self, minigrid_object: Any) -> int:
+        if minigrid_object is None:
             return FLOOR
-        code = self._codes[id(thing)]
-        if thing.type == DOOR and code >= FIRST:
-            return code + (0 if thing.is_open else 2 if thing.is_locked else 1)
+        code = self._codes[id(minigrid_object)]
+        if minigrid_object.type == DOOR and code >= FIRST_OBJECT_CODE:
+            return code + (0 if minigrid_object.is_open else 2 if minigrid_object.is_locked else 1)
         return code
 
     def act(self, action: str) -> Reply:
-        turn, plain = self._turn, self._scene.plain
-        name = understand(turn, action)
+        turn, plain = self._turn, self._scene.short_text
+        name = parse_action(turn, action)
         if name is None:
             if not plain and action.lower().strip() == CHECK:
-                listed = f"You can take the following actions: {', '.join(turn.admissible)}."
-                return f"{listed}\n{turn.text.rpartition(chr(10))[2]}", 0.0, False, False, _info(turn)
-            return refusal(turn, action), 0.0, False, False, {**_info(turn), "invalid": True}
+                listing = f"You can take the following actions: {', '.join(turn.admissible)}."
+                return f"{listing}\n{turn.text.rpartition(chr(10))[2]}", 0.0, False, False, _info(turn)
+            return explain_refusal(turn, action), 0.0, False, False, {**_info(turn), "invalid": True}
         reward, terminated, truncated = 0.0, False, False
-        for move in moves_of(turn.actions[name], turn.sight):
+        for move in expand_macro(turn.actions[name], turn.sight):
             _, reward, terminated, truncated, _ = self._env.step(move)
             if terminated or truncated:
                 break
-        turn = self._look()
+        turn = self._observe()
         text = turn.text
         if terminated:
             text = f"{turn.text}\n{_DONE}" if reward > 0 else _FAILED
@@ -221,52 +244,58 @@ def _info(turn: Turn) -> dict[str, object]:
     return {"admissible": turn.admissible}
 
 
-def _made(level: str) -> Any:
-    """MiniGrid's environment of a level. Versions of minigrid call one level differently."""
-    gymnasium = MINIGRID.module("gymnasium")
-    MINIGRID.module("minigrid")
-    quieted("minigrid.envs.babyai.core")  # its generator prints every map that it rejects
+def _make_env(level: str) -> Any:
+    """Creates MiniGrid's environment of a level, whose name depends on the version of minigrid."""
+    gymnasium = MINIGRID.load_module("gymnasium")
+    MINIGRID.load_module("minigrid")
+    redirect_prints("minigrid.envs.babyai.core")  # its generator prints every map that it rejects
     names = (level, f"{level.removesuffix('-v0')}-v1")
-    known = next((name for name in names if name in gymnasium.registry), None)
-    if known is None:
+    registered_name = next((name for name in names if name in gymnasium.registry), None)
+    if registered_name is None:
         raise ConfigError("this version of minigrid has no such level", value=level)
-    return gymnasium.make(known, disable_env_checker=True)
+    return gymnasium.make(registered_name, disable_env_checker=True)
 
 
-def _things(grid: Any) -> Iterator[tuple[Any, tuple[int, int]]]:
-    """The things of MiniGrid's grid with their places, walls and goals among them."""
-    for number, thing in enumerate(grid.grid):
-        if thing is not None:
-            yield thing, (number % grid.width, number // grid.width)
+def _iterate_objects(grid: Any) -> Iterator[tuple[Any, tuple[int, int]]]:
+    """Yields the objects of MiniGrid's grid with their positions, walls and goals included."""
+    for number, minigrid_object in enumerate(grid.grid):
+        if minigrid_object is not None:
+            yield minigrid_object, (number % grid.width, number // grid.width)
 
 
-def _text_of(thing: Any) -> str:
-    """A thing in the two characters of our maps."""
-    if thing.type in _PLAIN:
-        return _PLAIN[thing.type][0]
-    state = ("open" if thing.is_open else "locked" if thing.is_locked else "closed") if thing.type == DOOR else ""
-    return LETTERS[thing.color] + LETTERS[state or thing.type]
+def _render_object(minigrid_object: Any) -> str:
+    """Renders an object as the two characters of our maps."""
+    if minigrid_object.type in _CELLS_WITHOUT_COLOUR:
+        return _CELLS_WITHOUT_COLOUR[minigrid_object.type][0]
+    state = (
+        ("open" if minigrid_object.is_open else "locked" if minigrid_object.is_locked else "closed")
+        if minigrid_object.type == DOOR
+        else ""
+    )
+    return LETTERS[minigrid_object.color] + LETTERS[state or minigrid_object.type]
 
 
-def map_of(inner: Any) -> dict[str, Any]:
-    """The spec of our grid world (see `grid.spec`) for an environment of minigrid as it stands.
+def map_of(minigrid_env: Any) -> dict[str, Any]:
+    """Builds the spec of our grid world (see `grid.spec`) from the current state of a minigrid environment.
 
     Raises:
-        KeyError: something lies there that BabyAI does not have.
+        KeyError: the grid holds an object that BabyAI does not have.
     """
-    grid = inner.grid
+    grid = minigrid_env.grid
     cells = [[".."] * grid.width for _ in range(grid.height)]
-    for thing, (x, y) in _things(grid):
-        cells[y][x] = _text_of(thing)
-    x, y = map(int, inner.agent_pos)
-    cells[y][x] = _AGENT[int(inner.agent_dir)]
+    for minigrid_object, (x, y) in _iterate_objects(grid):
+        cells[y][x] = _render_object(minigrid_object)
+    x, y = map(int, minigrid_env.agent_pos)
+    cells[y][x] = _AGENT[int(minigrid_env.agent_dir)]
     inside = [
-        [x, y, _text_of(thing.contains)] for thing, (x, y) in _things(grid) if thing.type == "box" and thing.contains
+        [x, y, _render_object(minigrid_object.contains)]
+        for minigrid_object, (x, y) in _iterate_objects(grid)
+        if minigrid_object.type == "box" and minigrid_object.contains
     ]
-    found: dict[str, Any] = {
+    spec: dict[str, Any] = {
         "map": ["".join(row) for row in cells],
-        "mission": inner.mission,
-        "moves": inner.max_steps,
+        "mission": minigrid_env.mission,
+        "moves": minigrid_env.max_steps,
         "inside": inside,
     }
-    return {**found, "hold": _text_of(inner.carrying)} if inner.carrying else found
+    return {**spec, "hold": _render_object(minigrid_env.carrying)} if minigrid_env.carrying else spec

@@ -1,4 +1,5 @@
-"""Java virtual machines that each run one simulator, and a pool of them: starting one takes seconds, reusing one not.
+"""Java virtual machines that each run one simulator, and a pool that reuses them, because starting one takes
+seconds.
 
 Every call has a deadline. A machine that misses one, that dies or whose simulator fails is killed and never used again.
 Py4J's own client is not used for calls: it sends a call again after some failures, and a step must not be played twice.
@@ -18,27 +19,27 @@ from evolvent.deadline import Deadline
 from evolvent.errors import AtCapacity, ConfigError, EnvLost, Problem, boundary
 from evolvent.worlds.extras.wrapped import Extra
 
-__all__ = ["Jvm", "JvmLimits", "JvmPool", "java"]
+__all__ = ["Jvm", "JvmLimits", "JvmPool", "find_java"]
 
 _RETRY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class JvmLimits:
-    """What the machines of a pool may take.
+    """Limits of the machines of a pool.
 
     Args:
-        most: machines at the same time; each holds 100 to 600 MB.
-        heap_mb: the largest heap of one.
-        wait_s: how long to wait for a free one.
-        call_s: how long a call may take.
-        plan_s: how long the making of an expert's plan may take.
+        max_machines: maximum number of machines at the same time; each holds 100 to 600 MB.
+        heap_mb: maximum heap of a machine.
+        wait_s: maximum time to wait for a free machine.
+        call_s: maximum time of a call.
+        plan_s: maximum time to make an expert's plan.
 
     Raises:
-        ConfigError: with all numbers that are none.
+        ConfigError: lists all invalid numbers.
     """
 
-    most: int = 16
+    max_machines: int = 16
     heap_mb: int = 512
     wait_s: float = 30.0
     call_s: float = 60.0
@@ -46,52 +47,52 @@ class JvmLimits:
 
     def __post_init__(self) -> None:
         problems = [
-            Problem(name, f"{value!r} is too little", f"give at least {least}")
-            for name, value, least in (
-                ("most", self.most, 1),
+            Problem(name, f"{value!r} is too little", f"give at least {minimum}")
+            for name, value, minimum in (
+                ("most", self.max_machines, 1),
                 ("heap_mb", self.heap_mb, 128),
                 ("wait_s", self.wait_s, 0),
                 ("call_s", self.call_s, 0.001),
                 ("plan_s", self.plan_s, 0.001),
             )
-            if not value >= least
+            if not value >= minimum
         ]
         if problems:
             raise ConfigError(problems)
 
 
-def java() -> str:
-    """The program `java`: that of JAVA_HOME, else the first on the path; ConfigError where there is none."""
+def find_java() -> str:
+    """Finds the program `java`: in JAVA_HOME, else on the PATH; raises ConfigError if there is none."""
     home = os.environ.get("JAVA_HOME")
-    found = shutil.which(str(Path(home) / "bin" / "java")) if home else None
-    found = found or shutil.which("java")
-    if found is None:
+    program = shutil.which(str(Path(home) / "bin" / "java")) if home else None
+    program = program or shutil.which("java")
+    if program is None:
         raise ConfigError(
             "no Java runtime was found",
             expected="java on the PATH or in JAVA_HOME, version 8 or newer",
             hint="run: apt-get install default-jre-headless",
         )
-    return found
+    return program
 
 
 class Jvm:
     """A machine with one object of a Java class.
 
     Args:
-        extra: the package it belongs to.
-        jar: what holds the class.
-        made: the class, with a constructor that takes nothing.
+        extra: the package that the machine belongs to.
+        jar: the archive that holds the class.
+        class_name: name of the class, which has a constructor without arguments.
         limits: see `JvmLimits`.
 
     Raises:
-        ConfigError: there is no Java. MissingExtra: py4j is not installed.
+        ConfigError: Java was not found. MissingExtra: py4j is not installed.
         EnvLost: the machine did not start.
     """
 
-    def __init__(self, extra: Extra, jar: Path, made: str, *, limits: JvmLimits) -> None:
-        gateway, protocol = extra.module("py4j.java_gateway"), extra.module("py4j.protocol")
+    def __init__(self, extra: Extra, jar: Path, class_name: str, *, limits: JvmLimits) -> None:
+        gateway, protocol = extra.load_module("py4j.java_gateway"), extra.load_module("py4j.protocol")
         self._lock = threading.Lock()
-        self._name, self._limits = made.rpartition(".")[2], limits
+        self._name, self._limits = class_name.rpartition(".")[2], limits
         # The serial collector and the quick compiler: many small machines on few cores, most of them short-lived.
         options = [f"-Xmx{limits.heap_mb}m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
         with boundary(EnvLost, "the Java machine did not start", options=" ".join(options)):
@@ -99,58 +100,59 @@ class Jvm:
                 classpath=str(jar),
                 cwd=str(jar.parent),
                 javaopts=options,
-                java_path=java(),
+                java_path=find_java(),
                 die_on_exit=True,
                 return_proc=True,
                 enable_auth=True,
                 create_new_process_group=True,
             )
-        self._client = _client(gateway, port, token)
+        self._client = _make_client(gateway, port, token)
         self.pid: int = self._process.pid
-        new = f"{protocol.CONSTRUCTOR_COMMAND_NAME}{made}\n{protocol.END_COMMAND_PART}"
-        self._object = self._guarded(
-            "start", lambda: protocol.get_return_value(self._client.send_command(new), self._client), limits.call_s
+        command = f"{protocol.CONSTRUCTOR_COMMAND_NAME}{class_name}\n{protocol.END_COMMAND_PART}"
+        self._object = self._run_call(
+            "start", lambda: protocol.get_return_value(self._client.send_command(command), self._client), limits.call_s
         )
 
     @property
-    def alive(self) -> bool:
-        """Whether the process runs."""
+    def is_alive(self) -> bool:
+        """Returns whether the process runs."""
         return self._process.poll() is None
 
     @property
-    def busy(self) -> bool:
-        """Whether a call is going on."""
+    def is_busy(self) -> bool:
+        """Returns whether a call is running."""
         return self._lock.locked()
 
     def call(self, method: str, *arguments: str | int | bool, timeout_s: float | None = None) -> Any:
-        """Call a method of the object: text, a number, a truth value, or for lists and arrays a list of text.
+        """Calls a method of the object; returns a text, number or boolean, or a list of texts for lists and arrays.
 
         Raises:
             EnvLost: the machine is dead, did not answer in time, or the method failed; it is killed then.
         """
-        return self._guarded(
-            method, lambda: _plain(getattr(self._object, method)(*arguments)), timeout_s or self._limits.call_s
+        return self._run_call(
+            method, lambda: _to_python(getattr(self._object, method)(*arguments)), timeout_s or self._limits.call_s
         )
 
-    def _guarded(self, what: str, call: Callable[[], Any], timeout_s: float) -> Any:
+    def _run_call(self, method: str, call: Callable[[], Any], timeout_s: float) -> Any:
+        """Runs a call with a deadline; kills the machine if the call fails or a second call is running."""
         if not self._lock.acquire(blocking=False):
-            raise EnvLost(f"{self._name}.{what}: another call to this Java machine is going on", value=self.pid)
-        done = False
+            raise EnvLost(f"{self._name}.{method}: another call to this Java machine is going on", value=self.pid)
+        is_finished = False
         try:
-            if not self.alive:
+            if not self.is_alive:
                 raise EnvLost("the Java machine is gone", value=f"exit code {self._process.poll()}")
             self._client.timeout_s = timeout_s
-            with boundary(EnvLost, f"{self._name}.{what} failed", within=f"{timeout_s:g} s"):
+            with boundary(EnvLost, f"{self._name}.{method} failed", within=f"{timeout_s:g} s"):
                 answer = call()
-            done = True
+            is_finished = True
             return answer
         finally:
             self._lock.release()
-            if not done:
+            if not is_finished:
                 self.kill()
 
     def kill(self) -> None:
-        """End the process at once; it keeps nothing. Calling it twice is harmless."""
+        """Kills the process, which keeps no state; a second call is harmless."""
         self._process.kill()
         self._process.wait()
         self._client.close()
@@ -159,12 +161,12 @@ class Jvm:
                 self._process.stdin.close()
 
 
-def _plain(value: Any) -> Any:
+def _to_python(value: Any) -> Any:
     return value if value is None or isinstance(value, (str, int, float)) else [str(item) for item in value]
 
 
-def _client(gateway: Any, port: int, token: str) -> Any:
-    """A client of Py4J that sends every call once and gives it the time that it may take."""
+def _make_client(gateway: Any, port: int, token: str) -> Any:
+    """Builds a Py4J client that sends every call once and waits for it as long as the deadline allows."""
 
     class Client(gateway.GatewayClient):  # type: ignore[misc]
         timeout_s = 60.0
@@ -183,11 +185,11 @@ def _client(gateway: Any, port: int, token: str) -> Any:
 
 
 class JvmPool:
-    """Machines that are taken and given back.
+    """Pool of machines that are taken and given back.
 
     Args:
-        start: starts one.
-        limits: how many, and how long to wait for one.
+        start: starts a machine.
+        limits: number of machines and waiting time.
     """
 
     def __init__(self, start: Callable[[], Jvm], limits: JvmLimits) -> None:
@@ -198,21 +200,22 @@ class JvmPool:
         self._closed = False
 
     @property
-    def free(self) -> Sequence[int]:
-        """The process ids of the machines that nobody uses."""
+    def free_pids(self) -> Sequence[int]:
+        """Returns the process ids of the unused machines."""
         with self._changed:
             return [jvm.pid for jvm in self._free]
 
     @property
     def count(self) -> int:
-        """How many machines there are, used ones and free ones."""
+        """Returns the number of machines, used and free."""
         return self._count
 
     def take(self) -> Jvm:
-        """A free machine, else a new one, else the next that is given back.
+        """Takes a free machine, else starts a new one, else waits for the next that is given back.
 
         Raises:
-            AtCapacity: none was given back in time. EnvLost, ConfigError: none could be started, or the pool is closed.
+            AtCapacity: no machine was given back in time.
+            EnvLost, ConfigError: no machine could be started, or the pool is closed.
         """
         deadline = Deadline(self._limits.wait_s)
         with self._changed:
@@ -221,10 +224,10 @@ class JvmPool:
                     raise EnvLost("the pool of Java machines was closed")
                 while self._free:
                     jvm = self._free.pop()
-                    if jvm.alive:
+                    if jvm.is_alive:
                         return jvm
-                    self._lose(jvm)
-                if self._count < self._limits.most:
+                    self._remove(jvm)
+                if self._count < self._limits.max_machines:
                     self._count += 1
                     break
                 if deadline.expired:
@@ -240,23 +243,23 @@ class JvmPool:
                     self._count -= 1
                     self._changed.notify()
 
-    def give(self, jvm: Jvm) -> None:
-        """Give a machine back; one that is dead, or hangs in a call, is put away."""
+    def give_back(self, jvm: Jvm) -> None:
+        """Puts a machine back into the pool; a machine that is dead or hangs in a call is removed."""
         with self._changed:
-            if jvm.alive and not jvm.busy and not self._closed:
+            if jvm.is_alive and not jvm.is_busy and not self._closed:
                 self._free.append(jvm)
             else:
-                self._lose(jvm)
+                self._remove(jvm)
             self._changed.notify()
 
-    def _lose(self, jvm: Jvm) -> None:
+    def _remove(self, jvm: Jvm) -> None:
         self._count -= 1
         jvm.kill()
 
     def close(self) -> None:
-        """Kill the free machines, and the used ones when they are given back. Nothing can be taken any more."""
+        """Kills the free machines now and the used ones when they are given back; nothing can be taken afterwards."""
         with self._changed:
             self._closed = True
             while self._free:
-                self._lose(self._free.pop())
+                self._remove(self._free.pop())
             self._changed.notify_all()

@@ -1,8 +1,8 @@
-"""The games for one player of TextArena (Guertler et al. 2025), each a task by its name and a seed.
+"""The single-player games of TextArena (Guertler et al. 2025); a task is a game's name and a seed.
 
-The package seeds and draws from the generators that a whole process shares. Here every episode has generators of its
-own, put in place while the package is called, so that episodes neither disturb one another nor the program around them.
-Games that fetch word lists or ask another model are refused unless they are allowed to.
+The package seeds and draws from generators that the whole process shares. Here every episode has its own
+generators, put in place while the package is called, so that episodes disturb neither each other nor the
+program around them. Games that fetch word lists or query another model are refused unless they are allowed.
 """
 
 from __future__ import annotations
@@ -20,10 +20,18 @@ from typing import Any
 
 import numpy as np
 
-from evolvent.errors import ConfigError, EnvLost, Problem, boundary, unknown
+from evolvent.errors import ConfigError, EnvLost, Problem, boundary, unknown_name_problem
 from evolvent.trajectory import Score, Task
 from evolvent.worlds.base import Info, Reply
-from evolvent.worlds.extras.wrapped import Extra, Wrapped, common_problems, indexed, quieted, read_number, widened
+from evolvent.worlds.extras.wrapped import (
+    Extra,
+    WrappedWorld,
+    common_problems,
+    make_candidate,
+    read_number,
+    redirect_prints,
+    widen_sizes,
+)
 from evolvent.worlds.panel import Candidate, Sizes
 
 __all__ = ["SOLO", "TextArena"]
@@ -55,31 +63,31 @@ SOLO: tuple[str, ...] = (
 )
 """Games for one player that need nothing but the package."""
 
-_LONGEST = 4000  # characters of an action
-_REACHES_OUT = ("nltk", "OpenRouter", "OpenAI", "word_lists", "urlopen", "requests")  # in the source of a game
+_MAX_ACTION_LENGTH = 4000  # characters of an action
+_NETWORK_MARKS = ("nltk", "OpenRouter", "OpenAI", "word_lists", "urlopen", "requests")  # in the source of a game
 _INVALID = "You attempted an invalid move"
-_UNREAD = "The game could not read this action; write it as the game's rules say, in square brackets."
-_LISTED = re.compile(r"Available [Aa]ctions?: ((?:\[[^\]]+\],? ?)+)")
+_UNREADABLE = "The game could not read this action; write it as the game's rules say, in square brackets."
+_ACTION_LIST = re.compile(r"Available [Aa]ctions?: ((?:\[[^\]]+\],? ?)+)")
 # What a game that does not check a text may raise over it: the agent's mistake, and answered as one.
-_OVER_TEXT = (ValueError, IndexError, KeyError, TypeError, AttributeError, ZeroDivisionError, OverflowError)
-_TURN = threading.RLock()
+_ACTION_ERRORS = (ValueError, IndexError, KeyError, TypeError, AttributeError, ZeroDivisionError, OverflowError)
+_LOCK = threading.RLock()
 
 
-class TextArena(Wrapped):
+class TextArena(WrappedWorld):
     """Games for one player.
 
-    The reward comes with the last action: 1 for a game that is won, for many games the share that was solved, 0 or -1
-    for one that is lost.
+    The reward comes with the last action: 1 for a won game, for many games the solved share, 0 or -1 for a lost
+    game.
 
     Args:
         games: names as TextArena has them, such as "Sudoku-v0-easy"; None: `SOLO`.
-        horizon: how many actions an episode may take; games have limits of their own.
-        downloads: whether games may be played that fetch word lists or ask a model over the network.
-        sizes: how many tasks the panels hold, one of each game in turn.
-        penalty: the reward of an action that breaks a game's rules, on top of the game's own answer.
+        horizon: maximum number of actions of an episode; games have their own limits too.
+        downloads: whether to play games that fetch word lists or query a model over the network.
+        sizes: the panel sizes; the games take turns.
+        penalty: the reward of an action that breaks a game's rules, added to the game's own reward.
 
     Raises:
-        ConfigError: no games, names that are none, a horizon or a penalty that is none.
+        ConfigError: no games, invalid names, or an invalid horizon or penalty.
         MissingExtra: textarena is not installed.
     """
 
@@ -106,28 +114,30 @@ class TextArena(Wrapped):
             raise ConfigError(problems)
         self.games, self.horizon, self.downloads = names, horizon, downloads
         self.reward_range = (-1.0 + min(0.0, penalty), 1.0)
-        super().__init__(TEXTARENA, sizes=widened(sizes, len(names)), penalty=penalty)
+        super().__init__(TEXTARENA, sizes=widen_sizes(sizes, len(names)), penalty=penalty)
 
     def _draw(self, tier: str) -> Iterator[Candidate]:
         for seed in count():
             for game in self.games:
-                yield indexed({"game": game, "seed": seed}, game)
+                yield make_candidate({"game": game, "seed": seed}, game)
 
-    def _open(self, task: Task) -> _Play:
+    def _open_session(self, task: Task) -> _GameSession:
         seed = read_number(task.spec, "seed", names=("game", "seed"))
-        return _Play(str(task.spec["game"]), seed, downloads=self.downloads)
+        return _GameSession(str(task.spec["game"]), seed, downloads=self.downloads)
 
     def score(self, rewards: Sequence[float | None], info: Info) -> Score:
-        """raw = the sum of the rewards; unit = the game's last word within 0 to 1; success = full marks."""
-        known = [reward for reward in rewards if reward is not None]
-        if len(known) != len(rewards):
+        """Scores an episode: raw = the sum of the rewards; unit = the largest reward, clipped to 0..1; success =
+        full marks.
+        """
+        known_rewards = [reward for reward in rewards if reward is not None]
+        if len(known_rewards) != len(rewards):
             return Score(None, None, None)
-        best = max(known, default=0.0)
-        return Score(math.fsum(known), min(1.0, max(0.0, best)), best >= 1.0 - 1e-9)
+        best_reward = max(known_rewards, default=0.0)
+        return Score(math.fsum(known_rewards), min(1.0, max(0.0, best_reward)), best_reward >= 1.0 - 1e-9)
 
 
-class _Chance:
-    """Random generators of one episode in place of those that a process shares: Python's and numpy's."""
+class _EpisodeRandomness:
+    """Random generators of one episode that replace the process-wide ones of Python and numpy."""
 
     def __init__(self, seed: int) -> None:
         self._python = random.Random(seed).getstate()
@@ -135,7 +145,7 @@ class _Chance:
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        with _TURN:
+        with _LOCK:
             python, numpy = random.getstate(), np.random.get_state()
             random.setstate(self._python)
             np.random.set_state(self._numpy)
@@ -147,8 +157,8 @@ class _Chance:
                 np.random.set_state(numpy)
 
 
-class _Play:
-    """An episode of a game, without the package's wrappers: what is new is told, not everything again."""
+class _GameSession:
+    """An episode of a game without the package's wrappers: observations hold new messages only."""
 
     def __init__(self, game: str, seed: int, *, downloads: bool) -> None:
         self._game, self._seed, self._downloads = game, seed, downloads
@@ -156,41 +166,41 @@ class _Play:
         self._listed: tuple[str, ...] = ()
 
     def begin(self) -> tuple[str, Info]:
-        self._chance = _Chance(self._seed)
+        self._chance = _EpisodeRandomness(self._seed)
         self._listed = ()
         with self._chance():
-            self._env = _made(self._game, downloads=self._downloads)
+            self._env = _make_game(self._game, downloads=self._downloads)
             self._env.reset(num_players=1, seed=self._seed)
-            text = self._news()
+            text = self._new_messages()
         return text, self._info()
 
     def act(self, action: str) -> Reply:
-        text = " ".join(action[:_LONGEST].encode("utf-8", "replace").decode().split())
+        text = " ".join(action[:_MAX_ACTION_LENGTH].encode("utf-8", "replace").decode().split())
         if "[" not in text and "]" not in text:
             text = f"[{text}]"
         env = self._env
         with self._chance():
             try:
                 done, _ = env.step(text)
-            except _OVER_TEXT as error:
+            except _ACTION_ERRORS as error:
                 log.debug("%s raised over an action: %r", self._game, error)
-                return _UNREAD, 0.0, False, False, {**self._info(), "invalid": True}
-            seen = self._news()
-            rewards, about = env.close() if done else ({}, {})
-        invalid = _INVALID in seen or bool(about.get(0, {}).get("invalid_move"))
-        if done and about.get(0, {}).get("reason"):
-            seen = f"{seen}\n{about[0]['reason']}".strip()
+                return _UNREADABLE, 0.0, False, False, {**self._info(), "invalid": True}
+            observation = self._new_messages()
+            rewards, closing_info = env.close() if done else ({}, {})
+        invalid = _INVALID in observation or bool(closing_info.get(0, {}).get("invalid_move"))
+        if done and closing_info.get(0, {}).get("reason"):
+            observation = f"{observation}\n{closing_info[0]['reason']}".strip()
         info = {**self._info(), "invalid": True} if invalid else self._info()
-        return seen, _number((rewards or {}).get(0)), bool(done), False, info
+        return observation, _to_reward((rewards or {}).get(0)), bool(done), False, info
 
-    def _news(self) -> str:
-        """What the game said since the last action, without the action itself."""
+    def _new_messages(self) -> str:
+        """Returns the game's messages since the last action, without the action itself."""
         _, messages = self._env.get_observation()
-        said = [str(message) for sender, message, _ in messages if sender == -1]
-        text = "\n".join(said).strip()
-        listed = _LISTED.findall(text)
-        if listed:
-            self._listed = tuple(re.findall(r"\[[^\]]+\]", listed[-1]))
+        game_messages = [str(message) for sender, message, _ in messages if sender == -1]
+        text = "\n".join(game_messages).strip()
+        action_lists = _ACTION_LIST.findall(text)
+        if action_lists:
+            self._listed = tuple(re.findall(r"\[[^\]]+\]", action_lists[-1]))
         return text
 
     def _info(self) -> dict[str, object]:
@@ -200,28 +210,28 @@ class _Play:
         self._env = None
 
 
-def _number(value: object) -> float:
-    """A reward; one game has a sentence where the number should be."""
-    known = isinstance(value, (int, float, np.floating, np.integer)) and math.isfinite(value)
-    return min(1.0, max(-1.0, float(value))) if known else 0.0  # type: ignore[arg-type]
+def _to_reward(value: object) -> float:
+    """Converts a value to a reward in [-1, 1]; one game returns a sentence instead of a number, which counts as 0."""
+    is_number = isinstance(value, (int, float, np.floating, np.integer)) and math.isfinite(value)
+    return min(1.0, max(-1.0, float(value))) if is_number else 0.0  # type: ignore[arg-type]
 
 
-def _made(game: str, *, downloads: bool) -> Any:
-    """The package's game itself.
+def _make_game(game: str, *, downloads: bool) -> Any:
+    """Creates the package's game without wrappers.
 
     Raises:
-        ConfigError: there is no such game, it is not for one player, or it needs the network and may not use it.
-        EnvLost: the package cannot load it.
+        ConfigError: the game is unknown, not for one player, or needs the network and may not use it.
+        EnvLost: the package cannot load the game.
     """
-    package = TEXTARENA.module("textarena")
-    registry = TEXTARENA.module("textarena.envs.registration").ENV_REGISTRY
+    package = TEXTARENA.load_module("textarena")
+    registry = TEXTARENA.load_module("textarena.envs.registration").ENV_REGISTRY
     if game not in registry:
-        plain = [name for name in registry if not name.endswith(("-raw", "-train"))]
-        raise ConfigError([unknown("game", game, plain)])
+        names = [name for name in registry if not name.endswith(("-raw", "-train"))]
+        raise ConfigError([unknown_name_problem("game", game, names)])
     module = str(registry[game].entry_point).split(":")[0]
     folder = Path(str(package.__file__)).parent.joinpath(*module.split(".")[1:-1])
     source = "\n".join(file.read_text(encoding="utf-8") for file in sorted(folder.rglob("*.py")))
-    if not downloads and any(word in source for word in _REACHES_OUT):
+    if not downloads and any(word in source for word in _NETWORK_MARKS):
         raise ConfigError(
             f"the game {game} fetches word lists or asks a model over the network", hint="allow it with downloads=True"
         )
@@ -231,5 +241,5 @@ def _made(game: str, *, downloads: bool) -> Any:
         env = package.make(game)
     while isinstance(env, package.Wrapper):
         env = env.env
-    quieted(module.rpartition(".")[0])
+    redirect_prints(module.rpartition(".")[0])
     return env

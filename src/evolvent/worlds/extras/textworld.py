@@ -1,9 +1,9 @@
 """TextWorld (Côté et al. 2018): the text games of a folder, played by the package's interpreter.
 
-A folder holds games for the Z-machine (`.z3` to `.z8`), made by TextWorld (then with a `.json` of the same name beside
-it, which knows the possible commands, the score and a way through) or by anybody. Where it has folders named train,
-valid or dev, and test, these are the splits; any other folder is split by the hash of its games. `make_games` makes
-games as the program tw-make does. Glulx games (`.ulx`) were given up by TextWorld 1.7.
+A folder holds games for the Z-machine (`.z3` to `.z8`), made by TextWorld or anybody else. A game by TextWorld
+has a `.json` of the same name beside it, with the possible commands, the score and a walkthrough. If the folder
+has subfolders named train, valid or dev, and test, these are the splits; any other folder is split by the hash
+of its games. `make_games` makes games as the program tw-make does. TextWorld 1.7 dropped Glulx games (`.ulx`).
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from evolvent.errors import ConfigError, CorruptRecord, EnvLost, Problem, Versio
 from evolvent.files import safe_join
 from evolvent.trajectory import Score, Task
 from evolvent.worlds.base import Info, Reply, check_task, split_of
-from evolvent.worlds.extras.wrapped import Extra, Wrapped, common_problems, one_line
+from evolvent.worlds.extras.wrapped import Extra, WrappedWorld, clean_command, common_problems
 from evolvent.worlds.panel import Sizes, check_names
 
-__all__ = ["TURN", "TextGames", "make_games"]
+__all__ = ["LOCK", "TextGames", "make_games"]
 
 TEXTWORLD = Extra("textworld", "textworld", "text games by TextWorld")
-TURN = threading.RLock()
+LOCK = threading.RLock()
 """Held by whoever calls TextWorld: its parsers are shared and keep stacks, so that two threads spoil each other's."""
-_GAME = re.compile(r"\.z[3-8]")
-_FOLDERS = {"train": "train", "valid": "dev", "dev": "dev", "test": "test"}
-_HEADER = 64  # bytes
-_LONGEST = 120  # characters of a command
+_GAME_SUFFIX = re.compile(r"\.z[3-8]")
+_SPLIT_OF_FOLDER = {"train": "train", "valid": "dev", "dev": "dev", "test": "test"}
+_HEADER_SIZE = 64  # bytes
+_MAX_COMMAND_LENGTH = 120  # characters of a command
 _SEED = 1  # of games that throw dice
 _EXPECTED = "expected a command such as go east or take key from table"
-_REFUSED = "the interpreter's own commands are not part of the game"
-_INTERPRETER = {
+_REFUSAL = "the interpreter's own commands are not part of the game"
+_INTERPRETER_COMMANDS = {
     "save",
     "restore",
     "restart",
@@ -51,7 +51,7 @@ _INTERPRETER = {
     "undo",
 }
 _SENTENCE = re.compile(r"[.,;]|\bthen\b")
-_NO_ACTION = (
+_ERROR_PREFIXES = (
     "That's not a verb I recognise",
     "I only understood you as far as",
     "I didn't understand",
@@ -63,22 +63,22 @@ _NO_ACTION = (
 _PROMPT = re.compile(r"\s*\n>[^\n]*\Z")
 
 
-class TextGames(Wrapped):
+class TextGames(WrappedWorld):
     """The games of a folder.
 
-    The reward of a step is what it adds to the score, as a share of the largest score where the game tells it.
+    The reward of a step is the change of the score, as a share of the largest score where the game states it.
 
     Args:
         folder: holds games at any depth.
-        horizon: how many commands an episode may take.
-        sizes: at most so many tasks of each split, the first by name (None: all of them).
-        penalty: the reward of a text that is no command.
+        horizon: maximum number of commands of an episode.
+        sizes: maximum number of tasks of each split, the first by name (None: all of them).
+        penalty: the reward of a text that is not a command.
 
     Attributes:
-        broken: the files that are no games, as far as they were read, with what is wrong with them.
+        broken: the invalid files among those read so far, with their errors.
 
     Raises:
-        ConfigError: no folder, or no games in it; a horizon or a penalty that is none.
+        ConfigError: the folder does not exist or has no games, or the horizon or penalty is invalid.
         MissingExtra: textworld is not installed.
     """
 
@@ -93,11 +93,13 @@ class TextGames(Wrapped):
     ) -> None:
         self.folder = Path(folder)
         problems = common_problems(horizon=horizon, penalty=penalty)
-        found = sorted(path for path in self.folder.rglob("*") if path.is_file()) if self.folder.is_dir() else []
-        self._names = [path.relative_to(self.folder).as_posix() for path in found if _GAME.fullmatch(path.suffix)]
+        paths = sorted(path for path in self.folder.rglob("*") if path.is_file()) if self.folder.is_dir() else []
+        self._names = [
+            path.relative_to(self.folder).as_posix() for path in paths if _GAME_SUFFIX.fullmatch(path.suffix)
+        ]
         if not self._names:
-            glulx = any(path.suffix == ".ulx" for path in found)
-            hint = "TextWorld 1.7 no longer plays .ulx games" if glulx else "make some with make_games or tw-make"
+            has_glulx = any(path.suffix == ".ulx" for path in paths)
+            hint = "TextWorld 1.7 no longer plays .ulx games" if has_glulx else "make some with make_games or tw-make"
             problems.append(Problem("folder", f"no .z3 to .z8 games in {folder}", hint))
         if problems:
             raise ConfigError(problems)
@@ -107,19 +109,19 @@ class TextGames(Wrapped):
         self.reward_range = (-1.0 + min(0.0, penalty), 1.0)
 
     @cached_property
-    def _all(self) -> Sequence[Task]:
+    def _all_tasks(self) -> Sequence[Task]:
         tasks: dict[str, Task] = {}
         self.broken = {}
-        named = all(_folder_split(name) for name in self._names)
+        has_split_folders = all(_folder_split(name) for name in self._names)
         for name in self._names:
             try:
                 sha256 = self._digest(name)
             except CorruptRecord as error:
                 self.broken[name] = error
                 continue
-            split = _folder_split(name) if named else split_of({"sha256": sha256}, salt=self.name)
-            made = PurePosixPath(name).parent.name or "game"
-            task = Task(self.name, self.version, {"game": name, "sha256": sha256}, made, self.tiers[0], str(split))
+            split = _folder_split(name) if has_split_folders else split_of({"sha256": sha256}, salt=self.name)
+            kind = PurePosixPath(name).parent.name or "game"
+            task = Task(self.name, self.version, {"game": name, "sha256": sha256}, kind, self.tiers[0], str(split))
             tasks.setdefault(sha256, task)
         return tuple(tasks.values())
 
@@ -129,73 +131,74 @@ class TextGames(Wrapped):
         return hashlib.sha256(story).hexdigest()
 
     def tasks(self, split: str, tier: str) -> Sequence[Task]:
-        """The games of a split in the order of their paths; of equal games the first; broken files are left out."""
+        """Returns the games of a split in path order, without duplicates and broken files."""
         check_names(split, tier, self.tiers)
         limit = None if self._sizes is None else self._sizes.of(split)
-        return tuple(task for task in self._all if task.split == split)[:limit]
+        return tuple(task for task in self._all_tasks if task.split == split)[:limit]
 
-    def _open(self, task: Task) -> _Game:
-        return _Game(self._file(task))
+    def _open_session(self, task: Task) -> _GameSession:
+        return _GameSession(self._find_file(task))
 
-    def _file(self, task: Task) -> Path:
-        """The file of a task.
+    def _find_file(self, task: Task) -> Path:
+        """Returns the file of a task.
 
         Raises:
-            ConfigError, UnsafePath: it is not there, or outside of the folder.
-            VersionMismatch: it is another than the task was made of. CorruptRecord: it is no game.
+            ConfigError, UnsafePath: the file does not exist, or lies outside the folder.
+            VersionMismatch: the file has changed since the task was made. CorruptRecord: it is not a game.
         """
         name = task.spec.get("game")
         if not isinstance(name, str) or set(task.spec) != {"game", "sha256"}:
             raise ConfigError("not a task of a game", value=sorted(task.spec), expected="game and sha256")
         file = safe_join(self.folder, name)
-        if not file.is_file() or not _GAME.fullmatch(file.suffix):
+        if not file.is_file() or not _GAME_SUFFIX.fullmatch(file.suffix):
             raise ConfigError("no such game in this folder", value=name, hint=f"the folder is {self.folder}")
         if self._digest(name) != task.spec["sha256"]:
             raise VersionMismatch(f"another version of the game {name}", value=task.spec["sha256"])
         return file
 
     def score(self, rewards: Sequence[float | None], info: Info) -> Score:
-        """raw = the sum of the rewards, unit = that within 0 to 1, success = the game was won."""
-        known = [reward for reward in rewards if reward is not None]
-        if len(known) != len(rewards):
+        """Scores an episode: raw = the sum of the rewards, unit = raw clipped to 0..1, success = the game was won."""
+        known_rewards = [reward for reward in rewards if reward is not None]
+        if len(known_rewards) != len(rewards):
             return Score(None, None, None)
-        raw, won = math.fsum(known), bool(info.get("won"))
+        raw, won = math.fsum(known_rewards), bool(info.get("won"))
         return Score(raw, 1.0 if won else min(1.0, max(0.0, raw)), won)
 
     def expert(self, task: Task) -> Sequence[str] | None:
-        """The way through that TextWorld noted when it made the game; None for other games, or beyond the horizon."""
+        """Returns the walkthrough that TextWorld stored with the game; None for other games, or beyond the horizon."""
         check_task(self, task)
-        notes = self._file(task).with_suffix(".json")
-        if not notes.is_file():
+        metadata_file = self._find_file(task).with_suffix(".json")
+        if not metadata_file.is_file():
             return None
-        with boundary(EnvLost, f"{notes.name} cannot be read"):
-            found = json.loads(notes.read_bytes()).get("metadata", {}).get("walkthrough")
-        plan = [str(command) for command in found] if isinstance(found, list) else []
+        with boundary(EnvLost, f"{metadata_file.name} cannot be read"):
+            walkthrough = json.loads(metadata_file.read_bytes()).get("metadata", {}).get("walkthrough")
+        plan = [str(command) for command in walkthrough] if isinstance(walkthrough, list) else []
         return plan if 0 < len(plan) <= self.horizon else None
 
 
 def _check_story(name: str, story: bytes) -> None:
-    """Raise CorruptRecord for a file that is no game: the interpreter would end the whole program over it.
+    """Raises CorruptRecord for an invalid game file, because the interpreter would end the whole program over it.
 
-    The header of a story (Z-Machine Standards Document, section 11) has its version at 0, its length at 26, in words of
-    a size that depends on the version, and at 28 the sum of its bytes from 64 on. Oldest stories have neither.
+    The header of a story (Z-Machine Standards Document, section 11) has its version at 0, its length at 26, in
+    words of a size that depends on the version, and at 28 the sum of its bytes from 64 on. The oldest stories have
+    neither.
     """
-    if len(story) < _HEADER or not 3 <= story[0] <= 8:
+    if len(story) < _HEADER_SIZE or not 3 <= story[0] <= 8:
         raise CorruptRecord(f"{name} is no game for the Z-machine", offset=0, value=story[:4].hex())
-    unit = 2 if story[0] == 3 else 4 if story[0] <= 5 else 8
-    length = unit * int.from_bytes(story[26:28], "big")
+    word_size = 2 if story[0] == 3 else 4 if story[0] <= 5 else 8
+    length = word_size * int.from_bytes(story[26:28], "big")
     if length > len(story):
         raise CorruptRecord(f"the game {name} is cut short", offset=len(story), value=f"{len(story)} of {length} bytes")
-    if length and sum(story[_HEADER:length]) % 65536 != int.from_bytes(story[28:30], "big"):
+    if length and sum(story[_HEADER_SIZE:length]) % 65536 != int.from_bytes(story[28:30], "big"):
         raise CorruptRecord(f"the game {name} has another checksum than its header says", offset=28)
 
 
 def _folder_split(name: str) -> str | None:
-    return next((_FOLDERS[part] for part in PurePosixPath(name).parts[:-1] if part in _FOLDERS), None)
+    return next((_SPLIT_OF_FOLDER[part] for part in PurePosixPath(name).parts[:-1] if part in _SPLIT_OF_FOLDER), None)
 
 
-class _Game:
-    """An episode of a game. What is possible is known of TextWorld's own games alone."""
+class _GameSession:
+    """An episode of a game. The possible commands are known for TextWorld's own games only."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -204,37 +207,43 @@ class _Game:
         self._most: float | None = None
 
     def begin(self) -> tuple[str, Info]:
-        with TURN:
-            return self._begin()
+        with LOCK:
+            return self._begin_locked()
 
-    def _begin(self) -> tuple[str, Info]:
+    def _begin_locked(self) -> tuple[str, Info]:
         if self._env is None:
-            textworld = TEXTWORLD.module("textworld")
-            known = self._file.with_suffix(".json").is_file()
-            asked = {"won": True, "lost": True, "score": True, "max_score": True, "admissible_commands": known}
-            self._env = textworld.start(str(self._file), textworld.EnvInfos(**asked))
+            textworld = TEXTWORLD.load_module("textworld")
+            has_metadata = self._file.with_suffix(".json").is_file()
+            requested_infos = {
+                "won": True,
+                "lost": True,
+                "score": True,
+                "max_score": True,
+                "admissible_commands": has_metadata,
+            }
+            self._env = textworld.start(str(self._file), textworld.EnvInfos(**requested_infos))
         self._env.seed(_SEED)
         state = self._env.reset()
-        self._points = _number(state.get("score"))
-        self._most = _number(state.get("max_score")) or None
+        self._points = _to_number(state.get("score"))
+        self._most = _to_number(state.get("max_score")) or None
         self._state: Mapping[str, Any] = state
-        return _without_banner(_text(state)), self._info()
+        return _remove_banner(_read_feedback(state)), self._info()
 
     def act(self, action: str) -> Reply:
-        line = one_line(action, most=_LONGEST)
-        refused = line is not None and _for_interpreter(line)
-        if line is None or refused:
-            return _REFUSED if refused else _EXPECTED, 0.0, False, False, {**self._info(), "invalid": True}
-        with TURN:
+        line = clean_command(action, max_length=_MAX_COMMAND_LENGTH)
+        is_refused = line is not None and _is_interpreter_command(line)
+        if line is None or is_refused:
+            return _REFUSAL if is_refused else _EXPECTED, 0.0, False, False, {**self._info(), "invalid": True}
+        with LOCK:
             state, _, done = self._env.step(line)
         self._state = state
-        points = _number(state.get("score"), self._points)
+        points = _to_number(state.get("score"), self._points)
         reward, self._points = (points - self._points) / (self._most or 1.0), points
-        over = bool(done or state.get("won") or state.get("lost"))
-        text, info = _text(state), self._info()
-        if text.startswith(_NO_ACTION):
+        is_over = bool(done or state.get("won") or state.get("lost"))
+        text, info = _read_feedback(state), self._info()
+        if text.startswith(_ERROR_PREFIXES):
             info["invalid"] = True
-        return text, reward, over, False, info
+        return text, reward, is_over, False, info
 
     def _info(self) -> dict[str, object]:
         info: dict[str, object] = {"won": bool(self._state.get("won"))}
@@ -249,26 +258,26 @@ class _Game:
         self._env = None
 
 
-def _number(value: object, other: float = 0.0) -> float:
-    return float(value) if isinstance(value, (int, float)) else other
+def _to_number(value: object, default: float = 0.0) -> float:
+    return float(value) if isinstance(value, (int, float)) else default
 
 
-def _for_interpreter(line: str) -> bool:
-    """Whether a command, or one of several in a line, would write or read files, or end the game."""
-    words = [sentence.split() for sentence in _SENTENCE.split(line.lower())]
-    return any(sentence and sentence[0] in _INTERPRETER for sentence in words)
+def _is_interpreter_command(line: str) -> bool:
+    """Checks whether any command of a line would read or write files, or end the game."""
+    sentences = [sentence.split() for sentence in _SENTENCE.split(line.lower())]
+    return any(sentence and sentence[0] in _INTERPRETER_COMMANDS for sentence in sentences)
 
 
-def _text(state: Mapping[str, Any]) -> str:
-    """What the game said, without its prompt and the status line behind it."""
+def _read_feedback(state: Mapping[str, Any]) -> str:
+    """Returns the game's text without its prompt and the status line after it."""
     return _PROMPT.sub("", str(state.get("feedback") or "")).strip()
 
 
-def _without_banner(text: str) -> str:
-    """The text without the drawing that TextWorld's games begin with."""
+def _remove_banner(text: str) -> str:
+    """Removes the drawing that TextWorld's games start with."""
     lines = text.split("\n")
-    first = next((number for number, line in enumerate(lines) if re.search(r"[A-Za-z]", line)), 0)
-    return "\n".join(lines[first:]).strip()
+    first_line = next((number for number, line in enumerate(lines) if re.search(r"[A-Za-z]", line)), 0)
+    return "\n".join(lines[first_line:]).strip()
 
 
 def make_games(
@@ -281,17 +290,18 @@ def make_games(
     seed: int = 0,
     theme: str = "house",
 ) -> list[Path]:
-    """Make games as `tw-make custom` does; compiling one takes seconds.
+    """Makes games as `tw-make custom` does; compiling a game takes seconds.
 
     Args:
-        folder: where the games go, with their notes.
-        number: how many, from seeds `seed`, `seed + 1` and so on.
-        rooms, objects, steps: how large they are, and how many commands their quests take.
-        theme: "house" or "basic": how rooms and things are described.
+        folder: receives the games and their metadata.
+        number: number of games, with the seeds `seed`, `seed + 1` and so on.
+        rooms, objects, steps: numbers of rooms and objects of a game, and of commands of its quest.
+        seed: seed of the first game.
+        theme: "house" or "basic": the style in which rooms and things are described.
 
     Raises:
         ConfigError: sizes below 1 or an unknown theme. MissingExtra: textworld is not installed.
-        EnvLost: a game of such sizes could not be made.
+        EnvLost: a game of these sizes could not be made.
     """
     sizes = {"number": number, "rooms": rooms, "objects": objects, "steps": steps}
     problems = [
@@ -303,13 +313,13 @@ def make_games(
         problems.append(Problem("theme", f"unknown theme {theme!r}", "give 'house' or 'basic'"))
     if problems:
         raise ConfigError(problems)
-    textworld = TEXTWORLD.module("textworld")
-    made = []
-    for one in range(seed, seed + number):
+    textworld = TEXTWORLD.load_module("textworld")
+    paths = []
+    for game_seed in range(seed, seed + number):
         options = textworld.GameOptions()
         options.nb_rooms, options.nb_objects, options.quest_length = rooms, objects, steps
-        options.seeds, options.grammar.theme = one, theme
-        options.path = str(Path(folder) / f"game-{rooms}-{objects}-{steps}-{one}.z8")
-        with TURN, boundary(EnvLost, "TextWorld could not make a game", seed=one):
-            made.append(Path(textworld.make(options)[0]))
-    return made
+        options.seeds, options.grammar.theme = game_seed, theme
+        options.path = str(Path(folder) / f"game-{rooms}-{objects}-{steps}-{game_seed}.z8")
+        with LOCK, boundary(EnvLost, "TextWorld could not make a game", seed=game_seed):
+            paths.append(Path(textworld.make(options)[0]))
+    return paths

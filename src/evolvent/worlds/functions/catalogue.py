@@ -1,8 +1,9 @@
-"""The catalogue: every tool with its phrasebook, its split, and what a call of it does to a state.
+"""Catalogue of tools: each with its phrases, its split, and the effect of a call on a state.
 
-Splits go by tool. Of the six tools of a thing two are held out, one that begins with a description and one that needs a
-number; the things take turns in giving them to dev and to test, and the verbs take turns too, so that all verbs and all
-nouns of held-out tools are met in training, but never together. The domains of `UNSEEN` are held out whole.
+Splits go by tool. Of the six tools of a thing two are held out: one whose request describes the thing, and one
+that needs a number. Things alternate in giving them to dev and to test, and the verbs rotate, so that training
+contains all verbs and all nouns of held-out tools, but never together. The domains of `UNSEEN` are held out
+entirely.
 """
 
 from __future__ import annotations
@@ -12,17 +13,17 @@ from dataclasses import dataclass, replace
 from functools import cache
 from types import MappingProxyType
 
-from evolvent.errors import InvalidAction, nearest
+from evolvent.errors import InvalidAction, find_nearest
 from evolvent.messages import Call, Tool
-from evolvent.schemas import faults
+from evolvent.schemas import find_argument_faults
 from evolvent.trajectory import Json
 from evolvent.worlds.functions.domains import DOMAINS, Thing
 from evolvent.worlds.functions.formulas import FORMULAS
 from evolvent.worlds.functions.operations import OPERATIONS
 from evolvent.worlds.functions.slots import Slot
-from evolvent.worlds.functions.states import State, things
+from evolvent.worlds.functions.states import State, things_by_noun
 
-__all__ = ["UNSEEN", "Entry", "catalogue", "entries", "run"]
+__all__ = ["UNSEEN", "Entry", "catalogue", "run_call", "select_entries"]
 
 UNSEEN: Mapping[str, str] = MappingProxyType({"farming": "dev", "museum": "test", "space": "test"})
 """Domains of which no tool is in training, and the split that they belong to."""
@@ -30,13 +31,13 @@ UNSEEN: Mapping[str, str] = MappingProxyType({"farming": "dev", "museum": "test"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A tool, and how it is asked for.
+    """A tool and the phrases that request it.
 
     Args:
-        tool: what is offered; its name is verb and noun.
+        tool: the offered tool; its name is verb and noun.
         domain, verb, noun: of a formula the verb is its name, and the noun is "".
-        heads: how a request for it begins; no other tool has one of them.
-        again: the same for the thing that the conversation is about; empty where the tool needs no number.
+        heads: openings of a request for the tool; no two tools share one.
+        follow_up_heads: openings about the thing of the conversation; empty where the tool needs no number.
         slots: its parameters, in the order of the schema.
         split: "train", "dev" or "test".
     """
@@ -46,65 +47,74 @@ class Entry:
     verb: str
     noun: str
     heads: tuple[str, ...]
-    again: tuple[str, ...]
+    follow_up_heads: tuple[str, ...]
     slots: tuple[Slot, ...]
     split: str
 
     @property
-    def unseen(self) -> bool:
-        """Whether no tool of its domain is in training."""
+    def is_unseen(self) -> bool:
+        """Returns whether training has no tool of this domain."""
         return self.domain in UNSEEN
 
     @property
-    def starts(self) -> bool:
-        """Whether its result is a thing with a number, which the next request can be about."""
+    def starts_conversation(self) -> bool:
+        """Returns whether the result is a numbered thing that the next request can be about."""
         return self.verb in ("find", "book", "order", "plan", "add")
 
 
 @cache
 def catalogue() -> Mapping[str, Entry]:
-    """All tools by name, in a fixed order."""
-    found = [*_of_things(), *_of_formulas()]
-    return MappingProxyType({entry.tool.name: entry for entry in found})
+    """Builds the mapping of all tools by name, in a fixed order."""
+    all_entries = [*_thing_entries(), *_formula_entries()]
+    return MappingProxyType({entry.tool.name: entry for entry in all_entries})
 
 
-def entries(split: str, *, unseen: bool) -> tuple[Entry, ...]:
-    """The tools of a split, of the domains that training knows or of the others."""
-    return tuple(entry for entry in catalogue().values() if (entry.split, entry.unseen) == (split, unseen))
+def select_entries(split: str, *, is_unseen: bool) -> tuple[Entry, ...]:
+    """Selects the tools of a split: those of the domains in training, or those of unseen domains."""
+    return tuple(entry for entry in catalogue().values() if (entry.split, entry.is_unseen) == (split, is_unseen))
 
 
-def _of_things() -> Iterator[Entry]:
+def _thing_entries() -> Iterator[Entry]:
     turn = 0
-    for place, (name, domain) in enumerate(DOMAINS.items()):
-        for thing in domain.things:
-            held = (domain.starts[(turn // 2 + place) % 3], domain.follows[(turn // 2 + place // 2) % 3])
+    for domain_index, (name, domain) in enumerate(DOMAINS.items()):
+        for thing_type in domain.thing_types:
+            held_out_verbs = (
+                domain.starts[(turn // 2 + domain_index) % 3],
+                domain.follows[(turn // 2 + domain_index // 2) % 3],
+            )
             for verb in (*domain.starts, *domain.follows):
-                split = UNSEEN.get(name) or ("test", "dev")[turn % 2] if name in UNSEEN or verb in held else "train"
-                yield _entry(name, thing, verb, split=split)
+                split = (
+                    UNSEEN.get(name) or ("test", "dev")[turn % 2]
+                    if name in UNSEEN or verb in held_out_verbs
+                    else "train"
+                )
+                yield _build_entry(name, thing_type, verb, split=split)
             turn += name not in UNSEEN
 
 
-def _entry(domain: str, thing: Thing, verb: str, *, split: str) -> Entry:
-    operation, article = OPERATIONS[verb], "an" if thing.noun[0] in "aeiou" else "a"
-    words = {"a": f"{article} {thing.noun}", "s": thing.plural, "n": thing.noun}
+def _build_entry(domain: str, thing_type: Thing, verb: str, *, split: str) -> Entry:
+    operation, article = OPERATIONS[verb], "an" if thing_type.noun[0] in "aeiou" else "a"
+    placeholders = {"a": f"{article} {thing_type.noun}", "s": thing_type.plural, "n": thing_type.noun}
     slots = tuple(
-        replace(slot, about=slot.about.format(thing.noun, **words)) if "{" in slot.about else slot
-        for slot in operation.takes(thing)
+        replace(slot, about=slot.about.format(thing_type.noun, **placeholders)) if "{" in slot.about else slot
+        for slot in operation.slots_of(thing_type)
     )
-    heads = tuple(head.format(the=f"the {thing.noun}", **words) for head in operation.heads)
-    again = tuple(head.format(the=f"that {thing.noun}", **words) for head in operation.heads if operation.numbered)
-    tool = Tool(f"{verb}_{thing.noun}", operation.about.format(**words), _schema(slots))
-    return Entry(tool, domain, verb, thing.noun, heads, again, slots, split)
+    heads = tuple(head.format(the=f"the {thing_type.noun}", **placeholders) for head in operation.heads)
+    follow_up_heads = tuple(
+        head.format(the=f"that {thing_type.noun}", **placeholders) for head in operation.heads if operation.needs_number
+    )
+    tool = Tool(f"{verb}_{thing_type.noun}", operation.about.format(**placeholders), _build_schema(slots))
+    return Entry(tool, domain, verb, thing_type.noun, heads, follow_up_heads, slots, split)
 
 
-def _of_formulas() -> Iterator[Entry]:
-    for place, (name, formula) in enumerate(FORMULAS.items()):
-        split = {1: "dev", 4: "test"}.get(place % 6, "train")
-        tool = Tool(name, formula.about, _schema(formula.slots))
+def _formula_entries() -> Iterator[Entry]:
+    for index, (name, formula) in enumerate(FORMULAS.items()):
+        split = {1: "dev", 4: "test"}.get(index % 6, "train")
+        tool = Tool(name, formula.about, _build_schema(formula.slots))
         yield Entry(tool, formula.domain, name, "", formula.heads, (), formula.slots, split)
 
 
-def _schema(slots: tuple[Slot, ...]) -> dict[str, Json]:
+def _build_schema(slots: tuple[Slot, ...]) -> dict[str, Json]:
     return {
         "type": "object",
         "properties": {slot.name: slot.schema() for slot in slots},
@@ -116,26 +126,28 @@ def _schema(slots: tuple[Slot, ...]) -> dict[str, Json]:
 # ---------------------------------------------------------------------- calls
 
 
-def run(call: Call, state: State) -> tuple[State, Json]:
-    """What a call does: the state after it and its result (JSON values). The state handed in stays as it is.
+def run_call(call: Call, state: State) -> tuple[State, Json]:
+    """Runs a call and returns the next state and the result (JSON values). The given state does not change.
 
     Raises:
-        InvalidAction: no such tool, arguments that its schema refuses, or a row that does not exist.
+        InvalidAction: the tool is unknown, its schema refuses the arguments, or a row does not exist.
     """
     entry = catalogue().get(call.name)
     if entry is None:
-        near = nearest(call.name, catalogue())
+        nearest_name = find_nearest(call.name, catalogue())
         raise InvalidAction(
             "an unknown tool",
             value=call.name,
             expected="a tool of the catalogue",
-            hint=f"did you mean {near!r}?" if near else None,
+            hint=f"did you mean {nearest_name!r}?" if nearest_name else None,
         )
-    wrong = faults(call.arguments, entry.tool.parameters)
-    if wrong:
-        raise InvalidAction(f"arguments that {call.name!r} refuses", value="; ".join(wrong), expected="its schema")
-    given = {slot.name: slot.default for slot in entry.slots if slot.optional} | dict(call.arguments)
+    schema_faults = find_argument_faults(call.arguments, entry.tool.parameters)
+    if schema_faults:
+        raise InvalidAction(
+            f"arguments that {call.name!r} refuses", value="; ".join(schema_faults), expected="its schema"
+        )
+    arguments = {slot.name: slot.default for slot in entry.slots if slot.optional} | dict(call.arguments)
     if not entry.noun:
-        value = FORMULAS[entry.verb].value(given)
+        value = FORMULAS[entry.verb].compute(arguments)
         return state, round(value, 3) if isinstance(value, float) else value
-    return OPERATIONS[entry.verb].effect(state, things()[entry.noun], given)
+    return OPERATIONS[entry.verb].effect(state, things_by_noun()[entry.noun], arguments)

@@ -1,4 +1,4 @@
-"""One conversation: what all episodes of a task share, and the environment."""
+"""One conversation: the data that all episodes of a task share, and the environment."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from functools import cached_property
 from typing import Any, Literal
 
 from evolvent.errors import InvalidAction, SessionGone
-from evolvent.grade.calls import check_calls, decode_calls, encode_calls, exact_gold
+from evolvent.grade.calls import decode_calls, encode_calls, exact_gold_calls, grade_calls
 from evolvent.messages import Call, Message, Tool
 from evolvent.schemas import json_schema
 from evolvent.trajectory import Task, Value, canonical_json
-from evolvent.worlds.base import Info, Reply, own_moment
-from evolvent.worlds.functions.spelling import decode_words, encode_words, resolved, show_messages, show_tools
-from evolvent.worlds.functions.tasks import Talk, without_defaults
+from evolvent.worlds.base import Info, Reply, check_snapshot
+from evolvent.worlds.functions.spelling import decode_words, encode_words, resolve_names, show_messages, show_tools
+from evolvent.worlds.functions.tasks import CallConversation, remove_defaults
 from evolvent.worlds.grammar import Parsed
 
 __all__ = ["FORMS", "UNREADABLE", "CallForm", "Calls", "FunctionsEnv", "Scene", "read_calls", "write_calls"]
@@ -23,32 +23,34 @@ __all__ = ["FORMS", "UNREADABLE", "CallForm", "Calls", "FunctionsEnv", "Scene", 
 CallForm = Literal["words", "python", "json", "xml"]
 FORMS: tuple[str, ...] = ("words", "python", "json", "xml")
 UNREADABLE = "no calls can be read here ; write calls , or [ ]"
-_NONE = "[]"  # no calls, in every form
+_NO_CALLS = "[]"  # no calls, in every form
 _WORD = re.compile(r"\w+")
 
 
 def read_calls(text: str, form: CallForm) -> tuple[Call, ...]:
-    """The calls in a text; `[]` is none of them, in every form. Raises InvalidAction where none can be read."""
-    if "".join(text.split()) == _NONE:
+    """Reads the calls in a text; `[]` means no calls in every form. Raises InvalidAction for unreadable text."""
+    if "".join(text.split()) == _NO_CALLS:
         return ()
     return decode_words(text) if form == "words" else decode_calls(text, form=form)
 
 
 def write_calls(calls: Sequence[Call], form: CallForm) -> str:
-    """Calls as the text of an action; `read_calls` reads them again."""
+    """Writes calls as the text of an action; `read_calls` reads it back."""
     if not calls:
-        return _NONE
+        return _NO_CALLS
     return encode_words(calls) if form == "words" else encode_calls(calls, form=form)
 
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """The grammar: the whole text is calls in one form."""
+    """Grammar in which the whole text is calls in one form."""
 
     form: CallForm = "words"
 
     def parse(self, text: str) -> Parsed:
-        """The calls in a model's text, written in order; raises InvalidAction where there are none to be read."""
+        """Parses the calls of a model's text and writes them in canonical form; raises InvalidAction for unreadable
+        text.
+        """
         return Parsed(write_calls(read_calls(text, self.form), self.form))
 
     def render(self, parsed: Parsed) -> str:
@@ -57,94 +59,99 @@ class Calls:
 
 @dataclass
 class Scene:
-    """What all episodes of one task share.
+    """Data that all episodes of one task share.
 
     Args:
         talk: the conversation.
-        form: how calls are written, and tools shown.
+        form: notation of calls and tools.
     """
 
-    talk: Talk
+    talk: CallConversation
     form: CallForm
 
     @cached_property
-    def first(self) -> str:
-        """The first observation: the tools, then what was said."""
-        tools = show_tools(self.talk.tools) if self.form == "words" else _json_lines(self.talk.tools)
-        return f"{tools}\n{self.said(self.talk.messages)}"
+    def first_observation(self) -> str:
+        """Returns the first observation: the tools, then the messages."""
+        tools = show_tools(self.talk.tools) if self.form == "words" else _render_json_tools(self.talk.tools)
+        return f"{tools}\n{self.render_messages(self.talk.messages)}"
 
-    def said(self, messages: Sequence[Message]) -> str:
-        """Messages as an observation: one a line, after who speaks."""
+    def render_messages(self, messages: Sequence[Message]) -> str:
+        """Renders messages as an observation, one per line with its speaker."""
         return show_messages(messages, write=lambda calls: write_calls(calls, self.form))
 
     @cached_property
     def plan(self) -> tuple[str, ...]:
-        """The right answers."""
+        """Returns the expected answers."""
         return tuple(write_calls(turn.calls, self.form) for turn in self.talk.turns)
 
     @cached_property
     def admissible(self) -> tuple[tuple[str, ...], ...]:
-        """For each turn answers that somebody might give, the right one among them, in alphabetical order."""
-        return tuple(tuple(sorted({self.plan[turn], *self._tried(turn)})) for turn in range(len(self.plan)))
+        """Returns plausible answers for each turn, the right one included, in alphabetical order."""
+        return tuple(tuple(sorted({self.plan[turn], *self._plausible_answers(turn)})) for turn in range(len(self.plan)))
 
-    def _tried(self, turn: int) -> Iterator[str]:
-        calls, heard = self.talk.turns[turn].calls, _heard(self.talk, turn)
-        yield _NONE
+    def _plausible_answers(self, turn: int) -> Iterator[str]:
+        calls, request_words = self.talk.turns[turn].calls, _last_request_words(self.talk, turn)
+        yield _NO_CALLS
         for call in calls:
             yield write_calls([call], self.form)
             for name in call.arguments:
-                rest = {other: value for other, value in call.arguments.items() if other != name}
-                yield write_calls([Call(call.name, rest)], self.form)
+                remaining_arguments = {
+                    argument: value for argument, value in call.arguments.items() if argument != name
+                }
+                yield write_calls([Call(call.name, remaining_arguments)], self.form)
         for tool in self.talk.tools:
-            rows = json_schema(tool.parameters).get("properties", {})
-            for place in range(2):
-                guess = {name: _guess(row, heard, place) for name, row in rows.items()}
+            properties = json_schema(tool.parameters).get("properties", {})
+            for variant in range(2):
+                guess = {name: _guess_value(schema, request_words, variant) for name, schema in properties.items()}
                 yield write_calls([Call(tool.name, guess)], self.form)
             for call in calls:
                 yield write_calls([Call(tool.name, call.arguments)], self.form)
 
-    def right(self, turn: int, calls: Sequence[Call]) -> bool:
-        """Whether these calls are the answer of a turn."""
+    def is_right(self, turn: int, calls: Sequence[Call]) -> bool:
+        """Checks whether calls are the expected answer of a turn."""
         expected = self.talk.turns[turn].calls
         if not calls or not expected:
             return not calls and not expected
-        said, gold = (without_defaults(one, self.talk.tools) for one in (calls, expected))
-        return check_calls(said, exact_gold(gold), self.tools).valid
+        given_calls, gold_calls = (remove_defaults(turn_calls, self.talk.tools) for turn_calls in (calls, expected))
+        return grade_calls(given_calls, exact_gold_calls(gold_calls), self.tools).valid
 
     @cached_property
     def tools(self) -> tuple[Tool, ...]:
-        """The tools with their parameters as JSON Schema, whatever dialect they are written in."""
-        return tuple(Tool(one.name, one.description, json_schema(one.parameters)) for one in self.talk.tools)
+        """Returns the tools with their parameters as JSON Schema, whatever dialect they are written in."""
+        return tuple(Tool(tool.name, tool.description, json_schema(tool.parameters)) for tool in self.talk.tools)
 
 
-def _json_lines(tools: Sequence[Tool]) -> str:
+def _render_json_tools(tools: Sequence[Tool]) -> str:
     return "\n".join(canonical_json(tool.as_openai()) for tool in tools)
 
 
-def _heard(talk: Talk, turn: int) -> tuple[str, ...]:
-    """The words of the last request."""
-    past = [*talk.messages, *(message for one in talk.turns[:turn] for message in one.then)]
-    said = [message.text for message in past if message.role == "user"]
-    return tuple(_WORD.findall(said[-1])) if said else ()
+def _last_request_words(talk: CallConversation, turn: int) -> tuple[str, ...]:
+    """Returns the words of the last request."""
+    past_messages = [
+        *talk.messages,
+        *(message for past_turn in talk.turns[:turn] for message in past_turn.messages_after),
+    ]
+    requests = [message.text for message in past_messages if message.role == "user"]
+    return tuple(_WORD.findall(requests[-1])) if requests else ()
 
 
-def _guess(schema: Any, heard: Sequence[str], place: int) -> Any:
-    """A value of the type that a schema asks for, out of the last request where that has one."""
+def _guess_value(schema: Any, request_words: Sequence[str], variant: int) -> Any:
+    """Returns a value of the schema's type, from the last request where it has a matching word."""
     row: Mapping[str, Any] = schema if isinstance(schema, Mapping) else {}
-    numbers = [int(word) for word in heard if word.isascii() and word.isdigit() and len(word) < 5] or [1]
+    numbers = [int(word) for word in request_words if word.isascii() and word.isdigit() and len(word) < 5] or [1]
     if row.get("enum"):
-        return row["enum"][place % len(row["enum"])]
+        return row["enum"][variant % len(row["enum"])]
     if row.get("type") == "object":
-        return {name: _guess(part, heard, place) for name, part in row.get("properties", {}).items()}
+        return {name: _guess_value(part, request_words, variant) for name, part in row.get("properties", {}).items()}
     if row.get("type") == "array":
-        return [_guess(row.get("items"), heard, place)]
-    guesses = {"integer": numbers[place % len(numbers)], "number": numbers[-1] + 0.5, "boolean": place == 0}
-    return guesses.get(str(row.get("type")), heard[-1 - place] if place < len(heard) else "")
+        return [_guess_value(row.get("items"), request_words, variant)]
+    guesses = {"integer": numbers[variant % len(numbers)], "number": numbers[-1] + 0.5, "boolean": variant == 0}
+    return guesses.get(str(row.get("type")), request_words[-1 - variant] if variant < len(request_words) else "")
 
 
 @dataclass(frozen=True, slots=True)
-class _Moment:
-    """A snapshot: all that changes in an episode."""
+class _Snapshot:
+    """A snapshot: the whole changing state of an episode."""
 
     task: str
     running: bool
@@ -153,18 +160,20 @@ class _Moment:
 
 
 class FunctionsEnv:
-    """One conversation. A right answer earns its share, a wrong one ends it, what cannot be read may be repeated."""
+    """One conversation. A right answer earns its share, a wrong answer ends it, an unreadable answer may be
+    repeated.
+    """
 
     def __init__(self, task: Task, scene: Scene, *, penalty: float) -> None:
         self._task, self._scene, self._penalty = task, scene, penalty
-        self._set(_Moment(task.id, False, 0, 0.0))
+        self._restore_state(_Snapshot(task.id, False, 0, 0.0))
 
-    def _set(self, moment: _Moment) -> None:
-        self._running, self._turn, self._earned = moment.running, moment.turn, moment.earned
+    def _restore_state(self, snapshot: _Snapshot) -> None:
+        self._running, self._turn, self._earned = snapshot.running, snapshot.turn, snapshot.earned
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Value, Info]:
-        self._set(_Moment(self._task.id, True, 0, 0.0))
-        return self._scene.first, self._info()
+        self._restore_state(_Snapshot(self._task.id, True, 0, 0.0))
+        return self._scene.first_observation, self._info()
 
     def _info(self) -> dict[str, Any]:
         return {"admissible": self._scene.admissible[self._turn]}
@@ -173,29 +182,29 @@ class FunctionsEnv:
         if not self._running:
             raise SessionGone("a step after the end of the episode", value=str(action), expected="reset() first")
         try:
-            calls = resolved(read_calls(str(action), self._scene.form), self._scene.tools)
+            calls = resolve_names(read_calls(str(action), self._scene.form), self._scene.tools)
         except InvalidAction:
             return UNREADABLE, self._penalty, False, False, {**self._info(), "invalid": True}
         turns = self._scene.talk.turns
-        if not self._scene.right(self._turn, calls):
+        if not self._scene.is_right(self._turn, calls):
             self._running = False
             return "", 0.0, True, False, self._info()
-        last = self._turn + 1 == len(turns)
-        reward = 1.0 - self._earned if last else 1.0 / len(turns)
+        is_last_turn = self._turn + 1 == len(turns)
+        reward = 1.0 - self._earned if is_last_turn else 1.0 / len(turns)
         self._earned += reward
-        if last:
+        if is_last_turn:
             self._running = False
             return "", reward, True, False, self._info()
-        said = self._scene.said(turns[self._turn].then)
+        observation = self._scene.render_messages(turns[self._turn].messages_after)
         self._turn += 1
-        return said, reward, False, False, self._info()
+        return observation, reward, False, False, self._info()
 
     def snapshot(self) -> object:
-        return _Moment(self._task.id, self._running, self._turn, self._earned)
+        return _Snapshot(self._task.id, self._running, self._turn, self._earned)
 
     def restore(self, value: object) -> None:
-        """Back to the moment of a snapshot of the same task; ConfigError for anything else."""
-        self._set(own_moment(value, _Moment, self._task))
+        """Restores a snapshot of the same task; raises ConfigError for any other value."""
+        self._restore_state(check_snapshot(value, _Snapshot, self._task))
 
     def close(self) -> None:
         self._running = False

@@ -1,4 +1,4 @@
-"""Tools that compute: each a formula of its own, with its inputs and how it is asked for."""
+"""Tools that compute: each has its own formula, inputs and request phrases."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from evolvent.trajectory import Json
-from evolvent.worlds.functions.slots import Slot, amount, choice, several, whole
+from evolvent.worlds.functions.slots import Slot, array_slot, choice_slot, integer_slot, number_slot
 
 __all__ = ["FORMULAS", "Formula"]
 
@@ -21,43 +21,43 @@ class Formula:
     Args:
         domain: maths, health or units.
         about: the description.
-        heads: how it is asked for; no two formulas share one.
+        heads: openings of a request; no two formulas share one.
         slots: its inputs.
-        value: the result of given inputs, rounded to three decimals where it is no whole number.
+        compute: computes the result of given inputs; a fraction is rounded to three decimals.
     """
 
     domain: str
     about: str
     heads: tuple[str, ...]
     slots: tuple[Slot, ...]
-    value: Callable[[Mapping[str, Any]], Json]
+    compute: Callable[[Mapping[str, Any]], Json]
 
 
-RADIUS = amount("radius : the radius", "with radius {} | of radius {}", range(1, 20))
-WIDTH = amount("width : how wide it is", "with width {} | {} wide", range(1, 20))
-LENGTH = amount("length : how long it is", "with length {} | {} long", range(1, 20))
-DEPTH = amount("depth : how deep it is", "with depth {} | {} deep", range(1, 20))
-VALUES = several("values : the numbers", "of {} | for {}", tuple(range(2, 60)))
-FIRST = whole("first : the first number", "of {} | for {}", range(2, 61))
-SECOND = whole("second : the second number", "with {} | against {}", range(2, 61))
-PERCENT = whole("percent : share in percent", "at {} percent | with {} percent", range(1, 31))
-SUM = amount("sum : sum of money", "on {} | for a sum of {}", range(10, 60))
-YEARS = whole("years : number of years", "over {} years | in {} years", range(2, 31))
-MASS = amount("weight : weight in kilos", "weighing {} kilos | of {} kilos", range(40, 99))
-STATURE = whole("height : height in centimetres", "with {} centimetres | {} centimetres tall", range(60, 100))
-AGE = whole("age : age in years", "aged {} | {} years old", range(18, 91))
-PLACES = whole("digits : digits after the point", "to {} digits | with {} digits", range(1, 4)).with_default(2)
+RADIUS = number_slot("radius : the radius", "with radius {} | of radius {}", range(1, 20))
+WIDTH = number_slot("width : how wide it is", "with width {} | {} wide", range(1, 20))
+LENGTH = number_slot("length : how long it is", "with length {} | {} long", range(1, 20))
+DEPTH = number_slot("depth : how deep it is", "with depth {} | {} deep", range(1, 20))
+VALUES = array_slot("values : the numbers", "of {} | for {}", tuple(range(2, 60)))
+FIRST = integer_slot("first : the first number", "of {} | for {}", range(2, 61))
+SECOND = integer_slot("second : the second number", "with {} | against {}", range(2, 61))
+PERCENT = integer_slot("percent : share in percent", "at {} percent | with {} percent", range(1, 31))
+SUM = number_slot("sum : sum of money", "on {} | for a sum of {}", range(10, 60))
+YEARS = integer_slot("years : number of years", "over {} years | in {} years", range(2, 31))
+MASS = number_slot("weight : weight in kilos", "weighing {} kilos | of {} kilos", range(40, 99))
+STATURE = integer_slot("height : height in centimetres", "with {} centimetres | {} centimetres tall", range(60, 100))
+AGE = integer_slot("age : age in years", "aged {} | {} years old", range(18, 91))
+PLACES = integer_slot("digits : digits after the point", "to {} digits | with {} digits", range(1, 4)).with_default(2)
 
 
-def _convert(factors: Mapping[str, float]) -> Callable[[Mapping[str, Any]], Json]:
+def _make_converter(factors: Mapping[str, float]) -> Callable[[Mapping[str, Any]], Json]:
     return lambda given: given["value"] * factors[given["source"]] / factors[given["target"]]
 
 
-def _units(names: str) -> tuple[Slot, ...]:
+def _unit_slots(names: str) -> tuple[Slot, ...]:
     return (
-        amount("value : the quantity", "of {} | for {}", range(1, 60)),
-        choice("source : unit that it is in", "from {} | given in {}", names),
-        choice("target : unit that is wanted", "to {} | as {}", names),
+        number_slot("value : the quantity", "of {} | for {}", range(1, 60)),
+        choice_slot("source : unit that it is in", "from {} | given in {}", names),
+        choice_slot("target : unit that is wanted", "to {} | as {}", names),
     )
 
 
@@ -144,7 +144,7 @@ FORMULAS: Mapping[str, Formula] = {
         "health",
         "water that a body needs",
         ("get the water need", "work out the water need"),
-        (MASS, choice("season : time of the year", "in {} | during {}", "summer winter spring")),
+        (MASS, choice_slot("season : time of the year", "in {} | during {}", "summer winter spring")),
         lambda g: 0.033 * g["weight"] * (1.2 if g["season"] == "summer" else 1.0),
     ),
     "pulse_limit": Formula(
@@ -165,28 +165,28 @@ FORMULAS: Mapping[str, Formula] = {
         "units",
         "convert a length",
         ("convert a length", "express a length"),
-        _units("metres miles yards inches"),
-        _convert(LENGTHS),
+        _unit_slots("metres miles yards inches"),
+        _make_converter(LENGTHS),
     ),
     "mass_change": Formula(
         "units",
         "convert a mass",
         ("convert a mass", "express a mass"),
-        _units("kilos pounds ounces tons"),
-        _convert(MASSES),
+        _unit_slots("kilos pounds ounces tons"),
+        _make_converter(MASSES),
     ),
     "time_change": Formula(
         "units",
         "convert a time",
         ("convert a time", "express a time"),
-        _units("seconds minutes hours days"),
-        _convert(TIMES),
+        _unit_slots("seconds minutes hours days"),
+        _make_converter(TIMES),
     ),
     "volume_change": Formula(
         "units",
         "convert a volume",
         ("convert a volume", "express a volume"),
-        _units("litres gallons pints cups"),
-        _convert(VOLUMES),
+        _unit_slots("litres gallons pints cups"),
+        _make_converter(VOLUMES),
     ),
 }

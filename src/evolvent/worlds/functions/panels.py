@@ -1,14 +1,14 @@
-"""Panels and samples: which shapes a tier has, out of which tools, and how many of each kind.
+"""Panels and samples: the shapes of each tier, the tools they use, and the number of tasks of each kind.
 
 | tier | tools | shapes |
 |---|---|---|
-| seen | domains that training knows | simple, multiple; one of ten irrelevant, one of ten missing |
+| seen | domains in training | simple, multiple; one of ten irrelevant, one of ten missing |
 | evo | the same | parallel, parallel_multiple |
-| combo | domains of which training has no tool | all of one turn, abstentions in the same share as in seen |
+| combo | domains without a tool in training | all of one turn, abstentions in the same share as in seen |
 | longer | as seen | multi_turn, and three calls of different tools, among five or six tools |
 
-All tools of a task, those that are not needed too, are of the task's split. Nobody trains on combo, for which there are
-no tools, and on longer.
+All tools of a task, unneeded ones included, belong to the task's split. There is no training on combo, which
+has no training tools, and on longer.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from evolvent.errors import ConfigError, Problem, unknown
+from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.messages import CallSample
 from evolvent.trajectory import Task, canonical_json, sample_rng, sample_seed
 from evolvent.worlds.base import TIERS
-from evolvent.worlds.functions.catalogue import entries
-from evolvent.worlds.functions.naming import canonical_names, renamed_talk
-from evolvent.worlds.functions.requests import SHAPES, Draft, draw
-from evolvent.worlds.functions.tasks import Talk, sample_at, spec_of, talk_of
+from evolvent.worlds.functions.catalogue import select_entries
+from evolvent.worlds.functions.naming import canonical_names, rename_talk
+from evolvent.worlds.functions.requests import SHAPES, Draft, draw_draft
+from evolvent.worlds.functions.tasks import CallConversation, build_sample, build_spec, conversation_of_draft
 from evolvent.worlds.panel import UNTRAINED, Sizes, check_names
 
-__all__ = ["NAME", "VERSION", "call_samples", "key_of", "panel", "task_from"]
+__all__ = ["NAME", "VERSION", "build_panel", "build_task", "call_samples", "canonical_key"]
 
 NAME = "functions"
 VERSION = "1"
-_TURNS: Mapping[str, tuple[str, ...]] = {
+_SHAPES_BY_TIER: Mapping[str, tuple[str, ...]] = {
     "seen": (
         "simple",
         "multiple",
@@ -60,24 +60,25 @@ _TURNS: Mapping[str, tuple[str, ...]] = {
     "longer": ("multi_turn", "parallel_multiple", "multi_turn", "multi_turn", "parallel_multiple"),
 }
 """The shapes of a tier in turn: task n has shape n, and so on from the beginning."""
-_TRIES = 500  # drafts that may be passed over for one task
+_MAX_DRAFTS = 500  # drafts that may be passed over for one task
 
 
-def key_of(talk: Talk) -> str:
-    """The canonical form of a conversation: equal for conversations that differ in names only."""
-    return canonical_json(spec_of(renamed_talk(talk, canonical_names(talk.tools))))
+def canonical_key(talk: CallConversation) -> str:
+    """Returns the canonical form of a conversation, equal for conversations that differ in names only."""
+    return canonical_json(build_spec(rename_talk(talk, canonical_names(talk.tools))))
 
 
-def task_from(talk: Talk, *, kind: str, tier: str, split: str) -> Task:
-    """A conversation as a task."""
-    return Task(NAME, VERSION, spec_of(talk), kind, tier, split)
+def build_task(talk: CallConversation, *, kind: str, tier: str, split: str) -> Task:
+    """Builds a task from a conversation."""
+    return Task(NAME, VERSION, build_spec(talk), kind, tier, split)
 
 
-def panel(split: str, tier: str, sizes: Sizes) -> tuple[Task, ...]:
-    """The task panel of a split and tier: no two tasks alike, in dev and test at most `per_kind` of a kind.
+def build_panel(split: str, tier: str, sizes: Sizes) -> tuple[Task, ...]:
+    """Builds the task panel of a split and tier: without duplicates, in dev and test at most `per_kind` tasks of a
+    kind.
 
     Raises:
-        ConfigError: a name that does not exist, or sizes that the tools cannot fill.
+        ConfigError: an unknown name, or sizes that the tools cannot fill.
     """
     check_names(split, tier, TIERS)
     if split == "train" and tier in UNTRAINED:
@@ -85,11 +86,11 @@ def panel(split: str, tier: str, sizes: Sizes) -> tuple[Task, ...]:
     tasks: list[Task] = []
     kinds: Counter[str] = Counter()
     keys: set[str] = set()
-    for place in range(sizes.of(split)):
-        shape = _TURNS[tier][place % len(_TURNS[tier])]
-        for draft in _drafts(split, tier, shape, place, stream="panel"):
-            talk = talk_of(draft)
-            key = key_of(talk)
+    for index in range(sizes.of(split)):
+        shape = _SHAPES_BY_TIER[tier][index % len(_SHAPES_BY_TIER[tier])]
+        for draft in _draw_drafts(split, tier, shape, index, stream="panel"):
+            talk = conversation_of_draft(draft)
+            key = canonical_key(talk)
             if key not in keys and (split == "train" or kinds[draft.kind] < sizes.per_kind):
                 break
         else:
@@ -101,50 +102,50 @@ def panel(split: str, tier: str, sizes: Sizes) -> tuple[Task, ...]:
             )
         keys.add(key)
         kinds[draft.kind] += 1
-        tasks.append(task_from(talk, kind=draft.kind, tier=tier, split=split))
+        tasks.append(build_task(talk, kind=draft.kind, tier=tier, split=split))
     return tuple(tasks)
 
 
-def _drafts(split: str, tier: str, shape: str, place: int, *, stream: str) -> Iterator[Draft]:
-    pool = entries(split, unseen=tier == "combo")
-    for attempt in range(_TRIES):
-        rng = sample_rng(NAME, stream, split, tier, shape, place, attempt)
-        yield draw(shape, pool, rng, split=split, many=tier == "longer")
+def _draw_drafts(split: str, tier: str, shape: str, index: int, *, stream: str) -> Iterator[Draft]:
+    pool = select_entries(split, is_unseen=tier == "combo")
+    for attempt in range(_MAX_DRAFTS):
+        rng = sample_rng(NAME, stream, split, tier, shape, index, attempt)
+        yield draw_draft(shape, pool, rng, split=split, is_long=tier == "longer")
 
 
 def call_samples(
     split: str, tier: str, count: int, *, kinds: Sequence[str] | None = None, seed: int = 0
 ) -> tuple[CallSample, ...]:
-    """Samples as data for training and for measurements: one for every turn, drawn apart from the panels.
+    """Draws samples as data for training and measurements: one for every turn, independent of the panels.
 
     Args:
-        split, tier: whose tools; of "train" all tiers but combo.
-        count: how many.
-        kinds: shapes in turn; None: those of the tier, in their shares.
-        seed: another one gives other samples.
+        split, tier: select the tools; "train" has all tiers but combo.
+        count: number of samples.
+        kinds: shapes that take turns; None: the shapes of the tier, in their shares.
+        seed: different seeds give different samples.
     Returns:
-        Samples with different ids. Those of "dev" and "test" share tools with the panels, those of "train" do not.
+        Samples with unique ids. Those of "dev" and "test" share tools with the panels, those of "train" do not.
     Raises:
-        ConfigError: a name that does not exist, a count below 0, or tools that there are not.
+        ConfigError: an unknown name, a negative count, or a split and tier without tools.
     """
     check_names(split, tier, TIERS)
-    shapes = _TURNS[tier] if kinds is None else tuple(kinds)
-    problems = [unknown("kind", shape, SHAPES) for shape in shapes if shape not in SHAPES]
+    shapes = _SHAPES_BY_TIER[tier] if kinds is None else tuple(kinds)
+    problems = [unknown_name_problem("kind", shape, SHAPES) for shape in shapes if shape not in SHAPES]
     if count < 0 or not shapes:
         problems.append(Problem("count", f"{count} samples of {len(shapes)} kinds", "give at least 0, and a kind"))
-    if not entries(split, unseen=tier == "combo"):
+    if not select_entries(split, is_unseen=tier == "combo"):
         problems.append(Problem("tier", f"{split!r} has no tools of {tier!r}", "use dev or test"))
     if problems:
         raise ConfigError(problems)
-    found: dict[str, CallSample] = {}
-    place = 0
-    while len(found) < count:
-        shape = shapes[place % len(shapes)]
-        draft = next(_drafts(split, tier, shape, place, stream=f"samples {seed}"))
-        task = task_from(talk_of(draft), kind=draft.kind, tier=tier, split=split)
+    samples: dict[str, CallSample] = {}
+    index = 0
+    while len(samples) < count:
+        shape = shapes[index % len(shapes)]
+        draft = next(_draw_drafts(split, tier, shape, index, stream=f"samples {seed}"))
+        task = build_task(conversation_of_draft(draft), kind=draft.kind, tier=tier, split=split)
         for turn in range(len(draft.rounds)):
-            sample = sample_at(task, turn)
+            sample = build_sample(task, turn)
             name = f"{draft.kind}/{sample_seed(sample.id):016x}"
-            found.setdefault(name, replace(sample, id=name))
-        place += 1
-    return tuple(found.values())[:count]
+            samples.setdefault(name, replace(sample, id=name))
+        index += 1
+    return tuple(samples.values())[:count]

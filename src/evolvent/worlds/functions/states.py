@@ -1,4 +1,4 @@
-"""States: the rows of every thing in a task, drawn from a seed when somebody looks at them."""
+"""States: the rows of every thing in a task, drawn from a seed on first access."""
 
 from __future__ import annotations
 
@@ -10,60 +10,60 @@ from evolvent.errors import InvalidAction
 from evolvent.trajectory import Json, sample_rng
 from evolvent.worlds.functions.domains import DOMAINS, Thing
 
-__all__ = ["NUMBERS", "Row", "State", "things"]
+__all__ = ["NUMBERS", "Row", "State", "things_by_noun"]
 
 Row = Mapping[str, Json]
 NUMBERS = tuple(range(10, 100))
 """What rows are numbered with."""
-_ROWS = 5  # of each thing
-_USUAL = 0.5  # how often an optional attribute has its default
+_ROWS_PER_THING = 5  # of each thing
+_DEFAULT_PROBABILITY = 0.5  # how often an optional attribute has its default
 
 
 @cache
-def things() -> Mapping[str, Thing]:
-    """All things by noun."""
-    return {thing.noun: thing for domain in DOMAINS.values() for thing in domain.things}
+def things_by_noun() -> Mapping[str, Thing]:
+    """Returns all things by noun."""
+    return {thing_type.noun: thing_type for domain in DOMAINS.values() for thing_type in domain.thing_types}
 
 
 @dataclass(frozen=True)
 class State:
-    """The rows of all things. A value: what changes it gives a new one.
+    """The rows of all things. States are immutable: an operation returns a new one.
 
     Args:
-        seed: what the rows are drawn from, of each thing apart.
-        changed: noun -> rows, where they are others.
+        seed: seed of the rows, which are drawn independently for each thing.
+        replaced_rows: noun -> rows, where they differ from the drawn rows.
     """
 
     seed: int
-    changed: Mapping[str, tuple[Row, ...]] = field(default_factory=dict)
+    replaced_rows: Mapping[str, tuple[Row, ...]] = field(default_factory=dict)
 
     def rows(self, noun: str) -> tuple[Row, ...]:
-        """The rows of a thing: attributes and a `number` of its own; () for what is no thing."""
-        return self.changed[noun] if noun in self.changed else _drawn(self.seed, noun)
+        """Returns the rows of a thing: its attributes and a unique `number`; () for an unknown noun."""
+        return self.replaced_rows[noun] if noun in self.replaced_rows else _draw_rows(self.seed, noun)
 
     def row(self, noun: str, number: Json) -> Row:
-        """The row with a number; raises InvalidAction where there is none."""
+        """Returns the row with a number; raises InvalidAction if there is none."""
         for row in self.rows(noun):
             if row["number"] == number:
                 return row
-        known = [row["number"] for row in self.rows(noun)]
-        raise InvalidAction(f"no {noun} has this number", value=number, expected=f"one of {known}")
+        numbers = [row["number"] for row in self.rows(noun)]
+        raise InvalidAction(f"no {noun} has this number", value=number, expected=f"one of {numbers}")
 
     def with_rows(self, noun: str, rows: tuple[Row, ...]) -> State:
-        """The state with other rows of a thing."""
-        return replace(self, changed={**self.changed, noun: rows})
+        """Returns a state with other rows of a thing."""
+        return replace(self, replaced_rows={**self.replaced_rows, noun: rows})
 
 
 @lru_cache(maxsize=4096)
-def _drawn(seed: int, noun: str) -> tuple[Row, ...]:
-    return tuple(_draw(seed, things()[noun])) if noun in things() else ()
+def _draw_rows(seed: int, noun: str) -> tuple[Row, ...]:
+    return tuple(_generate_rows(seed, things_by_noun()[noun])) if noun in things_by_noun() else ()
 
 
-def _draw(seed: int, thing: Thing) -> Iterator[Row]:
-    rng = sample_rng("functions state", seed, thing.noun)
-    for place in rng.permutation(len(NUMBERS))[:_ROWS]:
-        row: dict[str, Json] = {"number": NUMBERS[int(place)]}
-        for slot in thing.slots:
+def _generate_rows(seed: int, thing_type: Thing) -> Iterator[Row]:
+    rng = sample_rng("functions state", seed, thing_type.noun)
+    for number_index in rng.permutation(len(NUMBERS))[:_ROWS_PER_THING]:
+        row: dict[str, Json] = {"number": NUMBERS[int(number_index)]}
+        for slot in thing_type.slots:
             value = slot.draw(rng)
-            row[slot.name] = slot.default if slot.optional and rng.random() < _USUAL else value
+            row[slot.name] = slot.default if slot.optional and rng.random() < _DEFAULT_PROBABILITY else value
         yield row

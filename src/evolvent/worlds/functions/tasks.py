@@ -1,11 +1,12 @@
-"""Tasks: a conversation as the spec of a task, read and checked, and calls without what only repeats a default.
+"""Tasks: a conversation as the spec of a task, parsed and checked, and calls without arguments that repeat a
+default.
 
-A spec says everything, so that any conversation can be played, whoever wrote it, drew it or masked its names:
+A spec is complete, so that any conversation can be played, whoever wrote it, drew it or masked its names:
 
     {"messages": [...], "tools": [...], "rounds": [{"calls": [{"name", "arguments"}], "then": [...]}, ...]}
 
-`messages` is the conversation up to the first answer and `then` what follows an answer (results, the next request),
-both in OpenAI's form; `rounds` are the answers that are expected. Nothing of the generator is needed to play it.
+`messages` is the conversation up to the first answer and `then` the messages after an answer (results, the next
+request), both in OpenAI's form; `rounds` are the expected answers. Playing a spec does not need the generator.
 """
 
 from __future__ import annotations
@@ -20,69 +21,84 @@ from evolvent.schemas import json_schema
 from evolvent.trajectory import Json, Task, canonical_json
 from evolvent.worlds.functions.requests import Draft
 
-__all__ = ["Talk", "Turn", "read_talk", "sample_at", "spec_of", "talk_of", "talk_of_sample", "without_defaults"]
+__all__ = [
+    "CallConversation",
+    "Turn",
+    "build_sample",
+    "build_spec",
+    "conversation_of_draft",
+    "conversation_of_sample",
+    "parse_spec",
+    "remove_defaults",
+]
 
 _FIELDS = ("messages", "tools", "rounds")
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """An answer that is expected, and the messages that follow it (none after the last)."""
+    """An expected answer and the messages that follow it (none after the last)."""
 
     calls: tuple[Call, ...]
-    then: tuple[Message, ...] = ()
+    messages_after: tuple[Message, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Talk:
-    """A conversation: what was said before the first answer, the tools, and the turns."""
+class CallConversation:
+    """A conversation: the messages before the first answer, the tools, and the turns."""
 
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...]
     turns: tuple[Turn, ...]
 
 
-def talk_of(draft: Draft) -> Talk:
-    """The conversation of a draft; calls are numbered, and results are tool messages of canonical JSON."""
+def conversation_of_draft(draft: Draft) -> CallConversation:
+    """Builds the conversation of a draft; calls are numbered, and results are tool messages of canonical JSON."""
     turns = []
-    for place, one in enumerate(draft.rounds):
-        calls = tuple(Call(call.name, call.arguments, f"call_{place}_{n}") for n, call in enumerate(one.calls))
-        then: tuple[Message, ...] = ()
-        if place + 1 < len(draft.rounds):
-            results = zip(calls, one.results, strict=True)
-            then = tuple(Message("tool", canonical_json(result), tool_call_id=call.id) for call, result in results)
-            then += (Message("user", draft.rounds[place + 1].user),)
-        turns.append(Turn(calls, then))
-    return Talk((Message("user", draft.rounds[0].user),), draft.tools, tuple(turns))
+    for index, round_ in enumerate(draft.rounds):
+        calls = tuple(
+            Call(call.name, call.arguments, f"call_{index}_{call_index}")
+            for call_index, call in enumerate(round_.calls)
+        )
+        messages_after: tuple[Message, ...] = ()
+        if index + 1 < len(draft.rounds):
+            results = zip(calls, round_.results, strict=True)
+            messages_after = tuple(
+                Message("tool", canonical_json(result), tool_call_id=call.id) for call, result in results
+            )
+            messages_after += (Message("user", draft.rounds[index + 1].user),)
+        turns.append(Turn(calls, messages_after))
+    return CallConversation((Message("user", draft.rounds[0].user),), draft.tools, tuple(turns))
 
 
-def spec_of(talk: Talk) -> dict[str, Json]:
-    """A conversation as the spec of a task: JSON values."""
+def build_spec(talk: CallConversation) -> dict[str, Json]:
+    """Builds the spec of a conversation from JSON values."""
     return {
         "messages": [message.as_openai() for message in talk.messages],
         "tools": [
-            {"name": one.name, "description": one.description, "parameters": dict(one.parameters)} for one in talk.tools
+            {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
+            for tool in talk.tools
         ],
         "rounds": [
             {
-                "calls": [_written(call) for call in turn.calls],
-                "then": [message.as_openai() for message in turn.then],
+                "calls": [_encode_call(call) for call in turn.calls],
+                "then": [message.as_openai() for message in turn.messages_after],
             }
             for turn in talk.turns
         ],
     }
 
 
-def _written(call: Call) -> dict[str, Json]:
+def _encode_call(call: Call) -> dict[str, Json]:
     row: dict[str, Json] = {"name": call.name, "arguments": dict(call.arguments)}
     return row if call.id is None else {**row, "id": call.id}
 
 
-def read_talk(spec: Mapping[str, Any]) -> Talk:
-    """The conversation of a spec.
+def parse_spec(spec: Mapping[str, Any]) -> CallConversation:
+    """Parses the conversation of a spec.
 
     Raises:
-        ConfigError: something is missing or malformed, or a call of a tool that is not offered.
+        ConfigError: a part is missing or malformed, or a call uses a tool that is not offered.
     """
     problems = [
         Problem(field, f"{spec.get(field)!r} is no list", "give a list")
@@ -96,7 +112,7 @@ def read_talk(spec: Mapping[str, Any]) -> Talk:
     try:
         messages = tuple(map(Message.of_openai, spec["messages"]))
         tools = tuple(Tool.of_openai({"function": row}) for row in spec["tools"])
-        turns = tuple(map(_turn, spec["rounds"]))
+        turns = tuple(map(_parse_turn, spec["rounds"]))
         for tool in tools:
             json_schema(tool.parameters)
     except SampleInvalid as error:
@@ -115,62 +131,63 @@ def read_talk(spec: Mapping[str, Any]) -> Talk:
     ]
     if problems:
         raise ConfigError(problems)
-    return Talk(messages, tools, turns)
+    return CallConversation(messages, tools, turns)
 
 
-def _turn(row: Any) -> Turn:
-    calls, then = (row.get(name, []) if isinstance(row, Mapping) else None for name in ("calls", "then"))
-    if not isinstance(calls, list) or not isinstance(then, list):
+def _parse_turn(row: Any) -> Turn:
+    calls, messages_after = (row.get(name, []) if isinstance(row, Mapping) else None for name in ("calls", "then"))
+    if not isinstance(calls, list) or not isinstance(messages_after, list):
         raise SampleInvalid("a round that is none", value=row, expected='{"calls": [...], "then": [...]}')
-    return Turn(tuple(map(_call, calls)), tuple(map(Message.of_openai, then)))
+    return Turn(tuple(map(_parse_call, calls)), tuple(map(Message.of_openai, messages_after)))
 
 
-def _call(row: Any) -> Call:
+def _parse_call(row: Any) -> Call:
     return Call.of_openai({"function": row, "id": row.get("id") if isinstance(row, Mapping) else None})
 
 
-def without_defaults(calls: Sequence[Call], tools: Sequence[Tool]) -> tuple[Call, ...]:
-    """The calls without optional arguments that only repeat their default: said or not, they mean the same."""
-    known = {tool.name: json_schema(tool.parameters) for tool in tools}
+def remove_defaults(calls: Sequence[Call], tools: Sequence[Tool]) -> tuple[Call, ...]:
+    """Removes optional arguments that repeat their default, because stated or not, they mean the same."""
+    schemas = {tool.name: json_schema(tool.parameters) for tool in tools}
     return tuple(
-        replace(call, arguments=_told(call, known[call.name])) if call.name in known else call for call in calls
+        replace(call, arguments=_nondefault_arguments(call, schemas[call.name])) if call.name in schemas else call
+        for call in calls
     )
 
 
-def _told(call: Call, schema: Mapping[str, Any]) -> dict[str, Any]:
+def _nondefault_arguments(call: Call, schema: Mapping[str, Any]) -> dict[str, Any]:
     properties, required = schema.get("properties", {}), schema.get("required", ())
 
-    def silent(name: str, value: Any) -> bool:
-        row = properties.get(name)
-        if name in required or not isinstance(row, Mapping) or "default" not in row:
+    def is_redundant(name: str, value: Any) -> bool:
+        property_schema = properties.get(name)
+        if name in required or not isinstance(property_schema, Mapping) or "default" not in property_schema:
             return False
-        return type(value) is type(row["default"]) and bool(value == row["default"])
+        return type(value) is type(property_schema["default"]) and bool(value == property_schema["default"])
 
-    return {name: value for name, value in call.arguments.items() if not silent(name, value)}
+    return {name: value for name, value in call.arguments.items() if not is_redundant(name, value)}
 
 
 # ---------------------------------------------------------------------- as data
 
 
-def sample_at(task: Task, turn: int = -1) -> CallSample:
-    """The sample that a turn of a task is: the conversation so far, the tools, and the calls that are right.
+def build_sample(task: Task, turn: int = -1) -> CallSample:
+    """Builds the sample of a task's turn: the conversation so far, the tools, and the expected calls.
 
     Args:
-        turn: from 0; -1: the last one.
+        turn: index from 0; -1: the last turn.
     Raises:
-        ConfigError: a spec that is none, or a turn that there is not.
+        ConfigError: the spec is invalid, or the turn does not exist.
     """
-    talk = read_talk(task.spec)
+    talk = parse_spec(task.spec)
     if not -len(talk.turns) <= turn < len(talk.turns):
         raise ConfigError("a turn that the task does not have", value=turn, expected=f"below {len(talk.turns)}")
-    place = turn % len(talk.turns)
+    index = turn % len(talk.turns)
     messages = list(talk.messages)
-    for past in talk.turns[:place]:
-        messages += [Message("assistant", None, past.calls), *past.then]
-    name = task.id if len(talk.turns) == 1 else f"{task.id}/{place}"
-    return CallSample(name, tuple(messages), talk.tools, talk.turns[place].calls)
+    for past_turn in talk.turns[:index]:
+        messages += [Message("assistant", None, past_turn.calls), *past_turn.messages_after]
+    name = task.id if len(talk.turns) == 1 else f"{task.id}/{index}"
+    return CallSample(name, tuple(messages), talk.tools, talk.turns[index].calls)
 
 
-def talk_of_sample(sample: CallSample) -> Talk:
-    """A sample as a conversation of one turn; earlier calls and results stand in its messages."""
-    return Talk(sample.messages, sample.tools, (Turn(sample.calls),))
+def conversation_of_sample(sample: CallSample) -> CallConversation:
+    """Converts a sample to a conversation of one turn; its messages hold earlier calls and results."""
+    return CallConversation(sample.messages, sample.tools, (Turn(sample.calls),))

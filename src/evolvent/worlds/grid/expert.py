@@ -1,8 +1,8 @@
-"""The expert of the grid world: knows the whole map, acts by what it sees.
+"""Expert of the grid world: knows the whole map, but acts on visible objects.
 
-It heads for what its mission asks for next. What it can see and reach it goes to by a macro; for what it cannot see it
-turns right until it does; what lies behind a closed door it reaches by that door, behind a locked one by fetching the
-key first. What stands in the way it carries aside. Where no macro helps it makes one move along the way.
+It heads for the next goal of its mission. It reaches visible objects by a macro; for invisible ones it turns
+right until they are visible. It reaches objects behind a closed door through that door, and behind a locked one
+by fetching the key first. It carries obstacles aside. Where no macro helps it makes one move along the route.
 """
 
 from __future__ import annotations
@@ -26,29 +26,33 @@ from evolvent.worlds.grid.map import (
     RIGHT,
     TOGGLE,
     WALL,
+    GridObject,
     Pose,
-    Thing,
-    moved,
+    apply_move,
 )
 from evolvent.worlds.grid.mission import GO, OPEN_DOOR, PICK, Atom, Progress
-from evolvent.worlds.grid.plan import BESIDE, FACE, MOVES, STAND, Macro, path
-from evolvent.worlds.grid.scene import Scene, act, turn_of
-from evolvent.worlds.grid.view import ahead_of
+from evolvent.worlds.grid.plan import BESIDE, FACE, MOVES, STAND, Macro, shortest_path
+from evolvent.worlds.grid.scene import Scene, apply_action, build_turn
+from evolvent.worlds.grid.view import map_cell
 
 __all__ = ["solve"]
 
 _NAMES = {move: name for name, move in MOVES.items()}
 _Verb = tuple[int, tuple[int, ...]]
-_GO, _STAND, _PICK = (FACE, ()), (STAND, ()), (FACE, (PICKUP,))
-_THROUGH, _DROP = (FACE, (TOGGLE, FORWARD)), (BESIDE, (DROP,))
-_BLOCKED, _SHUT = 30, 40  # what a thing or a locked door in the way costs, in steps
-_DEEPEST = 12  # errands within errands
-_NONE: frozenset[int] = frozenset()
+_FACE_IT, _STAND_ON_IT, _PICK_UP = (FACE, ()), (STAND, ()), (FACE, (PICKUP,))
+_GO_THROUGH, _DROP_BESIDE = (FACE, (TOGGLE, FORWARD)), (BESIDE, (DROP,))
+_OBJECT_COST, _LOCKED_DOOR_COST = 30, 40  # what a thing or a locked door in the way costs, in steps
+_MAX_DEPTH = 12  # errands within errands
+_NO_CELLS: frozenset[int] = frozenset()
 
 
-def solve(scene: Scene, pose: Pose | None = None, progress: Progress | None = None, *, most: int) -> list[str] | None:
-    """Actions that fulfil the mission from the beginning or from another moment; None if `most` do not suffice."""
-    expert = _Expert(scene, pose or scene.board.start, progress or Progress(), most)
+def solve(
+    scene: Scene, pose: Pose | None = None, progress: Progress | None = None, *, max_actions: int
+) -> list[str] | None:
+    """Returns actions that fulfill the mission from the start or a later moment; None if `max_actions` do not
+    suffice.
+    """
+    expert = _Expert(scene, pose or scene.board.start, progress or Progress(), max_actions)
     try:
         expert.run()
     except _Stuck:
@@ -57,293 +61,310 @@ def solve(scene: Scene, pose: Pose | None = None, progress: Progress | None = No
 
 
 class _Stuck(Exception):
-    """The expert does not know what to do, or takes too long."""
+    """The expert has no next action, or takes too long."""
 
 
-class _Moved(Exception):
-    """The mission has moved on: whatever errand was on the way, think again."""
+class _ProgressMade(Exception):
+    """The mission has progressed: abandon the current errand and plan again."""
 
 
 class _Expert:
-    """An episode as the expert plays it in its mind."""
+    """Plan of the expert for one episode, made by simulating it."""
 
-    def __init__(self, scene: Scene, pose: Pose, progress: Progress, most: int) -> None:
+    def __init__(self, scene: Scene, pose: Pose, progress: Progress, max_actions: int) -> None:
         self.scene, self.board, self.pose, self.progress = scene, scene.board, pose, progress
         self.plan: list[str] = []
-        self.most, self.depth = most, 0
+        self.most, self.depth = max_actions, 0
         self.verdict: bool | None = None
 
     def run(self) -> None:
-        """Play until the mission is fulfilled or has failed."""
+        """Plays until the mission is fulfilled or has failed."""
         while self.verdict is None:
             self.depth = 0
             atoms = self.scene.mission.stages[self.progress.stage]
             try:
-                self.pursue(next(atom for number, atom in enumerate(atoms) if not self.progress.done >> number & 1))
-            except _Moved:
+                self.fulfill(
+                    next(atom for number, atom in enumerate(atoms) if not self.progress.done_mask >> number & 1)
+                )
+            except _ProgressMade:
                 continue
             raise _Stuck
 
-    def do(self, *actions: str) -> None:
-        """Take actions."""
+    def perform(self, *actions: str) -> None:
+        """Executes actions; raises `_ProgressMade` after progress."""
         for action in actions:
             if len(self.plan) >= self.most:
                 raise _Stuck
-            before = self.progress
-            outcome = act(self.scene, turn_of(self.scene, self.pose), action, progress=before)
+            progress_before = self.progress
+            outcome = apply_action(self.scene, build_turn(self.scene, self.pose), action, progress=progress_before)
             self.plan.append(action)
-            self.pose, self.progress, self.verdict = outcome.pose, outcome.progress, outcome.verdict
-            if self.verdict is not None or self.progress != before:
-                raise _Moved
+            self.pose, self.progress, self.verdict = outcome.pose, outcome.progress, outcome.is_fulfilled
+            if self.verdict is not None or self.progress != progress_before:
+                raise _ProgressMade
 
     # --- errands ---------------------------------------------------------------------------------------------------
 
-    def pursue(self, atom: Atom) -> None:
-        """Fulfil one atom."""
+    def fulfill(self, atom: Atom) -> None:
+        """Executes the errands that fulfill an atom."""
         if atom.verb == GO:
-            self.go(atom.codes, _STAND if GOAL in atom.codes else _GO)
-            self.do("turn right", "turn left")  # it was there already, which counts after the next move only
+            self.interact(atom.codes, _STAND_ON_IT if GOAL in atom.codes else _FACE_IT)
+            self.perform("turn right", "turn left")  # it was there already, which counts after the next move only
         elif atom.verb == OPEN_DOOR:
-            self.open(atom.codes)
+            self.open_door(atom.codes)
         elif atom.verb == PICK:
             self.fetch(atom.codes)
         else:
-            if self.pose.hold not in atom.codes:
-                self.fetch(atom.codes - atom.fixed or atom.codes)
-            self.go(atom.fixed - {self.pose.hold}, _DROP)
+            if self.pose.held_code not in atom.codes:
+                self.fetch(atom.codes - atom.landmark_codes or atom.codes)
+            self.interact(atom.landmark_codes - {self.pose.held_code}, _DROP_BESIDE)
 
-    def open(self, codes: Collection[int]) -> None:
-        """Open one of these doors; where all are open, one is closed first."""
-        shut = [code for code in codes if self.board.thing(code).state != OPEN and code in self.pose.cells]
-        if shut:
-            self.go(shut, _THROUGH)
-        self.go(codes, _GO)
-        self.do(_NAMES[TOGGLE], _NAMES[TOGGLE])
+    def open_door(self, codes: Collection[int]) -> None:
+        """Opens one of these doors; where all are open, closes one first."""
+        closed_doors = [code for code in codes if self.board.get_object(code).state != OPEN and code in self.pose.cells]
+        if closed_doors:
+            self.interact(closed_doors, _GO_THROUGH)
+        self.interact(codes, _FACE_IT)
+        self.perform(_NAMES[TOGGLE], _NAMES[TOGGLE])
 
     def fetch(self, codes: Collection[int]) -> None:
-        """Pick one of these up: unlock what bars the way to it and put down what is carried first."""
-        locked: int | None = 0
-        while locked is not None:
-            route = self.route(codes)
-            locked = self.obstacle(route[:-1], shut=(LOCKED,))
-            if locked is not None:
-                self.unlock(self.pose.cells[locked], frozenset(route))
-        self.go(codes, _PICK)
+        """Picks up one of these objects: unlocks the route to it and puts down the carried object first."""
+        locked_cell: int | None = 0
+        while locked_cell is not None:
+            route = self.find_route(codes)
+            locked_cell = self.find_obstacle(route[:-1], blocking_states=(LOCKED,))
+            if locked_cell is not None:
+                self.unlock(self.pose.cells[locked_cell], frozenset(route))
+        self.interact(codes, _PICK_UP)
 
-    def go(self, codes: Collection[int], verb: _Verb) -> None:
-        """Do `verb` with one of the things of these codes, opening and clearing the way."""
+    def interact(self, codes: Collection[int], verb: _Verb) -> None:
+        """Applies `verb` to one of the objects of these codes, opening and clearing the route."""
         self.depth += 1
-        if self.depth > _DEEPEST:
+        if self.depth > _MAX_DEPTH:
             raise _Stuck
         while not self.advance(codes, verb):
             pass
         self.depth -= 1
 
     def advance(self, codes: Collection[int], verb: _Verb) -> bool:
-        """Do it if that can be seen, else make one step on the way; True when it is done."""
-        actions = self.seen(self.pose, codes, verb)
+        """Applies `verb` if an object is visible, else makes one step on the route; returns whether it is finished."""
+        actions = self.find_actions(self.pose, codes, verb)
         if actions:
-            self.do(*actions)
+            self.perform(*actions)
             return True
-        route = self.route(codes)
-        if verb == _PICK and self.pose.hold:
-            self.lay_down(frozenset(route))
+        route = self.find_route(codes)
+        if verb == _PICK_UP and self.pose.held_code:
+            self.put_down(frozenset(route))
             return False
-        if verb == _GO and [self.front(self.pose)] == route:
+        if verb == _FACE_IT and [self.cell_in_front(self.pose)] == route:
             return True
-        waypoint = self.obstacle(route[:-1])
-        if waypoint is None and verb == _THROUGH:
+        waypoint = self.find_obstacle(route[:-1])
+        if waypoint is None and verb == _GO_THROUGH:
             waypoint = route[-1]
         if waypoint is not None:
             code = self.pose.cells[waypoint]
-            if not self.passable(code):
-                self.clear(code, frozenset(route))
+            if not self.can_open(code):
+                self.remove_obstacle(code, frozenset(route))
                 return self.pose.cells[waypoint] != code and waypoint == route[-1]
-            codes, verb = (code,), _THROUGH
-            actions = self.seen(self.pose, codes, verb)
+            codes, verb = (code,), _GO_THROUGH
+            actions = self.find_actions(self.pose, codes, verb)
             if actions:
-                self.do(*actions)
+                self.perform(*actions)
                 return waypoint == route[-1]
         self.look_or_step(route, codes, verb)
         return False
 
     def look_or_step(self, route: list[int], codes: Collection[int], verb: _Verb) -> None:
-        """Turn right if turning brings it into reach; else through an open door, or one move, along the route."""
+        """Turns right if that brings an object into reach; else goes through an open door, or makes one move on the
+        route.
+        """
         for turns in (1, 2, 3):
-            if self.seen(self.pose._replace(way=(self.pose.way + turns) % 4), codes, verb):
-                self.do("turn right")
+            if self.find_actions(self.pose._replace(direction=(self.pose.direction + turns) % 4), codes, verb):
+                self.perform("turn right")
                 return
-        doorway = self.obstacle(route[:-1], shut=(OPEN,))
-        through = self.seen(self.pose, (self.pose.cells[doorway],), _STAND) if doorway is not None else ()
-        if through:
-            self.do(*through)
+        doorway = self.find_obstacle(route[:-1], blocking_states=(OPEN,))
+        door_actions = (
+            self.find_actions(self.pose, (self.pose.cells[doorway],), _STAND_ON_IT) if doorway is not None else ()
+        )
+        if door_actions:
+            self.perform(*door_actions)
             return
-        turns = (self.board.ahead.index(route[0] - self.pose.at) - self.pose.way) % 4
+        turns = (self.board.forward_offsets.index(route[0] - self.pose.cell) - self.pose.direction) % 4
         if turns:
-            self.do("turn left" if turns == 3 else "turn right")
-        elif moved(self.board, self.pose, FORWARD) is not None:
-            self.do("move forward")
+            self.perform("turn left" if turns == 3 else "turn right")
+        elif apply_move(self.board, self.pose, FORWARD) is not None:
+            self.perform("move forward")
         else:
-            self.thin_out(route[-1])
+            self.clear_around(route[-1])
 
-    def thin_out(self, cell: int) -> None:
-        """Carry away one of the things around a cell, else what is on it: there is no way to a place beside it."""
-        places = [*(cell + step for step in self.steps()), cell]
-        crowd = [
+    def clear_around(self, cell: int) -> None:
+        """Removes one of the objects around a cell, else the object on it, because no place beside the cell is
+        reachable.
+        """
+        cells = [*(cell + step for step in self.direction_offsets()), cell]
+        obstacle_codes = [
             code
-            for code in (self.pose.cells[at] for at in places)
-            if self.board.things[code] and self.board.thing(code).type != DOOR
+            for code in (self.pose.cells[neighbor] for neighbor in cells)
+            if self.board.objects[code] and self.board.get_object(code).type != DOOR
         ]
-        if not crowd:
+        if not obstacle_codes:
             raise _Stuck
-        self.clear(crowd[0], frozenset(places))
+        self.remove_obstacle(obstacle_codes[0], frozenset(cells))
 
-    def clear(self, code: int, keep: frozenset[int]) -> None:
-        """Out of the way with it: unlock the door, carry the thing aside; then take up again what was carried."""
-        held = self.pose.hold
-        door = self.board.thing(code)
+    def remove_obstacle(self, code: int, keep_free: frozenset[int]) -> None:
+        """Clears an obstacle: unlocks the door or carries the object aside; then fetches the object carried before."""
+        held_before = self.pose.held_code
+        door = self.board.get_object(code)
         if door.type == DOOR:
-            self.unlock(code, keep)
+            self.unlock(code, keep_free)
         else:
-            if held:
-                self.lay_down(keep)
-            self.go((code,), _PICK)
-            self.lay_down(keep)
-        if held and self.pose.hold != held:
-            self.fetch((held,))
+            if held_before:
+                self.put_down(keep_free)
+            self.interact((code,), _PICK_UP)
+            self.put_down(keep_free)
+        if held_before and self.pose.held_code != held_before:
+            self.fetch((held_before,))
 
-    def unlock(self, code: int, keep: frozenset[int]) -> None:
-        """Fetch the key of a locked door, out of its box if need be, and open the door."""
-        if not self.passable(code):
-            colour = self.board.thing(code).colour
+    def unlock(self, code: int, keep_free: frozenset[int]) -> None:
+        """Opens a locked door after fetching its key, out of its box if necessary."""
+        if not self.can_open(code):
+            colour = self.board.get_object(code).colour
             keys = {
                 number
-                for number, key in enumerate(self.board.things)
+                for number, key in enumerate(self.board.objects)
                 if key is not None and key.type == KEY and key.colour == colour
             }
             if keys.isdisjoint(self.pose.cells):
-                self.go([box for box, held in self.board.inside.items() if held in keys], _GO)
-                self.do(_NAMES[TOGGLE])
-            if self.pose.hold:
-                self.lay_down(keep)
-            self.go(keys, _PICK)
-        self.go((code,), _THROUGH)
+                self.interact([box for box, content in self.board.inside.items() if content in keys], _FACE_IT)
+                self.perform(_NAMES[TOGGLE])
+            if self.pose.held_code:
+                self.put_down(keep_free)
+            self.interact(keys, _PICK_UP)
+        self.interact((code,), _GO_THROUGH)
 
-    def lay_down(self, keep: frozenset[int]) -> None:
-        """Put down what is carried at the nearest place that is not to be kept free, rather not beside a door."""
-        for careful in (True, False):
-            came: dict[Pose, tuple[Pose, int]] = {self.pose: (self.pose, -1)}
+    def put_down(self, keep_free: frozenset[int]) -> None:
+        """Puts down the carried object at the nearest cell outside `keep_free`, preferably not beside a door."""
+        for avoid_doors in (True, False):
+            predecessors: dict[Pose, tuple[Pose, int]] = {self.pose: (self.pose, -1)}
             queue = [self.pose]
             for pose in queue:
-                if self.spare(pose, keep, careful=careful):
-                    self.do(*(_NAMES[move] for move in _moves(came, pose)), _NAMES[DROP])
+                if self.can_drop(pose, keep_free, avoid_doors=avoid_doors):
+                    self.perform(*(_NAMES[move] for move in _moves_to(predecessors, pose)), _NAMES[DROP])
                     return
                 for move in (FORWARD, RIGHT, LEFT):
-                    then = moved(self.board, pose, move)
-                    if then is not None and then not in came:
-                        came[then] = (pose, move)
-                        queue.append(then)
+                    next_pose = apply_move(self.board, pose, move)
+                    if next_pose is not None and next_pose not in predecessors:
+                        predecessors[next_pose] = (pose, move)
+                        queue.append(next_pose)
         raise _Stuck
 
     # --- what it knows ---------------------------------------------------------------------------------------------
 
-    def steps(self) -> list[int]:
-        """One step ahead, to the right, back and to the left of where the agent looks: what is decided does not depend
-        on how the map is turned."""
-        return [self.board.ahead[(self.pose.way + turns) % 4] for turns in range(4)]
+    def direction_offsets(self) -> list[int]:
+        """Returns the cell offsets ahead, right, back and left of the agent, so that decisions do not depend on
+        rotation.
+        """
+        return [self.board.forward_offsets[(self.pose.direction + turns) % 4] for turns in range(4)]
 
-    def front(self, pose: Pose) -> int:
-        return pose.at + self.board.ahead[pose.way]
+    def cell_in_front(self, pose: Pose) -> int:
+        return pose.cell + self.board.forward_offsets[pose.direction]
 
-    def spare(self, pose: Pose, keep: frozenset[int], *, careful: bool) -> bool:
-        """Whether something may be put down in front of this pose."""
-        front = self.front(pose)
-        if pose.cells[front] != FLOOR or front in keep:
+    def can_drop(self, pose: Pose, keep_free: frozenset[int], *, avoid_doors: bool) -> bool:
+        """Checks whether an object may be put down in front of this pose."""
+        front = self.cell_in_front(pose)
+        if pose.cells[front] != FLOOR or front in keep_free:
             return False
-        if not careful:
+        if not avoid_doors:
             return True
-        around = [pose.at, *(front + step for step in self.board.ahead)]
+        nearby_cells = [pose.cell, *(front + step for step in self.board.forward_offsets)]
         return all(
-            self.board.things[pose.cells[at]] is None or self.board.thing(pose.cells[at]).type != DOOR for at in around
+            self.board.objects[pose.cells[nearby_cell]] is None
+            or self.board.get_object(pose.cells[nearby_cell]).type != DOOR
+            for nearby_cell in nearby_cells
         )
 
-    def seen(self, pose: Pose, codes: Collection[int], verb: _Verb) -> tuple[str, ...]:
-        """The actions that do it in a pose with the nearest of the things in view; none where that cannot be."""
-        turn = turn_of(self.scene, pose)
-        for thing in turn.sight.things:
-            if pose.cells[ahead_of(self.board, pose, thing.view)] in codes:
-                wanted = Macro(verb[0], thing.view, verb[1])
-                name = next((name for name, found in turn.actions.items() if found == wanted), None)
+    def find_actions(self, pose: Pose, codes: Collection[int], verb: _Verb) -> tuple[str, ...]:
+        """Returns the actions that perform `verb` on the nearest matching object in view; empty if that is
+        impossible.
+        """
+        turn = build_turn(self.scene, pose)
+        for visible_object in turn.sight.objects:
+            if pose.cells[map_cell(self.board, pose, visible_object.view_cell)] in codes:
+                target_macro = Macro(verb[0], visible_object.view_cell, verb[1])
+                name = next((name for name, macro in turn.actions.items() if macro == target_macro), None)
                 if name is not None:
                     return (name,)
-                walk = path(BESIDE, thing.view, turn.sight.walkable, floor=turn.sight.floor) if verb == _DROP else None
-                if walk is not None and not self.scene.plain:
+                walk = (
+                    shortest_path(BESIDE, visible_object.view_cell, turn.sight.walkable, floor=turn.sight.floor)
+                    if verb == _DROP_BESIDE
+                    else None
+                )
+                if walk is not None and not self.scene.short_text:
                     return tuple(_NAMES[move] for move in (*walk, DROP))
         return ()
 
-    def passable(self, code: int) -> bool:
-        """Whether it is a door that can be opened with what is carried."""
-        door, held = self.board.thing(code), self.board.things[self.pose.hold]
-        return door.type == DOOR and (door.state != LOCKED or (held is not None and _fits(held, door)))
+    def can_open(self, code: int) -> bool:
+        """Checks whether a code is a door that can be opened with the carried object."""
+        door, held_object = self.board.get_object(code), self.board.objects[self.pose.held_code]
+        return door.type == DOOR and (door.state != LOCKED or (held_object is not None and _fits(held_object, door)))
 
-    def obstacle(self, route: list[int], *, shut: Collection[str] = (CLOSED, LOCKED, "")) -> int | None:
-        """The first cell of a route with something of such a state on it: a door to open, a thing in the way."""
+    def find_obstacle(self, route: list[int], *, blocking_states: Collection[str] = (CLOSED, LOCKED, "")) -> int | None:
+        """Returns the first cell of a route with an object in one of these states: a door to open, or an obstacle."""
         for cell in route:
-            thing = self.board.things[self.pose.cells[cell]]
-            if thing is not None and thing.state in shut:
+            grid_object = self.board.objects[self.pose.cells[cell]]
+            if grid_object is not None and grid_object.state in blocking_states:
                 return cell
         return None
 
-    def route(self, codes: Collection[int]) -> list[int]:
-        """The cells of the cheapest way to one of the things, that of the thing last.
+    def find_route(self, codes: Collection[int]) -> list[int]:
+        """Returns the cells of the cheapest route to one of the objects, that of the object last.
 
-        What is carried is put down first where the way leads to it, and a doorway left that is itself what is wanted.
+        Puts down the carried object first if it is the target, and leaves a doorway that is the target itself.
         """
-        if self.pose.hold in codes and self.pose.hold:
-            self.lay_down(_NONE)
-        start, cells = self.pose.at, self.pose.cells
-        best, came = {start: 0}, {start: start}
+        if self.pose.held_code in codes and self.pose.held_code:
+            self.put_down(_NO_CELLS)
+        start, cells = self.pose.cell, self.pose.cells
+        costs, predecessors = {start: 0}, {start: start}
         queue, order = [(0, 0, start)], count(1)
         while queue:
             cost, _, cell = heappop(queue)
             if cell != start and cells[cell] in codes:
-                return list(_back(came, cell))[::-1]
-            for step in self.steps():
-                then, price = cell + step, self.price(cell + step, codes)
-                if price and (then not in best or cost + price < best[then]):
-                    best[then], came[then] = cost + price, cell
-                    heappush(queue, (cost + price, next(order), then))
+                return list(_backtrack(predecessors, cell))[::-1]
+            for step in self.direction_offsets():
+                neighbor, price = cell + step, self.cell_cost(cell + step, codes)
+                if price and (neighbor not in costs or cost + price < costs[neighbor]):
+                    costs[neighbor], predecessors[neighbor] = cost + price, cell
+                    heappush(queue, (cost + price, next(order), neighbor))
         if cells[start] not in codes:
             raise _Stuck
-        self.do("turn right" if moved(self.board, self.pose, FORWARD) is None else "move forward")
-        return self.route(codes)
+        self.perform("turn right" if apply_move(self.board, self.pose, FORWARD) is None else "move forward")
+        return self.find_route(codes)
 
-    def price(self, cell: int, codes: Collection[int]) -> int:
-        """What a cell of a way costs; 0: no way."""
+    def cell_cost(self, cell: int, codes: Collection[int]) -> int:
+        """Returns the cost of a cell on a route; 0: not walkable."""
         code = self.pose.cells[cell]
         if code == WALL:
             return 0
-        thing = self.board.things[code]
-        if code in codes or thing is None or thing.state == OPEN:
+        grid_object = self.board.objects[code]
+        if code in codes or grid_object is None or grid_object.state == OPEN:
             return 1
-        if thing.type == DOOR:
-            return 2 if self.passable(code) else _SHUT
-        return _BLOCKED
+        if grid_object.type == DOOR:
+            return 2 if self.can_open(code) else _LOCKED_DOOR_COST
+        return _OBJECT_COST
 
 
-def _fits(key: Thing, door: Thing) -> bool:
+def _fits(key: GridObject, door: GridObject) -> bool:
     return key.type == KEY and key.colour == door.colour
 
 
-def _back(came: dict[int, int], cell: int) -> Iterator[int]:
-    while came[cell] != cell:
+def _backtrack(predecessors: dict[int, int], cell: int) -> Iterator[int]:
+    while predecessors[cell] != cell:
         yield cell
-        cell = came[cell]
+        cell = predecessors[cell]
 
 
-def _moves(came: dict[Pose, tuple[Pose, int]], pose: Pose) -> list[int]:
-    found = []
-    while came[pose][1] >= 0:
-        pose, move = came[pose]
-        found.append(move)
-    return found[::-1]
+def _moves_to(predecessors: dict[Pose, tuple[Pose, int]], pose: Pose) -> list[int]:
+    moves = []
+    while predecessors[pose][1] >= 0:
+        pose, move = predecessors[pose]
+        moves.append(move)
+    return moves[::-1]

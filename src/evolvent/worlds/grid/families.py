@@ -1,23 +1,23 @@
-"""Families of BabyAI's levels (Chevalier-Boisvert et al. 2019): each builds a house and tells a mission about it.
+"""Families of BabyAI's levels (Chevalier-Boisvert et al. 2019): each builds a house and a mission in it.
 
-A family is a function of an empty house and options; it returns the mission's text, or raises `Unlucky` where what it
-drew does not fit. Which level is which family with which options is written in `levels`.
+A family is a function of an empty house and options; it returns the mission's text, or raises `DrawRejected`
+where the drawn house does not fit. `levels` assigns a family with its options to each level.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from evolvent.worlds.grid.house import House, Item, Unlucky, describe
+from evolvent.worlds.grid.house import DrawRejected, House, Item, describe_items
 from evolvent.worlds.grid.map import COLOURS, DOOR, TYPES
-from evolvent.worlds.grid.mission import PUT, SIDES, matches
+from evolvent.worlds.grid.mission import PUT, SIDES, find_codes
 
 __all__ = [
     "act_here",
     "any_mission",
     "go_to_ball",
     "go_to_locked",
-    "go_to_thing",
+    "go_to_object",
     "open_any",
     "open_in_order",
     "open_one",
@@ -27,10 +27,10 @@ __all__ = [
     "pick_any",
     "pick_behind_lock",
     "pick_behind_locks",
+    "pick_described",
     "pick_in_room",
     "pick_off_corridor",
     "pick_somewhere",
-    "pick_told",
     "put_across",
     "put_here",
     "put_two_across",
@@ -46,108 +46,110 @@ _VERBS = ("go to", "pick up", "open", PUT)
 
 
 def go_to_ball(house: House, *, colours: Sequence[str] = ("red",), number: int = 7, grey: bool = False) -> str:
-    """The red (or blue) ball in one room, among others; `grey`: all others are grey."""
-    house.enter()
-    ball = house.add((0, 0), "ball", house.rng.choice(list(colours)))
+    """Places the red (or blue) ball in one room among other objects; `grey`: the others are all grey."""
+    house.place_agent()
+    ball = house.add_item((0, 0), "ball", house.rng.choice(list(colours)))
     for _ in range(number):
-        other = house.add((0, 0), colour="grey" if grey else None)
-        if len(colours) > 1 and other.type == "ball" and other.colour in colours:
-            raise Unlucky
-    return _go(house, ball)
+        distractor = house.add_item((0, 0), colour="grey" if grey else None)
+        if len(colours) > 1 and distractor.type == "ball" and distractor.colour in colours:
+            raise DrawRejected
+    return _describe_go_to(house, ball)
 
 
-def _go(house: House, item: Item) -> str:
-    _unblocked(house)
-    return f"go to {describe(house.board(), item.colour, item.type)}"
+def _describe_go_to(house: House, item: Item) -> str:
+    _require_unblocked(house)
+    return f"go to {describe_items(house.build_board(), item.colour, item.type)}"
 
 
-def _unblocked(house: House) -> None:
-    if house.blocked():
-        raise Unlucky
+def _require_unblocked(house: House) -> None:
+    if house.has_blocked_items():
+        raise DrawRejected
 
 
-def go_to_thing(house: House, *, number: int = 1, doors: bool = False, opened: bool = False) -> str:
-    """One of some things, anywhere in the house; `doors`: in the middle room, which has four doors that count too."""
-    room = (1, 1) if doors else None
-    found = [house.door((1, 1)) for _ in range(4)] if doors else []
-    house.enter(room)
+def go_to_object(house: House, *, number: int = 1, doors: bool = False, opened: bool = False) -> str:
+    """Places objects anywhere in the house; `doors`: in the middle room, whose four doors are possible targets too."""
+    start_room = (1, 1) if doors else None
+    door_items = [house.add_door((1, 1)) for _ in range(4)] if doors else []
+    house.place_agent(start_room)
     if not doors:
         house.connect()
-    items = found + house.scatter(number, room=room, unique=False)
+    items = door_items + house.scatter(number, room_position=start_room, unique=False)
     if opened:
         house.open_doors()
-    return _go(house, house.rng.choice(items))
+    return _describe_go_to(house, house.rng.choice(items))
 
 
-def _locked_away(house: House) -> tuple[Item, tuple[int, int]]:
-    """A room behind a locked door, and its key in another room."""
-    room = house.rng.choice(house.rooms)
-    door = house.door(room, locked=True)
-    house.add(house.rng.choice([each for each in house.rooms if each != room]), "key", door.colour)
-    return door, room
+def _add_locked_room(house: House) -> tuple[Item, tuple[int, int]]:
+    """Adds a room behind a locked door, with its key in another room."""
+    locked_room = house.rng.choice(house.rooms)
+    door = house.add_door(locked_room, locked=True)
+    house.add_item(
+        house.rng.choice([other_room for other_room in house.rooms if other_room != locked_room]), "key", door.colour
+    )
+    return door, locked_room
 
 
 def go_to_locked(house: House) -> str:
-    """Something in a room behind a locked door."""
-    _, room = _locked_away(house)
-    house.enter()
+    """Places the target in a room behind a locked door."""
+    _, locked_room = _add_locked_room(house)
+    house.place_agent()
     house.connect()
-    for each in house.rooms:
-        if each != room:
-            house.scatter(2, room=each, unique=False)
-    _unblocked(house)
-    item = house.add(room)
-    return f"go to {describe(house.board(), item.colour, item.type)}"
+    for other_room in house.rooms:
+        if other_room != locked_room:
+            house.scatter(2, room_position=other_room, unique=False)
+    _require_unblocked(house)
+    item = house.add_item(locked_room)
+    return f"go to {describe_items(house.build_board(), item.colour, item.type)}"
 
 
 # --- open and unlock -----------------------------------------------------------------------------------------------
 
 
 def open_any(house: House) -> str:
-    """Any door of the house."""
-    house.enter()
+    """Draws any door of the house as the target."""
+    house.place_agent()
     house.connect()
     house.scatter(18, unique=False)
-    _unblocked(house)
+    _require_unblocked(house)
     door = house.rng.choice(list(house.doors.values()))
-    return f"open {describe(house.board(), door.colour, 'door')}"
+    return f"open {describe_items(house.build_board(), door.colour, 'door')}"
 
 
 def open_red(house: House) -> str:
-    """The only door."""
-    house.door((0, 0), 0, colour="red", locked=False)
-    house.enter((0, 0))
+    """Makes the red door, the only one, the target."""
+    house.add_door((0, 0), 0, colour="red", locked=False)
+    house.place_agent((0, 0))
     return "open the red door"
 
 
-def open_one(house: House, *, by: str = "") -> str:
-    """One of the four doors of the middle room, by its colour or its side."""
+def open_one(house: House, *, attribute: str = "") -> str:
+    """Draws one of the four doors of the middle room, told by its color or its side."""
     colours = house.rng.sample(COLOURS, 4)
     for side, colour in enumerate(colours):
-        house.door((1, 1), side, colour=colour, locked=False)
-    house.enter((1, 1))
-    by = by or house.rng.choice(("colour", "side"))
-    board = house.board()
-    if by == "colour":
-        return f"open {describe(board, colours[0], 'door')}"
-    return f"open {describe(board, None, 'door', side=house.rng.choice(list(SIDES)))}"
+        house.add_door((1, 1), side, colour=colour, locked=False)
+    house.place_agent((1, 1))
+    attribute = attribute or house.rng.choice(("colour", "side"))
+    board = house.build_board()
+    if attribute == "colour":
+        return f"open {describe_items(board, colours[0], 'door')}"
+    return f"open {describe_items(board, None, 'door', side=house.rng.choice(list(SIDES)))}"
 
 
 def open_two(house: House, *, colours: Sequence[str] = ()) -> str:
-    """Two doors on opposite sides, one after the other."""
+    """Places two doors on opposite sides, to open one after the other."""
     first, second = colours or house.rng.sample(COLOURS, 2)
-    house.door((1, 1), 2, colour=first, locked=False)
-    house.door((1, 1), 0, colour=second, locked=False)
-    house.enter((1, 1))
+    house.add_door((1, 1), 2, colour=first, locked=False)
+    house.add_door((1, 1), 0, colour=second, locked=False)
+    house.place_agent((1, 1))
     return f"open the {first} door, then open the {second} door"
 
 
 def open_in_order(house: House, *, number: int) -> str:
-    """One of some doors of the middle room, or two of them in a given order."""
+    """Draws one of some doors of the middle room, or two of them in a given order."""
     colours = house.rng.sample(COLOURS, number)
     for colour in colours:
-        house.door((1, 1), colour=colour, locked=False)
-    house.enter((1, 1))
+        house.add_door((1, 1), colour=colour, locked=False)
+    house.place_agent((1, 1))
     first, second = house.rng.sample(colours, 2)
     forms = (
         "open the {} door",
@@ -158,111 +160,111 @@ def open_in_order(house: House, *, number: int) -> str:
 
 
 def unlock(house: House) -> str:
-    """A locked door somewhere in the house; with even odds the only one of its colour."""
-    door, room = _locked_away(house)
-    house.enter()
-    others = [colour for colour in COLOURS if colour != door.colour]
-    house.connect(colours=others if house.rng.random() < 0.5 else COLOURS)
-    for each in house.rooms:
-        if each != room:
-            house.scatter(3, room=each, unique=False)
-    _unblocked(house)
-    return f"open {describe(house.board(), door.colour, 'door')}"
+    """Places a locked door somewhere in the house; with probability 0.5 it is the only door of its color."""
+    door, locked_room = _add_locked_room(house)
+    house.place_agent()
+    other_colours = [colour for colour in COLOURS if colour != door.colour]
+    house.connect(colours=other_colours if house.rng.random() < 0.5 else COLOURS)
+    for other_room in house.rooms:
+        if other_room != locked_room:
+            house.scatter(3, room_position=other_room, unique=False)
+    _require_unblocked(house)
+    return f"open {describe_items(house.build_board(), door.colour, 'door')}"
 
 
 def unlock_here(house: House, *, number: int = 0, boxed: bool = False) -> str:
-    """The locked door of the middle room; the key lies there, or in a box there."""
-    door = house.door((1, 1), locked=True)
+    """Locks the door of the middle room; the key lies there, or in a box there."""
+    door = house.add_door((1, 1), locked=True)
     if boxed:
-        house.hide(Item("key", door.colour), house.add((1, 1), "box"))
+        house.hide(Item("key", door.colour), house.add_item((1, 1), "box"))
     else:
-        house.add((1, 1), "key", door.colour)
-    house.scatter(number, room=(1, 1))
-    house.enter((1, 1))
-    return f"open {describe(house.board(), None, 'door')}"
+        house.add_item((1, 1), "key", door.colour)
+    house.scatter(number, room_position=(1, 1))
+    house.place_agent((1, 1))
+    return f"open {describe_items(house.build_board(), None, 'door')}"
 
 
 # --- pick up -------------------------------------------------------------------------------------------------------
 
 
 def pick_any(house: House, *, number: int = 18, blocked: bool = False) -> str:
-    """One of many things; `blocked`: not all can be reached without moving others."""
-    house.enter()
+    """Draws one of many objects as the target; `blocked`: some can only be reached by moving others."""
+    house.place_agent()
     house.connect()
     item = house.rng.choice(house.scatter(number, unique=False))
-    if house.blocked() != blocked:
-        raise Unlucky
-    return f"pick up {describe(house.board(), item.colour, item.type)}"
+    if house.has_blocked_items() != blocked:
+        raise DrawRejected
+    return f"pick up {describe_items(house.build_board(), item.colour, item.type)}"
 
 
-def pick_told(house: House) -> str:
-    """One of five things, told by its type, its colour, or both."""
+def pick_described(house: House) -> str:
+    """Draws one of five objects as the target, told by its type, its color, or both."""
     items = house.scatter(5)
-    house.enter((0, 0))
+    house.place_agent((0, 0))
     item = house.rng.choice(items)
     colour, kind = house.rng.choice(((item.colour, None), (None, item.type), (item.colour, item.type)))
-    return f"pick up {describe(house.board(), colour, kind)}"
+    return f"pick up {describe_items(house.build_board(), colour, kind)}"
 
 
 def pick_above(house: House) -> str:
-    """Something in the room above."""
-    item = house.add((1, 0))
-    house.door((1, 1), 3, locked=False)
-    house.enter((1, 1))
+    """Places the target in the room above."""
+    item = house.add_item((1, 0))
+    house.add_door((1, 1), 3, locked=False)
+    house.place_agent((1, 1))
     house.connect()
-    return f"pick up {describe(house.board(), item.colour, item.type)}"
+    return f"pick up {describe_items(house.build_board(), item.colour, item.type)}"
 
 
 def pick_behind_lock(house: House, *, number: int = 0, blocked: bool = False) -> str:
-    """A box in the right room, behind a locked door whose key lies in the left one; `blocked`: a ball bars the door."""
-    box = house.add((1, 0), "box")
-    door = house.door((0, 0), 0, locked=True)
+    """Places a box in the right room, locked, with the key in the left room; `blocked`: a ball blocks the door."""
+    box = house.add_item((1, 0), "box")
+    door = house.add_door((0, 0), 0, locked=True)
     if blocked:
-        x, y = house.gap((0, 0), 0)
-        house.put((0, 0), Item("ball", house.rng.choice(COLOURS)), at=(x - 1, y))
-    house.add((0, 0), "key", door.colour)
+        x, y = house.door_position((0, 0), 0)
+        house.place_item((0, 0), Item("ball", house.rng.choice(COLOURS)), position=(x - 1, y))
+    house.add_item((0, 0), "key", door.colour)
     house.scatter(number)
-    house.enter((0, 0))
-    return f"pick up {describe(house.board(), None if blocked else box.colour, 'box')}"
+    house.place_agent((0, 0))
+    return f"pick up {describe_items(house.build_board(), None if blocked else box.colour, 'box')}"
 
 
 def pick_behind_locks(house: House) -> str:
-    """The ball is behind a locked door whose key is behind another; the key of that lies here."""
+    """Places the ball behind a locked door, its key behind another, and the key of that in the start room."""
     first, second = house.rng.sample(COLOURS, 2)
-    house.door((0, 0), 0, colour=first, locked=True)
-    house.add((2, 0), "key", first)
-    house.door((1, 0), 0, colour=second, locked=True)
-    house.add((1, 0), "key", second)
-    house.add((0, 0), "ball")
-    house.enter((1, 0))
+    house.add_door((0, 0), 0, colour=first, locked=True)
+    house.add_item((2, 0), "key", first)
+    house.add_door((1, 0), 0, colour=second, locked=True)
+    house.add_item((1, 0), "key", second)
+    house.add_item((0, 0), "ball")
+    house.place_agent((1, 0))
     return "pick up the ball"
 
 
 def pick_somewhere(house: House) -> str:
-    """Something in any room."""
-    item = house.add(house.rng.choice(house.rooms))
-    house.enter((1, 1))
+    """Places the target in any room."""
+    item = house.add_item(house.rng.choice(house.rooms))
+    house.place_agent((1, 1))
     house.connect()
-    return f"pick up {describe(house.board(), None, item.type)}"
+    return f"pick up {describe_items(house.build_board(), None, item.type)}"
 
 
 def pick_off_corridor(house: House) -> str:
-    """A ball behind a locked door on the right of a corridor; the key is in a room on the left."""
+    """Places a ball behind a locked door on the right of a corridor, with the key in a room on the left."""
     for row in range(1, house.rows):
-        house.no_wall((1, row), 3)
+        house.remove_wall((1, row), 3)
     row = house.rng.randrange(house.rows)
-    door = house.door((2, row), 2, locked=True)
-    house.add((2, row), "ball")
-    house.add((0, house.rng.randrange(house.rows)), "key", door.colour)
-    house.enter((1, house.rows // 2))
+    door = house.add_door((2, row), 2, locked=True)
+    house.add_item((2, row), "ball")
+    house.add_item((0, house.rng.randrange(house.rows)), "key", door.colour)
+    house.place_agent((1, house.rows // 2))
     house.connect()
-    return f"pick up {describe(house.board(), None, 'ball')}"
+    return f"pick up {describe_items(house.build_board(), None, 'ball')}"
 
 
 def pick_in_room(house: House) -> str:
-    """The ball in the only room."""
-    house.add((0, 0), "ball")
-    house.enter()
+    """Places the ball in the only room."""
+    house.add_item((0, 0), "ball")
+    house.place_agent()
     return "pick up the ball"
 
 
@@ -270,47 +272,48 @@ def pick_in_room(house: House) -> str:
 
 
 def put_here(house: House, *, number: int = 8) -> str:
-    """One thing next to another in one room."""
-    house.enter()
+    """Places two objects to be put next to each other in one room."""
+    house.place_agent()
     items = house.scatter(number)
-    _unblocked(house)
-    return _put(house, *house.rng.sample(items, 2))
+    _require_unblocked(house)
+    return _describe_put(house, *house.rng.sample(items, 2))
 
 
-def _put(house: House, moved: Item, fixed: Item) -> str:
-    board = house.board()
-    return f"{PUT} {describe(board, moved.colour, moved.type)} next to {describe(board, fixed.colour, fixed.type)}"
+def _describe_put(house: House, moved_item: Item, fixed_item: Item) -> str:
+    board = house.build_board()
+    moved_text = describe_items(board, moved_item.colour, moved_item.type)
+    return f"{PUT} {moved_text} next to {describe_items(board, fixed_item.colour, fixed_item.type)}"
 
 
 def put_across(house: House, *, number: int, carried: bool = False) -> str:
-    """Two rooms without a wall between; one thing has to come beside one that began in the other room."""
-    house.enter((0, 0))
-    sides = [house.scatter(number, room=(column, 0)) for column in (0, 1)]
-    house.no_wall((0, 0), 0)
+    """Joins two rooms without a wall; an object of one room has to be put next to an object of the other."""
+    house.place_agent((0, 0))
+    sides = [house.scatter(number, room_position=(column, 0)) for column in (0, 1)]
+    house.remove_wall((0, 0), 0)
     pair = [house.rng.choice(items) for items in sides]
     house.rng.shuffle(pair)
     if carried:
-        house.take(pair[0])
-    return _put(house, *pair)
+        house.give_to_agent(pair[0])
+    return _describe_put(house, *pair)
 
 
 def put_two_across(house: House, *, number: int) -> str:
-    """Two things, each next to one that began in the other room."""
-    house.enter((0, 0))
-    left, right = ([*house.scatter(number, room=(column, 0))] for column in (0, 1))
-    house.no_wall((0, 0), 0)
+    """Joins two rooms; two objects have to be put next to objects of the other room."""
+    house.place_agent((0, 0))
+    left, right = ([*house.scatter(number, room_position=(column, 0))] for column in (0, 1))
+    house.remove_wall((0, 0), 0)
     (a, d), (b, c) = house.rng.sample(left, 2), house.rng.sample(right, 2)
-    return f"{_put(house, a, b)}, then {_put(house, c, d)}"
+    return f"{_describe_put(house, a, b)}, then {_describe_put(house, c, d)}"
 
 
 def act_here(house: House) -> str:
-    """Go to a thing or a door of the middle room, pick the thing up, or open the door."""
-    items = house.scatter(5, room=(1, 1))
-    items += [house.door((1, 1), locked=False) for _ in range(4)]
-    house.enter((1, 1))
+    """Draws an object or a door of the middle room, to go to, pick up or open."""
+    items = house.scatter(5, room_position=(1, 1))
+    items += [house.add_door((1, 1), locked=False) for _ in range(4)]
+    house.place_agent((1, 1))
     item = house.rng.choice(items)
     verb = house.rng.choice(("go to", "open" if item.type == "door" else "pick up"))
-    return f"{verb} {describe(house.board(), item.colour, item.type)}"
+    return f"{verb} {describe_items(house.build_board(), item.colour, item.type)}"
 
 
 def any_mission(
@@ -324,31 +327,31 @@ def any_mission(
     verbs: Sequence[str] = _VERBS,
     forms: Sequence[str] = ("one", "and", "then"),
 ) -> str:
-    """Anything BabyAI's language can say (its `LevelGen`).
+    """Generates any mission of BabyAI's language (its `LevelGen`).
 
     Args:
-        number: of things.
-        locked: how likely there is a locked room.
-        sides: missions may tell things by their side.
-        unblocking: things may bar the way.
-        implicit: what a mission is about may lie in the locked room.
+        number: number of objects.
+        locked: probability of a locked room.
+        sides: whether missions may describe objects by their side.
+        unblocking: whether objects may block the way.
+        implicit: whether the target may lie in the locked room.
     """
     if house.rng.random() < locked:
-        _locked_away(house)
+        _add_locked_room(house)
     house.connect()
     house.scatter(number, unique=False)
-    house.enter()
+    house.place_agent()
     if not unblocking:
-        _unblocked(house)
-    teller = _Teller(house, sides=sides, unblocking=unblocking, implicit=implicit)
+        _require_unblocked(house)
+    teller = _MissionWriter(house, sides=sides, unblocking=unblocking, implicit=implicit)
     return teller.mission(verbs, forms)
 
 
-class _Teller:
-    """Draws the words of a mission about a house."""
+class _MissionWriter:
+    """Writer of random missions about a house."""
 
     def __init__(self, house: House, *, sides: bool, unblocking: bool, implicit: bool) -> None:
-        self.house, self.rng, self.board = house, house.rng, house.board()
+        self.house, self.rng, self.board = house, house.rng, house.build_board()
         self.sides, self.unblocking, self.implicit = sides, unblocking, implicit
 
     def mission(self, verbs: Sequence[str], forms: Sequence[str]) -> str:
@@ -360,31 +363,31 @@ class _Teller:
 
     def atom(self, verbs: Sequence[str]) -> str:
         verb = self.rng.choice(list(verbs))
-        first = self.thing({"go to": _KINDS, "open": ("door",)}.get(verb, TYPES))
-        return f"{verb} {first}" + (f" next to {self.thing(_KINDS)}" if verb == PUT else "")
+        first = self.describe_object({"go to": _KINDS, "open": ("door",)}.get(verb, TYPES))
+        return f"{verb} {first}" + (f" next to {self.describe_object(_KINDS)}" if verb == PUT else "")
 
-    def thing(self, kinds: Sequence[str]) -> str:
+    def describe_object(self, kinds: Sequence[str]) -> str:
         for _ in range(100):
             colour, kind = self.rng.choice((None, *COLOURS)), self.rng.choice(list(kinds))
             side = self.rng.choice(list(SIDES)) if self.sides and self.rng.random() < 0.5 else None
-            if kind == "key" and self.unblocking and self._opens(colour):
+            if kind == "key" and self.unblocking and self._can_unlock(colour):
                 continue
             try:
-                words = describe(self.board, colour, kind, side=side)
-            except Unlucky:
+                description = describe_items(self.board, colour, kind, side=side)
+            except DrawRejected:
                 continue
-            if self.implicit or not self._locked_in(matches(self.board, colour, kind, side=side)):
-                return words
-        raise Unlucky
+            if self.implicit or not self._is_locked_in(find_codes(self.board, colour, kind, side=side)):
+                return description
+        raise DrawRejected
 
-    def _opens(self, colour: str | None) -> bool:
-        """Whether such a key opens a locked door."""
+    def _can_unlock(self, colour: str | None) -> bool:
+        """Checks whether a key of this color opens a locked door."""
         locked = self.house.locked_colours
         return bool(locked) and (colour is None or colour in locked)
 
-    def _locked_in(self, codes: Collection[int]) -> bool:
-        """Whether all these things lie in the locked room."""
-        cells = [at for at, code in enumerate(self.board.start.cells) if code in codes]
-        if any(self.board.thing(self.board.start.cells[at]).type == "door" for at in cells):
+    def _is_locked_in(self, codes: Collection[int]) -> bool:
+        """Checks whether all these objects lie in the locked room."""
+        cells = [cell for cell, code in enumerate(self.board.start.cells) if code in codes]
+        if any(self.board.get_object(self.board.start.cells[cell]).type == "door" for cell in cells):
             return False
-        return all(self.house.room_of(self.board.place(at)) == self.house.locked for at in cells)
+        return all(self.house.room_of(self.board.position(cell)) == self.house.locked for cell in cells)

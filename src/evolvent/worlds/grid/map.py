@@ -1,15 +1,15 @@
-"""The map of the grid world: cells, things, and the six moves that change it. The rules are MiniGrid's (2023).
+"""The map of the grid world: cells, objects, and the six moves that change it. The rules are MiniGrid's (2023).
 
-A map is text, two characters a cell, so that people can read and draw one:
+A map is text, two characters per cell, so that people can read and draw one:
 
     ##########      `##` wall, `..` floor, `GG` the goal
-    ##>.rb..##      `>.` `v.` `<.` `^.` the agent on floor, and where it looks
-    ##..bk..rc      a colour (r g b p y, e for grey) and a thing: k key, b ball, x box,
+    ##>.rb..##      `>.` `v.` `<.` `^.` the agent on floor, and its direction
+    ##..bk..rc      a color (r g b p y, e for grey) and an object: k key, b ball, x box,
     ##########      o open door, c closed door, l locked door
 
-While an episode runs a map is one string of bytes, a byte a cell, in which every thing has a code of its own: a thing
-stays itself wherever it is carried. A door has three codes, for its three states. Around the map lie as many walls as
-an agent at its edge can look at, so that looking needs no bounds.
+While an episode runs a map is one string of bytes, one byte per cell, in which every object has its own code,
+so that it keeps its identity wherever it is carried. A door has three codes, for its three states. The map is
+padded with as many walls as an agent at its edge can look at, so that looking needs no bounds.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = [
     "COLOURS",
     "DOOR",
     "DROP",
-    "FIRST",
+    "FIRST_OBJECT_CODE",
     "FLOOR",
     "FORWARD",
     "GOAL",
@@ -44,9 +44,9 @@ __all__ = [
     "TYPES",
     "WALL",
     "Board",
+    "GridObject",
     "Pose",
-    "Thing",
-    "moved",
+    "apply_move",
     "read_map",
 ]
 
@@ -65,7 +65,7 @@ LOCKED = "locked"
 FLOOR = 0
 WALL = 1
 GOAL = 2
-FIRST = 3
+FIRST_OBJECT_CODE = 3
 
 # the moves, numbered as in MiniGrid
 LEFT = 0
@@ -96,15 +96,15 @@ _COLOUR_OF = {LETTERS[colour]: colour for colour in COLOURS}
 _TYPE_OF = {LETTERS[kind]: (kind, "") for kind in TYPES} | {
     LETTERS[state]: (DOOR, state) for state in (OPEN, CLOSED, LOCKED)
 }
-_PLAIN = {"..": FLOOR, "##": WALL, "GG": GOAL}
-_AGENT = {">.": 0, "v.": 1, "<.": 2, "^.": 3}
-_MOST_THINGS = 60
-_MOST_CELLS = 64  # of a side
+_CELLS_WITHOUT_COLOUR = {"..": FLOOR, "##": WALL, "GG": GOAL}
+_AGENT_DIRECTIONS = {">.": 0, "v.": 1, "<.": 2, "^.": 3}
+_MAX_OBJECTS = 60
+_MAX_SIDE = 64  # of a side
 
 
 @dataclass(frozen=True, slots=True)
-class Thing:
-    """A key, ball, box or door. `state` is that of a door, else empty."""
+class GridObject:
+    """A key, ball, box or door. `state` is the state of a door, else empty."""
 
     type: str
     colour: str
@@ -112,189 +112,219 @@ class Thing:
 
     @property
     def name(self) -> str:
-        """Colour and type, as in `red ball`."""
+        """Returns color and type, as in `red ball`."""
         return f"{self.colour} {self.type}"
 
 
 class Pose(NamedTuple):
-    """All that can change: the cells, where the agent is, where it looks (0 east, 1 south, 2 west, 3 north), and the
-    code of what it carries (0: nothing)."""
+    """The changing state: the cells, the agent's cell and direction (0 east, 1 south, 2 west, 3 north), and the code
+    of the carried object (0: nothing).
+    """
 
     cells: bytes
-    at: int
-    way: int
-    hold: int
+    cell: int
+    direction: int
+    held_code: int
 
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """What never changes in an episode.
+    """The constant part of an episode.
 
     Args:
         stride: cells in a row, margin included.
         size: columns and rows, outer walls included.
-        things: by code, what it is (None for floor, wall and goal); a door has three codes: open, closed, locked.
-        inside: by code of a box, the code of what is in it.
-        start: the pose at the beginning.
-        opaque: translates cells: 1 where nothing is seen behind.
-        walkable: translates cells: 1 where the agent can stand.
-        ahead: by way, what to add to a cell's number to get the cell in front.
+        objects: the object of each code (None for floor, wall and goal); a door has three codes: open, closed,
+            locked.
+        inside: by code of a box, the code of its content.
+        start: the pose at the start.
+        opaque: maps codes to 1 where nothing behind is visible.
+        walkable: maps codes to 1 where the agent can stand.
+        forward_offsets: by direction, the offset from a cell's number to that of the cell in front.
     """
 
     stride: int
     size: tuple[int, int]
-    things: tuple[Thing | None, ...]
+    objects: tuple[GridObject | None, ...]
     inside: Mapping[int, int]
     start: Pose
     opaque: bytes
     walkable: bytes
-    ahead: tuple[int, int, int, int]
+    forward_offsets: tuple[int, int, int, int]
 
-    def place(self, cell: int) -> tuple[int, int]:
-        """Column and row of a cell's number."""
+    def position(self, cell: int) -> tuple[int, int]:
+        """Returns column and row of a cell number."""
         row, column = divmod(cell, self.stride)
         return column - MARGIN, row - MARGIN
 
-    def cell(self, column: int, row: int) -> int:
-        """The number of a cell."""
+    def cell_number(self, column: int, row: int) -> int:
+        """Returns the number of a cell."""
         return (row + MARGIN) * self.stride + column + MARGIN
 
-    def thing(self, code: int) -> Thing:
-        """What a code stands for; ConfigError for a code that is no thing."""
-        found = self.things[code] if code < len(self.things) else None
-        if found is None:
+    def get_object(self, code: int) -> GridObject:
+        """Returns the object of a code; raises ConfigError for a code without an object."""
+        grid_object = self.objects[code] if code < len(self.objects) else None
+        if grid_object is None:
             raise ConfigError("a code that is no thing", value=code)
-        return found
+        return grid_object
 
 
-def moved(board: Board, pose: Pose, move: int) -> Pose | None:
-    """The pose after one move, or None where the move changes nothing.
+def apply_move(board: Board, pose: Pose, move: int) -> Pose | None:
+    """Returns the pose after one move, or None if the move changes nothing.
 
-    A wall, a thing or a door that is not open stops the agent. It carries one thing at a time, and puts it down on
-    empty floor in front. Toggling opens and closes a door, unlocks one with the key of its colour, and opens a box:
-    what was in it then stands in its place.
+    Walls, objects and doors that are not open stop the agent. It carries one object at a time, and puts it down on
+    empty floor in front. Toggling opens and closes a door, unlocks a door with the key of its color, and replaces a
+    box by its content.
     """
-    cells, at, way, hold = pose
+    cells, cell, direction, held_code = pose
     if move == LEFT:
-        return Pose(cells, at, (way - 1) % 4, hold)
+        return Pose(cells, cell, (direction - 1) % 4, held_code)
     if move == RIGHT:
-        return Pose(cells, at, (way + 1) % 4, hold)
-    front = at + board.ahead[way]
-    code = cells[front]
+        return Pose(cells, cell, (direction + 1) % 4, held_code)
+    front_cell = cell + board.forward_offsets[direction]
+    code = cells[front_cell]
     if move == FORWARD:
-        return Pose(cells, front, way, hold) if board.walkable[code] else None
+        return Pose(cells, front_cell, direction, held_code) if board.walkable[code] else None
     if move == DROP:
-        return Pose(_put(cells, front, hold), at, way, 0) if hold and code == FLOOR else None
-    thing = board.things[code]
-    if thing is None:
+        return (
+            Pose(_replace_cell(cells, front_cell, held_code), cell, direction, 0)
+            if held_code and code == FLOOR
+            else None
+        )
+    grid_object = board.objects[code]
+    if grid_object is None:
         return None
     if move == PICKUP:
-        return None if hold or thing.type == DOOR else Pose(_put(cells, front, FLOOR), at, way, code)
-    if thing.type == BOX:
-        return Pose(_put(cells, front, board.inside.get(code, FLOOR)), at, way, hold)
-    if thing.type != DOOR or (thing.state == LOCKED and not _fits(board, hold, thing)):
+        return (
+            None
+            if held_code or grid_object.type == DOOR
+            else Pose(_replace_cell(cells, front_cell, FLOOR), cell, direction, code)
+        )
+    if grid_object.type == BOX:
+        return Pose(_replace_cell(cells, front_cell, board.inside.get(code, FLOOR)), cell, direction, held_code)
+    if grid_object.type != DOOR or (grid_object.state == LOCKED and not _can_unlock(board, held_code, grid_object)):
         return None
-    change = {OPEN: 1, CLOSED: -1, LOCKED: -2}[thing.state]
-    return Pose(_put(cells, front, code + change), at, way, hold)
+    change = {OPEN: 1, CLOSED: -1, LOCKED: -2}[grid_object.state]
+    return Pose(_replace_cell(cells, front_cell, code + change), cell, direction, held_code)
 
 
-def _put(cells: bytes, at: int, code: int) -> bytes:
-    return cells[:at] + bytes((code,)) + cells[at + 1 :]
+def _replace_cell(cells: bytes, cell: int, code: int) -> bytes:
+    return cells[:cell] + bytes((code,)) + cells[cell + 1 :]
 
 
-def _fits(board: Board, hold: int, door: Thing) -> bool:
-    held = board.things[hold]
-    return held is not None and held.type == KEY and held.colour == door.colour
+def _can_unlock(board: Board, held_code: int, door: GridObject) -> bool:
+    held_object = board.objects[held_code]
+    return held_object is not None and held_object.type == KEY and held_object.colour == door.colour
 
 
 def read_map(
     rows: Sequence[str], *, inside: Mapping[tuple[int, int], str] | None = None, hold: str | None = None
 ) -> Board:
-    """A board from its text.
+    """Reads a board from its text.
 
     Args:
-        rows: the rows of the map, all of the same length, two characters a cell (see the module).
-        inside: what is in the boxes, by the box's (column, row).
-        hold: what the agent carries at the beginning.
+        rows: the rows of the map, all of the same length, two characters per cell (see the module).
+        inside: content of the boxes, by the box's (column, row).
+        hold: the object that the agent carries at the start.
 
     Raises:
-        ConfigError: with everything that is wrong with the text.
+        ConfigError: lists all problems of the text.
     """
-    return _read(tuple(rows), tuple(sorted((inside or {}).items())), hold)
+    return _build_board(tuple(rows), tuple(sorted((inside or {}).items())), hold)
 
 
 @lru_cache(maxsize=64)
-def _read(rows: tuple[str, ...], inside: tuple[tuple[tuple[int, int], str], ...], hold: str | None) -> Board:
-    problems = _problems(rows)
+def _build_board(rows: tuple[str, ...], inside: tuple[tuple[tuple[int, int], str], ...], hold: str | None) -> Board:
+    problems = _find_problems(rows)
     if problems:
         raise ConfigError(problems)
     columns = len(rows[0]) // 2
     stride = columns + MARGIN
     cells = bytearray([WALL]) * (stride * (len(rows) + 2 * MARGIN) + MARGIN)
-    things: list[Thing | None] = [None] * FIRST
+    objects: list[GridObject | None] = [None] * FIRST_OBJECT_CODE
     codes: dict[tuple[int, int], int] = {}
-    start = way = 0
+    start = direction = 0
     for y, row in enumerate(rows):
         for x in range(columns):
             text, cell = row[2 * x : 2 * x + 2], (y + MARGIN) * stride + x + MARGIN
-            if text in _AGENT:
-                start, way = cell, _AGENT[text]
-            cells[cell] = _PLAIN.get(text, FLOOR) if text in _PLAIN or text in _AGENT else _add(things, text)
+            if text in _AGENT_DIRECTIONS:
+                start, direction = cell, _AGENT_DIRECTIONS[text]
+            cells[cell] = (
+                _CELLS_WITHOUT_COLOUR.get(text, FLOOR)
+                if text in _CELLS_WITHOUT_COLOUR or text in _AGENT_DIRECTIONS
+                else _add_object(objects, text)
+            )
             codes[x, y] = cells[cell]
-    filled: dict[int, int] = {}
-    for at, text in inside:
-        box = things[codes.get(at, 0)]
-        if box is None or box.type != BOX or not _portable(text):
-            problems.append(Problem("inside", f"{text!r} in the box at {at}", "give a box's place and a key or ball"))
+    inside_codes: dict[int, int] = {}
+    for position, text in inside:
+        box = objects[codes.get(position, 0)]
+        if box is None or box.type != BOX or not _is_portable(text):
+            problems.append(
+                Problem("inside", f"{text!r} in the box at {position}", "give a box's place and a key or ball")
+            )
         else:
-            filled[codes[at]] = _add(things, text)
-    if hold is not None and not _portable(hold):
+            inside_codes[codes[position]] = _add_object(objects, text)
+    if hold is not None and not _is_portable(hold):
         problems.append(Problem("hold", f"{hold!r} cannot be carried", "give a key, ball or box, such as 'rk'"))
     if problems:
         raise ConfigError(problems)
-    pose = Pose(bytes(cells), start, way, _add(things, hold) if hold else 0)
-    opaque = bytes(code == WALL or (t is not None and t.state in (CLOSED, LOCKED)) for code, t in enumerate(things))
-    free = bytes(code in (FLOOR, GOAL) or (t is not None and t.state == OPEN) for code, t in enumerate(things))
-    pad = bytes(256 - len(things))
+    pose = Pose(bytes(cells), start, direction, _add_object(objects, hold) if hold else 0)
+    opaque = bytes(
+        code == WALL or (grid_object is not None and grid_object.state in (CLOSED, LOCKED))
+        for code, grid_object in enumerate(objects)
+    )
+    walkable = bytes(
+        code in (FLOOR, GOAL) or (grid_object is not None and grid_object.state == OPEN)
+        for code, grid_object in enumerate(objects)
+    )
+    padding = bytes(256 - len(objects))
     ahead = (1, stride, -1, -stride)
-    return Board(stride, (columns, len(rows)), tuple(things), filled, pose, opaque + pad, free + pad, ahead)
+    return Board(
+        stride, (columns, len(rows)), tuple(objects), inside_codes, pose, opaque + padding, walkable + padding, ahead
+    )
 
 
-def _portable(text: str) -> bool:
+def _is_portable(text: str) -> bool:
     return len(text) == 2 and text[0] in _COLOUR_OF and text[1] in "kbx"
 
 
-def _add(things: list[Thing | None], text: str) -> int:
-    """Number a thing; the code of a door is that of its state."""
+def _add_object(objects: list[GridObject | None], text: str) -> int:
+    """Adds an object to the list and returns its code; for a door, the code of its state."""
     colour, (kind, state) = _COLOUR_OF[text[0]], _TYPE_OF[text[1]]
     states = (OPEN, CLOSED, LOCKED) if kind == DOOR else ("",)
-    code = len(things) + states.index(state)
-    things += [Thing(kind, colour, each) for each in states]
+    code = len(objects) + states.index(state)
+    objects += [GridObject(kind, colour, door_state) for door_state in states]
     return code
 
 
-def _problems(rows: Sequence[str]) -> list[Problem]:
-    """What is wrong with the rows of a map."""
+def _find_problems(rows: Sequence[str]) -> list[Problem]:
+    """Lists the problems of the rows of a map."""
     texts = [row for row in rows if isinstance(row, str)]
     if len(texts) < len(rows) or len(rows) < 3 or len({len(row) for row in texts}) != 1:
         return [Problem("map", "no rectangle of text", "give at least three rows of the same length")]
-    if len(texts[0]) % 2 or not 6 <= len(texts[0]) <= 2 * _MOST_CELLS or len(rows) > _MOST_CELLS:
+    if len(texts[0]) % 2 or not 6 <= len(texts[0]) <= 2 * _MAX_SIDE or len(rows) > _MAX_SIDE:
         size = f"{len(rows)} rows of {len(texts[0])} characters"
-        return [Problem("map", size, f"two characters a cell, 3 to {_MOST_CELLS} cells a side")]
+        return [Problem("map", size, f"two characters a cell, 3 to {_MAX_SIDE} cells a side")]
     cells = [[row[x : x + 2] for x in range(0, len(row), 2)] for row in texts]
     flat = [text for row in cells for text in row]
-    strange = sorted({text for text in flat if text not in _PLAIN and text not in _AGENT and not _is_thing(text)})
-    problems = [Problem("map", f"{text!r} is no cell", "see evolvent.worlds.grid.map") for text in strange[:5]]
-    agents = sum(text in _AGENT for text in flat)
+    unknown_texts = sorted(
+        {
+            text
+            for text in flat
+            if text not in _CELLS_WITHOUT_COLOUR and text not in _AGENT_DIRECTIONS and not _is_object(text)
+        }
+    )
+    problems = [Problem("map", f"{text!r} is no cell", "see evolvent.worlds.grid.map") for text in unknown_texts[:5]]
+    agents = sum(text in _AGENT_DIRECTIONS for text in flat)
     if agents != 1:
         problems.append(Problem("map", f"{agents} agents", "give one"))
-    if sum(_is_thing(text) for text in flat) > _MOST_THINGS:
-        problems.append(Problem("map", "too many things", f"at most {_MOST_THINGS}"))
+    if sum(_is_object(text) for text in flat) > _MAX_OBJECTS:
+        problems.append(Problem("map", "too many things", f"at most {_MAX_OBJECTS}"))
     edge = [*cells[0], *cells[-1], *(row[0] for row in cells), *(row[-1] for row in cells)]
-    if any(text != "##" and not (_is_thing(text) and text[1] in "ocl") for text in edge):
+    if any(text != "##" and not (_is_object(text) and text[1] in "ocl") for text in edge):
         problems.append(Problem("map", "open at its edge", "only walls and doors can be there"))
     return problems
 
 
-def _is_thing(text: str) -> bool:
+def _is_object(text: str) -> bool:
     return len(text) == 2 and text[0] in _COLOUR_OF and text[1] in _TYPE_OF

@@ -8,9 +8,9 @@
     toggle and go through red door 1    go to a closed door (or a locked one, with its key), toggle, one step forward
     go to goal                    stand on the goal
 
-A macro knows what is seen now and nothing else: it speaks of things in view and walks over cells in view that are free.
-Its moves are those of a shortest path of moves, turns included. `red ball 2` is the second nearest of the red balls in
-view; see `view.look` for the order.
+A macro uses the current view only: it names objects in view and walks over free cells in view. Its moves are
+those of a shortest path of moves, turns included. `red ball 2` is the second nearest of the red balls in view;
+see `view.observe` for the order.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from evolvent.worlds.grid.map import (
     RIGHT,
     TOGGLE,
     Board,
+    GridObject,
     Pose,
-    Thing,
-    moved,
+    apply_move,
 )
-from evolvent.worlds.grid.view import AGENT, SIDE, Seen, Sight
+from evolvent.worlds.grid.view import AGENT, SIDE, Sight, VisibleObject
 
-__all__ = ["BESIDE", "FACE", "MOVES", "STAND", "Macro", "actions", "moves_of", "path"]
+__all__ = ["BESIDE", "FACE", "MOVES", "STAND", "Macro", "expand_macro", "list_actions", "shortest_path"]
 
 MOVES: Mapping[str, int] = {
     "turn left": LEFT,
@@ -56,11 +56,13 @@ BESIDE = 2
 
 
 class Macro(NamedTuple):
-    """A walk and the moves after it. `view` is the cell of the view that it is about; no walk where it is negative."""
+    """A walk and the moves after it. `view_cell` is the target cell in the view; there is no walk where it is
+    negative.
+    """
 
     goal: int
-    view: int
-    then: tuple[int, ...]
+    view_cell: int
+    final_moves: tuple[int, ...]
 
 
 _CELLS = SIDE * SIDE
@@ -70,44 +72,44 @@ _NOT_RIGHT = ((1 << _CELLS) - 1) ^ (_LEFT_EDGE << SIDE - 1)
 _START = 1 << AGENT
 
 
-def _beside(cells: int) -> int:
-    """All cells of the view beside any of these cells."""
+def _adjacent_cells(cells: int) -> int:
+    """Returns all cells of the view beside any of these cells."""
     return ((cells & _NOT_RIGHT) << 1 | (cells & _NOT_LEFT) >> 1 | cells << SIDE | cells >> SIDE) & ((1 << _CELLS) - 1)
 
 
 @lru_cache(maxsize=1 << 14)
-def _reached(walkable: int) -> int:
-    """The cells of the view that can be walked to over walkable ones."""
-    reached, more = 0, _START
-    while more != reached:
-        reached = more
-        more = reached | _beside(reached) & walkable
+def _reachable_cells(walkable: int) -> int:
+    """Returns the cells of the view that can be reached over walkable cells."""
+    reached, extended = 0, _START
+    while extended != reached:
+        reached = extended
+        extended = reached | _adjacent_cells(reached) & walkable
     return reached
 
 
-def _steps() -> tuple[tuple[tuple[int, int, int], ...], ...]:
-    """By pose in the view (4 * cell + way; 0 ahead, 1 right, 2 back, 3 left): the poses one move away.
+def _build_steps() -> tuple[tuple[tuple[int, int, int], ...], ...]:
+    """Builds the poses one move away, by pose in the view (4 * cell + direction; 0 ahead, 1 right, 2 back, 3 left).
 
     Each is (move, pose, whether it moves to another cell); forward comes first, then left, then right.
     """
     table = []
     for cell in range(_CELLS):
         row, column = divmod(cell, SIDE)
-        for way in range(4):
-            to_row, to_column = row + (1, 0, -1, 0)[way], column + (0, 1, 0, -1)[way]
-            found = []
+        for direction in range(4):
+            to_row, to_column = row + (1, 0, -1, 0)[direction], column + (0, 1, 0, -1)[direction]
+            steps = []
             if 0 <= to_row < SIDE and 0 <= to_column < SIDE:
-                found.append((FORWARD, 4 * (SIDE * to_row + to_column) + way, 1))
-            found += [(LEFT, 4 * cell + (way - 1) % 4, 0), (RIGHT, 4 * cell + (way + 1) % 4, 0)]
-            table.append(tuple(found))
+                steps.append((FORWARD, 4 * (SIDE * to_row + to_column) + direction, 1))
+            steps += [(LEFT, 4 * cell + (direction - 1) % 4, 0), (RIGHT, 4 * cell + (direction + 1) % 4, 0)]
+            table.append(tuple(steps))
     return tuple(table)
 
 
-_STEPS = _steps()
+_STEPS = _build_steps()
 
 
-def _neighbours() -> tuple[tuple[tuple[int, int], ...], ...]:
-    """By cell of the view: the cells beside it, each with the pose there that faces it."""
+def _build_neighbours() -> tuple[tuple[tuple[int, int], ...], ...]:
+    """Lists the cells beside each cell of the view, each with the pose there that faces it."""
     table: list[list[tuple[int, int]]] = [[] for _ in range(_CELLS)]
     for pose, steps in enumerate(_STEPS):
         if steps[0][0] == FORWARD:
@@ -115,104 +117,111 @@ def _neighbours() -> tuple[tuple[tuple[int, int], ...], ...]:
     return tuple(map(tuple, table))
 
 
-_NEIGHBOURS = _neighbours()
+_NEIGHBOURS = _build_neighbours()
 
 
-def _ends(goal: int, view: int, reached: int, floor: int) -> frozenset[int]:
-    """The poses in which a walk may end."""
+def _end_poses(goal: int, view_cell: int, reachable: int, floor: int) -> frozenset[int]:
+    """Returns the poses in which a walk may end."""
     if goal == STAND:
-        return frozenset(range(4 * view, 4 * view + 4)) if reached >> view & 1 else frozenset()
-    fronts = [view] if goal == FACE else [cell for cell, _ in _NEIGHBOURS[view] if floor >> cell & 1]
-    return frozenset(pose for front in fronts for cell, pose in _NEIGHBOURS[front] if reached >> cell & 1)
+        return frozenset(range(4 * view_cell, 4 * view_cell + 4)) if reachable >> view_cell & 1 else frozenset()
+    faced_cells = [view_cell] if goal == FACE else [cell for cell, _ in _NEIGHBOURS[view_cell] if floor >> cell & 1]
+    return frozenset(pose for front in faced_cells for cell, pose in _NEIGHBOURS[front] if reachable >> cell & 1)
 
 
 @lru_cache(maxsize=1 << 15)
-def path(goal: int, view: int, walkable: int, *, floor: int = 0) -> tuple[int, ...] | None:
-    """The moves of a shortest path to a cell of the view; None where there is none.
+def shortest_path(goal: int, view_cell: int, walkable: int, *, floor: int = 0) -> tuple[int, ...] | None:
+    """Returns the moves of a shortest path to a cell of the view; None where there is none.
 
     Args:
         goal: FACE the cell, STAND on it, or face an empty cell BESIDE it.
-        view: the cell.
-        walkable, floor: cells that can be walked on, and that something can be put on, as bits.
+        view_cell: the cell.
+        walkable, floor: bit masks of the cells that can be walked on, and that an object can be put on.
     """
-    ends = _ends(goal, view, _reached(walkable), floor)
+    ends = _end_poses(goal, view_cell, _reachable_cells(walkable), floor)
     start = 4 * AGENT
     if start in ends or not ends:
         return () if ends else None
-    came: dict[int, tuple[int, int]] = {start: (start, -1)}
+    predecessors: dict[int, tuple[int, int]] = {start: (start, -1)}
     queue = [start]
     for pose in queue:
-        for move, then, other in _STEPS[pose]:
-            if then in came or (other and not walkable >> (then >> 2) & 1):
+        for move, next_pose, is_step in _STEPS[pose]:
+            if next_pose in predecessors or (is_step and not walkable >> (next_pose >> 2) & 1):
                 continue
-            came[then] = (pose, move)
-            if then in ends:
-                return _moves(came, then)
-            queue.append(then)
+            predecessors[next_pose] = (pose, move)
+            if next_pose in ends:
+                return _moves_to(predecessors, next_pose)
+            queue.append(next_pose)
     return None
 
 
-def _moves(came: Mapping[int, tuple[int, int]], pose: int) -> tuple[int, ...]:
-    found = []
-    while came[pose][1] >= 0:
-        pose, move = came[pose]
-        found.append(move)
-    return tuple(reversed(found))
+def _moves_to(predecessors: Mapping[int, tuple[int, int]], pose: int) -> tuple[int, ...]:
+    moves = []
+    while predecessors[pose][1] >= 0:
+        pose, move = predecessors[pose]
+        moves.append(move)
+    return tuple(reversed(moves))
 
 
-def actions(board: Board, pose: Pose, sight: Sight, *, plain: bool = True) -> dict[str, Macro]:
-    """Every action that is possible now, by name; each changes something.
+def list_actions(board: Board, pose: Pose, sight: Sight, *, short_text: bool = True) -> dict[str, Macro]:
+    """Lists every possible action by name; each changes the state.
 
     Args:
-        plain: the short names, `red door 1` among all red doors. Else AgentGym's, `red closed door 1` among the closed
-            ones, `pickup red ball 1`; and without `drop next to`, which is ours.
+        short_text: use the short names, `red door 1` among all red doors. Else AgentGym's, `red closed door 1`
+            among the closed ones, `pickup red ball 1`; and without `drop next to`, which is ours.
     """
-    found = {name: Macro(FACE, -1, (move,)) for name, move in MOVES.items() if _changes(board, pose, move)}
-    reached = _reached(sight.walkable)
-    facing = _beside(reached)
-    pick_up = "pick up" if plain else "pickup"
-    for seen in sight.things:
-        view, thing = seen.view, seen.thing
-        name = f"{seen.name} {seen.nth}" if plain else f"{seen.full} {seen.nth_full}"
-        if thing is None:
-            if reached >> view & 1:
-                found["go to goal"] = Macro(STAND, view, ())
-        elif facing >> view & 1:
-            here = view == AGENT + SIDE
-            if not here:
-                found[f"go to {name}"] = Macro(FACE, view, ())
-            if thing.type == DOOR:
-                _add_door(found, board, pose, seen, name=name, reached=reached)
-            elif not pose.hold:
-                found[f"{pick_up} {name}"] = Macro(FACE, view, (PICKUP,))
-        if plain and pose.hold and thing is not None and _beside(_beside(1 << view) & sight.floor) & reached:
-            found[f"drop next to {name}"] = Macro(BESIDE, view, (DROP,))
-    return found
+    macros = {name: Macro(FACE, -1, (move,)) for name, move in MOVES.items() if _changes(board, pose, move)}
+    reachable = _reachable_cells(sight.walkable)
+    facing_cells = _adjacent_cells(reachable)
+    pick_up = "pick up" if short_text else "pickup"
+    for visible in sight.objects:
+        view_cell, grid_object = visible.view_cell, visible.grid_object
+        name = f"{visible.name} {visible.rank}" if short_text else f"{visible.full_name} {visible.full_rank}"
+        if grid_object is None:
+            if reachable >> view_cell & 1:
+                macros["go to goal"] = Macro(STAND, view_cell, ())
+        elif facing_cells >> view_cell & 1:
+            is_in_front = view_cell == AGENT + SIDE
+            if not is_in_front:
+                macros[f"go to {name}"] = Macro(FACE, view_cell, ())
+            if grid_object.type == DOOR:
+                _add_door_action(macros, board, pose, visible, name=name, reachable=reachable)
+            elif not pose.held_code:
+                macros[f"{pick_up} {name}"] = Macro(FACE, view_cell, (PICKUP,))
+        if (
+            short_text
+            and pose.held_code
+            and grid_object is not None
+            and _adjacent_cells(_adjacent_cells(1 << view_cell) & sight.floor) & reachable
+        ):
+            macros[f"drop next to {name}"] = Macro(BESIDE, view_cell, (DROP,))
+    return macros
 
 
-def _add_door(found: dict[str, Macro], board: Board, pose: Pose, seen: Seen, *, name: str, reached: int) -> None:
-    door = seen.thing
-    held = board.things[pose.hold]
+def _add_door_action(
+    macros: dict[str, Macro], board: Board, pose: Pose, visible: VisibleObject, *, name: str, reachable: int
+) -> None:
+    door = visible.grid_object
+    held_object = board.objects[pose.held_code]
     if door is None:
         return
     if door.state == OPEN:
-        if reached >> seen.view & 1:
-            found[f"go through {name}"] = Macro(STAND, seen.view, ())
-    elif door.state == CLOSED or (door.state == LOCKED and held is not None and _opens(held, door)):
-        found[f"toggle and go through {name}"] = Macro(FACE, seen.view, (TOGGLE, FORWARD))
+        if reachable >> visible.view_cell & 1:
+            macros[f"go through {name}"] = Macro(STAND, visible.view_cell, ())
+    elif door.state == CLOSED or (door.state == LOCKED and held_object is not None and _can_unlock(held_object, door)):
+        macros[f"toggle and go through {name}"] = Macro(FACE, visible.view_cell, (TOGGLE, FORWARD))
 
 
-def _opens(held: Thing, door: Thing) -> bool:
-    return held.type == "key" and held.colour == door.colour
+def _can_unlock(held_object: GridObject, door: GridObject) -> bool:
+    return held_object.type == "key" and held_object.colour == door.colour
 
 
 def _changes(board: Board, pose: Pose, move: int) -> bool:
-    return move in (LEFT, RIGHT) or moved(board, pose, move) is not None
+    return move in (LEFT, RIGHT) or apply_move(board, pose, move) is not None
 
 
-def moves_of(macro: Macro, sight: Sight) -> Sequence[int]:
-    """The moves that an action is made of."""
-    if macro.view < 0:
-        return macro.then
-    walk = path(macro.goal, macro.view, sight.walkable, floor=sight.floor if macro.goal == BESIDE else 0)
-    return (*(walk or ()), *macro.then)
+def expand_macro(macro: Macro, sight: Sight) -> Sequence[int]:
+    """Returns the moves of a macro."""
+    if macro.view_cell < 0:
+        return macro.final_moves
+    walk = shortest_path(macro.goal, macro.view_cell, sight.walkable, floor=sight.floor if macro.goal == BESIDE else 0)
+    return (*(walk or ()), *macro.final_moves)

@@ -1,9 +1,10 @@
-"""What the agent sees: the 7 x 7 cells before it, with what walls and closed doors hide, and how that is told.
+"""View of the agent: the 7 x 7 cells in front of it, without those behind walls and closed doors, and its text.
 
-The agent stands in the middle of the nearest row and looks away from it. Cells of the view are numbered row by row from
-the agent's own, left to right, so that the agent is at 3 and the cell in front of it at 10. Which cells are seen is
-MiniGrid's rule (`Grid.process_vis`): sight spreads from a seen cell that can be seen through to its two neighbours in
-the row, to the cell ahead and to those on both sides of that one. Things do not hide what is behind them.
+The agent stands in the middle of the nearest row and looks away from it. Cells of the view are numbered row by
+row from the agent's own, left to right, so that the agent is at 3 and the cell in front of it at 10. The
+visible cells follow MiniGrid's rule (`Grid.process_vis`): sight spreads from a visible transparent cell to its
+two neighbors in the row, to the cell ahead and to those on both sides of that one. Objects do not hide the
+cells behind them.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from evolvent.worlds.grid.map import BOX, DOOR, FLOOR, GOAL, WALL, Board, Pose, Thing
+from evolvent.worlds.grid.map import BOX, DOOR, FLOOR, GOAL, WALL, Board, GridObject, Pose
 
-__all__ = ["AGENT", "FULL_WORDS", "SIDE", "Seen", "Sight", "ahead_of", "look", "tell", "tell_fully"]
+__all__ = ["AGENT", "FULL_WORDS", "SIDE", "Sight", "VisibleObject", "describe", "describe_fully", "map_cell", "observe"]
 
 SIDE = 7
 AGENT = SIDE // 2
@@ -23,55 +24,57 @@ AGENT = SIDE // 2
 GOAL_NAME = "goal"
 
 
-class Seen(NamedTuple):
-    """A thing in view: its name, its place in the view and from the agent, and its number among those of one name.
+class VisibleObject(NamedTuple):
+    """An object in view: its name, its cell in the view, its position from the agent, and its rank among those of one
+    name.
 
-    `ahead` is 0 or more; `right` is negative on the left. `full` is the name with a door's state.
+    `ahead` is 0 or more; `right` is negative on the left. `full_name` is the name with a door's state; `full_rank`
+    is the rank among those of one full name.
     """
 
     name: str
-    full: str
-    thing: Thing | None
-    view: int
+    full_name: str
+    grid_object: GridObject | None
+    view_cell: int
     ahead: int
     right: int
-    nth: int
-    nth_full: int
+    rank: int
+    full_rank: int
 
 
 class Sight(NamedTuple):
-    """One look: the things, nearest first, and sets of cells of the view as bits: walkable ones and empty floor."""
+    """The objects in view, nearest first, and bit masks of cells of the view: walkable cells and empty floor."""
 
-    things: tuple[Seen, ...]
+    objects: tuple[VisibleObject, ...]
     walkable: int
     floor: int
 
 
-def _row_offsets(board: Board, way: int) -> tuple[int, int]:
-    """What to add to a cell's number for one step ahead, and for one step to the right."""
-    return board.ahead[way], board.ahead[(way + 1) % 4]
+def _row_offsets(board: Board, direction: int) -> tuple[int, int]:
+    """Returns the offsets of a cell's number for one step ahead, and for one step to the right."""
+    return board.forward_offsets[direction], board.forward_offsets[(direction + 1) % 4]
 
 
-def ahead_of(board: Board, pose: Pose, view: int) -> int:
-    """The number in the map of a cell of the view."""
-    ahead, right = _row_offsets(board, pose.way)
-    row, column = divmod(view, SIDE)
-    return pose.at + row * ahead + (column - AGENT) * right
+def map_cell(board: Board, pose: Pose, view_cell: int) -> int:
+    """Returns the number in the map of a cell of the view."""
+    ahead, right = _row_offsets(board, pose.direction)
+    row, column = divmod(view_cell, SIDE)
+    return pose.cell + row * ahead + (column - AGENT) * right
 
 
 @lru_cache(maxsize=1 << 14)
-def _spread(seen: int, opaque: bytes) -> tuple[int, int]:
-    """All cells seen of a row, and those that they show of the next, from the cells seen of the row from before it."""
+def _spread(visible: int, opaque: bytes) -> tuple[int, int]:
+    """Extends the visible cells of a row, and returns them with the cells that they show of the next row."""
     beyond = 0
     for column in range(SIDE - 1):
-        if seen >> column & 1 and not opaque[column]:
-            seen |= 2 << column
+        if visible >> column & 1 and not opaque[column]:
+            visible |= 2 << column
             beyond |= 3 << column
     for column in range(SIDE - 1, 0, -1):
-        if seen >> column & 1 and not opaque[column]:
-            seen |= 1 << column - 1
+        if visible >> column & 1 and not opaque[column]:
+            visible |= 1 << column - 1
             beyond |= 3 << column - 1
-    return seen, beyond
+    return visible, beyond
 
 
 @lru_cache(maxsize=1 << 14)
@@ -79,99 +82,116 @@ def _bits(flags: bytes) -> int:
     return sum(1 << column for column, flag in enumerate(flags) if flag)
 
 
-def look(board: Board, pose: Pose) -> Sight:
-    """What is seen from a pose.
+def observe(board: Board, pose: Pose) -> Sight:
+    """Computes the view from a pose.
 
-    Of things equally near (in steps ahead and aside) the one further ahead comes first, then the one further left;
-    `nth` counts in that order.
+    Of objects equally near (in steps ahead and aside) the one further ahead comes first, then the one further left;
+    `rank` counts in that order.
     """
-    cells, at, way, _ = pose
-    ahead, right = _row_offsets(board, way)
+    cells, agent_cell, direction, _ = pose
+    ahead, right = _row_offsets(board, direction)
     walkable = floor = 0
-    found: list[tuple[int, int, int, int]] = []
-    seen = 1 << AGENT
-    first = at - AGENT * right
+    object_cells: list[tuple[int, int, int, int]] = []
+    visible = 1 << AGENT
+    row_start = agent_cell - AGENT * right
     for row in range(SIDE):
-        codes = cells[first : first + SIDE * right : right]
-        seen, beyond = _spread(seen, codes.translate(board.opaque))
-        walkable |= (_bits(codes.translate(board.walkable)) & seen) << SIDE * row
-        floor |= (_bits(codes.translate(_FLOORS)) & seen) << SIDE * row
+        codes = cells[row_start : row_start + SIDE * right : right]
+        visible, beyond = _spread(visible, codes.translate(board.opaque))
+        walkable |= (_bits(codes.translate(board.walkable)) & visible) << SIDE * row
+        floor |= (_bits(codes.translate(_IS_FLOOR)) & visible) << SIDE * row
         if max(codes) > 1:
             for column, code in enumerate(codes):
-                if code > 1 and seen >> column & 1 and (row or column != AGENT):
-                    found.append((row + abs(column - AGENT), -row, column, code))
-        seen = beyond
-        if not seen:
+                if code > 1 and visible >> column & 1 and (row or column != AGENT):
+                    object_cells.append((row + abs(column - AGENT), -row, column, code))
+        visible = beyond
+        if not visible:
             break
-        first += ahead
-    found.sort()
-    return Sight(_named(board, found), walkable, floor)
+        row_start += ahead
+    object_cells.sort()
+    return Sight(_name_objects(board, object_cells), walkable, floor)
 
 
-_FLOORS = bytes(code == FLOOR for code in range(256))
+_IS_FLOOR = bytes(code == FLOOR for code in range(256))
 
 
-def _named(board: Board, found: Sequence[tuple[int, int, int, int]]) -> tuple[Seen, ...]:
+def _name_objects(board: Board, object_cells: Sequence[tuple[int, int, int, int]]) -> tuple[VisibleObject, ...]:
     counts: dict[str, int] = {}
-    things = []
-    for _, behind, column, code in found:
-        thing = None if code == GOAL else board.things[code]
-        name = full = GOAL_NAME
-        if thing is not None:
-            name = full = thing.name
-            if thing.type == DOOR:
-                full = f"{thing.colour} {thing.state} {DOOR}"
-        counts[name] = nth = counts.get(name, 0) + 1
-        nth_full = nth
-        if full != name:
-            counts[full] = nth_full = counts.get(full, 0) + 1
-        things.append(Seen(name, full, thing, SIDE * -behind + column, -behind, column - AGENT, nth, nth_full))
-    return tuple(things)
+    visible_objects = []
+    for _, negative_row, column, code in object_cells:
+        grid_object = None if code == GOAL else board.objects[code]
+        name = full_name = GOAL_NAME
+        if grid_object is not None:
+            name = full_name = grid_object.name
+            if grid_object.type == DOOR:
+                full_name = f"{grid_object.colour} {grid_object.state} {DOOR}"
+        counts[name] = rank = counts.get(name, 0) + 1
+        full_rank = rank
+        if full_name != name:
+            counts[full_name] = full_rank = counts.get(full_name, 0) + 1
+        visible_objects.append(
+            VisibleObject(
+                name,
+                full_name,
+                grid_object,
+                SIDE * -negative_row + column,
+                -negative_row,
+                column - AGENT,
+                rank,
+                full_rank,
+            )
+        )
+    return tuple(visible_objects)
 
 
-def _where(seen: Seen) -> str:
-    """Short: the side, and the steps to walk."""
-    side = "left" if seen.right < 0 else "right" if seen.right else "ahead"
-    return f"{side} {seen.ahead + abs(seen.right)}"
+def _describe_side(visible: VisibleObject) -> str:
+    """Describes the side, and the number of steps to walk."""
+    side = "left" if visible.right < 0 else "right" if visible.right else "ahead"
+    return f"{side} {visible.ahead + abs(visible.right)}"
 
 
-def tell(board: Board, pose: Pose, sight: Sight) -> str:
-    """The short text: `hold blue key . see red ball left 3 , grey door closed ahead 2`.
+def describe(board: Board, pose: Pose, sight: Sight) -> str:
+    """Describes a view in the short form: `hold blue key . see red ball left 3 , grey door closed ahead 2`.
 
-    A thing is told with the side it is on (`ahead`: straight before the agent) and how many steps away it is.
+    An object comes with its side (`ahead`: straight before the agent) and its distance in steps.
     """
-    held = board.things[pose.hold]
+    held_object = board.objects[pose.held_code]
     parts = [
-        f"{s.name} {s.thing.state} {_where(s)}" if s.thing and s.thing.state else f"{s.name} {_where(s)}"
-        for s in sight.things
+        f"{visible.name} {visible.grid_object.state} {_describe_side(visible)}"
+        if visible.grid_object and visible.grid_object.state
+        else f"{visible.name} {_describe_side(visible)}"
+        for visible in sight.objects
     ]
     text = f"see {' , '.join(parts) or 'nothing'}"
-    return f"hold {held.name} . {text}" if held else text
+    return f"hold {held_object.name} . {text}" if held_object else text
 
 
-def tell_fully(board: Board, pose: Pose, sight: Sight) -> str:
-    """The text in the manner of AgentGym's BabyAI server: each thing with its number and place, the wall or box
-    straight ahead, and what is carried."""
-    parts = [_MANY if sight.things else _NONE]
-    parts += [f"There is a {seen.full} {seen.nth_full} {_place(seen)}." for seen in sight.things]
-    parts.append(_WALLS)
-    barrier = _barrier(board, pose)
+def describe_fully(board: Board, pose: Pose, sight: Sight) -> str:
+    """Describes a view like AgentGym's BabyAI server: each object with its number and position, the wall or box
+    straight ahead, and the carried object.
+    """
+    parts = [_OBJECTS_TEXT if sight.objects else _NO_OBJECTS_TEXT]
+    parts += [
+        f"There is a {visible.full_name} {visible.full_rank} {_describe_position(visible)}."
+        for visible in sight.objects
+    ]
+    parts.append(_WALLS_TEXT)
+    barrier = _find_barrier(board, pose)
     if barrier:
         parts.append(f"You are facing a {barrier[0]} {barrier[1]} steps away.")
-    held = board.things[pose.hold]
-    parts.append(f"You are carrying a {held.name}." if held else _EMPTY)
+    held_object = board.objects[pose.held_code]
+    parts.append(f"You are carrying a {held_object.name}." if held_object else _EMPTY_HANDS_TEXT)
     return " ".join(parts)
 
 
-_MANY = "In front of you in this room, you can see several objects:"
-_NONE = "You cannot see any objects within sight."
-_WALLS = "The room has walls around you."
-_EMPTY = "You are not carrying anything."
+_OBJECTS_TEXT = "In front of you in this room, you can see several objects:"
+_NO_OBJECTS_TEXT = "You cannot see any objects within sight."
+_WALLS_TEXT = "The room has walls around you."
+_EMPTY_HANDS_TEXT = "You are not carrying anything."
 FULL_WORDS: tuple[str, ...] = (
-    _MANY,
-    _NONE,
-    _WALLS,
-    _EMPTY,
+    _OBJECTS_TEXT,
+    _NO_OBJECTS_TEXT,
+    _WALLS_TEXT,
+    _EMPTY_HANDS_TEXT,
     "There is a right in front of you steps away and to your left",
     "You are facing a wall box steps away. You are carrying a",
     'Available actions: ["',
@@ -179,20 +199,22 @@ FULL_WORDS: tuple[str, ...] = (
 """Texts that hold every word of `tell_fully` but colours, types and numbers."""
 
 
-def _place(seen: Seen) -> str:
-    if not seen.right:
-        return f"right in front of you {seen.ahead} steps away"
-    side = "right" if seen.right > 0 else "left"
-    return f"{seen.ahead} steps in front of you and {abs(seen.right)} steps to your {side}"
+def _describe_position(visible: VisibleObject) -> str:
+    if not visible.right:
+        return f"right in front of you {visible.ahead} steps away"
+    side = "right" if visible.right > 0 else "left"
+    return f"{visible.ahead} steps in front of you and {abs(visible.right)} steps to your {side}"
 
 
-def _barrier(board: Board, pose: Pose) -> tuple[str, int] | None:
-    """The first wall or box straight ahead within the view, and how far it is; a closed door hides what is behind."""
+def _find_barrier(board: Board, pose: Pose) -> tuple[str, int] | None:
+    """Finds the first wall or box straight ahead within the view, and its distance; a closed door hides everything
+    behind.
+    """
     for steps in range(1, SIDE):
-        code = pose.cells[pose.at + steps * board.ahead[pose.way]]
-        thing = board.things[code]
-        if code == WALL or (thing is not None and thing.type == BOX):
-            return ("wall" if thing is None else BOX), steps
+        code = pose.cells[pose.cell + steps * board.forward_offsets[pose.direction]]
+        grid_object = board.objects[code]
+        if code == WALL or (grid_object is not None and grid_object.type == BOX):
+            return ("wall" if grid_object is None else BOX), steps
         if board.opaque[code]:
             return None
     return None

@@ -1,17 +1,17 @@
-"""Grid world: rooms, doors, keys and things, in the manner of MiniGrid and BabyAI; an engine of our own.
+"""Grid world: rooms, doors, keys and objects, in the manner of MiniGrid and BabyAI, on an engine of our own.
 
     go to the ball . see grey door closed right 3 , red key left 2
         ->  toggle and go through grey door 1
         ->  see red ball left 2 , blue box ahead 3  ->  go to red ball 1
 
-The agent sees the 7 x 7 cells before it and acts by moves (`turn left`, `drop`, ...) and macros (`go to red ball 1`).
-Fulfilling the mission after t of at most T moves earns 1 - 0.9 t / T, as in MiniGrid; every move of a macro counts.
-Going to, picking up or opening something else is no mistake; it only takes time.
+The agent sees the 7 x 7 cells before it and acts by moves (`turn left`, `drop`, ...) and macros (`go to red
+ball 1`). Fulfilling the mission after t of at most T moves earns 1 - 0.9 t / T, as in MiniGrid; every move of a
+macro counts. Going to, picking up or opening a wrong object is allowed; it only takes time.
 
-`GridWorld()` has panels of kinds of tasks (see `gridkinds`): small maps, one to three rooms, missions that take one to
-nine actions. Such a task allows two actions more than the expert takes, then it has failed; only possible actions
-count. `GridWorld("BabyAI-BossLevel-v0")` is a level of BabyAI and `GridWorld("babyai")` the forty of AgentGym, drawn by
-a generator of our own and bounded by their moves alone.
+`GridWorld()` has panels of kinds of tasks (see `gridkinds`): small maps, one to three rooms, missions that take
+one to nine actions. Such a task allows two actions more than the expert takes, then it has failed; only
+possible actions count. `GridWorld("BabyAI-BossLevel-v0")` is a level of BabyAI and `GridWorld("babyai")` the
+forty of AgentGym, drawn by a generator of our own and bounded by their moves alone.
 """
 
 from __future__ import annotations
@@ -25,26 +25,35 @@ from typing import Any, Literal
 
 from evolvent.errors import ConfigError, Problem, SessionGone
 from evolvent.trajectory import Score, Task, Value
-from evolvent.worlds.base import TIERS, Info, Reply, check_task, own_moment
+from evolvent.worlds.base import TIERS, Info, Reply, check_snapshot, check_task
 from evolvent.worlds.crafting import words_of
 from evolvent.worlds.grammar import Grammar, Plain
 from evolvent.worlds.grid.expert import solve
-from evolvent.worlds.grid.kinds import kinds_of_tiers
-from evolvent.worlds.grid.levels import LEVELS, draw_level, level_name
+from evolvent.worlds.grid.kinds import list_kinds_by_tier
+from evolvent.worlds.grid.levels import LEVELS, draw_level, full_level_name
 from evolvent.worlds.grid.map import COLOURS, TYPES, Pose
 from evolvent.worlds.grid.mission import Progress
-from evolvent.worlds.grid.scene import CHECK, REFUSALS, Scene, Turn, act, refusal, turn_of, understand
-from evolvent.worlds.grid.spec import build_scene, canonical_key, recoloured
-from evolvent.worlds.grid.tasks import candidates
+from evolvent.worlds.grid.scene import (
+    CHECK,
+    REFUSALS,
+    Scene,
+    Turn,
+    apply_action,
+    build_turn,
+    explain_refusal,
+    parse_action,
+)
+from evolvent.worlds.grid.spec import build_scene, canonical_key, recolor_spec
+from evolvent.worlds.grid.tasks import iterate_candidates
 from evolvent.worlds.grid.view import FULL_WORDS
-from evolvent.worlds.panel import Candidate, Panels, Sizes, place
+from evolvent.worlds.panel import Candidate, Panels, Sizes, choose_split
 
 __all__ = ["GridEnv", "GridWorld"]
 
-_KNOWN_TASKS = 4096  # scenes kept ready
-_SPARE = 4  # seeds drawn for each task of a level's panels, until they are full
-_LONGEST = 300  # actions of an expert
-_DONE, _FAILED, _SPENT = "mission fulfilled", "mission failed", "no actions left"
+_MAX_CACHED_SCENES = 4096  # scenes kept ready
+_SEEDS_PER_TASK = 4  # seeds drawn for each task of a level's panels, until they are full
+_MAX_PLAN_LENGTH = 300  # actions of an expert
+_DONE, _FAILED, _NO_ACTIONS_LEFT = "mission fulfilled", "mission failed", "no actions left"
 _COMPLETED = "The task is completed."
 _WORDS = (
     *COLOURS,
@@ -52,7 +61,7 @@ _WORDS = (
     *REFUSALS,
     _DONE,
     _FAILED,
-    _SPENT,
+    _NO_ACTIONS_LEFT,
     "hold see nothing . , ahead left right",
     "open closed locked door",
     "go to the object on your left right behind you pick up open put next to and then after you",
@@ -68,80 +77,82 @@ _LEVEL_WORDS = ("a in front of you goal",)
 
 
 class GridEnv:
-    """One episode. It forks by keeping the pose, the progress and two counts: nothing else changes."""
+    """One episode. A snapshot keeps the pose, the progress and two counts, as nothing else changes."""
 
     def __init__(self, task: Task, scene: Scene, penalty: float) -> None:
         self._task, self._scene, self._penalty = task, scene, penalty
-        self._turn = turn_of(scene, scene.board.start)
+        self._turn = build_turn(scene, scene.board.start)
         self._progress = Progress()
         self._moves = self._tries = 0
         self._running = False
 
     @property
     def moves(self) -> int:
-        """How many moves the episode has taken: MiniGrid's step count."""
+        """Returns the number of moves of the episode: MiniGrid's step count."""
         return self._moves
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Value, Info]:
         scene = self._scene
-        self._turn = turn = turn_of(scene, scene.board.start)
+        self._turn = turn = build_turn(scene, scene.board.start)
         self._progress = Progress()
         self._moves = self._tries = 0
         self._running = True
         text = scene.mission.text
-        return f"{text} . {turn.text}" if scene.plain else f"Your goal: {text}\n{turn.text}", _info(turn)
+        return f"{text} . {turn.text}" if scene.short_text else f"Your goal: {text}\n{turn.text}", _info(turn)
 
     def step(self, action: Value) -> Reply:
         if not self._running:
             raise SessionGone("a step after the end of the episode", value=str(action), expected="reset() first")
         scene, turn = self._scene, self._turn
-        name = action if isinstance(action, str) and action in turn.actions else understand(turn, str(action))
+        name = action if isinstance(action, str) and action in turn.actions else parse_action(turn, str(action))
         if name is None:
-            return self._answer(str(action))
-        outcome = act(scene, turn, name, progress=self._progress)
-        if self._moves + outcome.used > scene.moves:
-            outcome = act(scene, turn, name, progress=self._progress, limit=scene.moves - self._moves)
-        self._moves += outcome.used
+            return self._reply_to_invalid(str(action))
+        outcome = apply_action(scene, turn, name, progress=self._progress)
+        if self._moves + outcome.num_moves > scene.max_moves:
+            outcome = apply_action(scene, turn, name, progress=self._progress, limit=scene.max_moves - self._moves)
+        self._moves += outcome.num_moves
         self._progress = outcome.progress
-        self._turn = turn = turn_of(scene, outcome.pose)
-        if outcome.verdict is not None:
-            return self._end(outcome.verdict)
-        return self._go_on(turn.text)
+        self._turn = turn = build_turn(scene, outcome.pose)
+        if outcome.is_fulfilled is not None:
+            return self._end(outcome.is_fulfilled)
+        return self._continue(turn.text)
 
-    def _go_on(self, text: str) -> Reply:
-        """What is told after an action that did not end the mission; a limit may end the episode all the same."""
+    def _continue(self, text: str) -> Reply:
+        """Returns the reply to an action that did not end the mission; a limit may still end the episode."""
         self._tries += 1
-        if self._tries == self._scene.tries:
+        if self._tries == self._scene.max_actions:
             self._running = False
-            return _SPENT, 0.0, True, False, _info(self._turn)
-        self._running = self._moves < self._scene.moves
+            return _NO_ACTIONS_LEFT, 0.0, True, False, _info(self._turn)
+        self._running = self._moves < self._scene.max_moves
         return text, 0.0, False, not self._running, _info(self._turn)
 
     def _end(self, fulfilled: bool) -> Reply:
         self._running = False
-        reward = 1.0 - 0.9 * self._moves / self._scene.moves if fulfilled else 0.0
+        reward = 1.0 - 0.9 * self._moves / self._scene.max_moves if fulfilled else 0.0
         text = _DONE if fulfilled else _FAILED
-        if not self._scene.plain and fulfilled:
+        if not self._scene.short_text and fulfilled:
             text = f"{self._turn.text}\n{_COMPLETED}"
         return text, reward, True, False, _info(self._turn)
 
-    def _answer(self, text: str) -> Reply:
-        """What is told where a text is no action; it takes no move, and none of the actions that a task allows."""
+    def _reply_to_invalid(self, text: str) -> Reply:
+        """Returns the reply to a text that is not an action; it takes no move, and none of the actions that a task
+        allows.
+        """
         turn = self._turn
-        if not self._scene.plain and text.lower().strip() == CHECK:
-            listed = turn.text.rpartition("\n")[2]
-            return self._go_on(f"You can take the following actions: {', '.join(turn.admissible)}.\n{listed}")
-        return refusal(turn, text), self._penalty, False, False, {**_info(turn), "invalid": True}
+        if not self._scene.short_text and text.lower().strip() == CHECK:
+            last_line = turn.text.rpartition("\n")[2]
+            return self._continue(f"You can take the following actions: {', '.join(turn.admissible)}.\n{last_line}")
+        return explain_refusal(turn, text), self._penalty, False, False, {**_info(turn), "invalid": True}
 
     def snapshot(self) -> object:
-        return _Moment(self._task.id, self._running, self._turn.pose, self._progress, self._moves, self._tries)
+        return _Snapshot(self._task.id, self._running, self._turn.pose, self._progress, self._moves, self._tries)
 
     def restore(self, value: object) -> None:
-        """Back to the moment of a snapshot of the same task; ConfigError for anything else."""
-        moment = own_moment(value, _Moment, self._task)
-        self._running, self._progress = moment.running, moment.progress
-        self._moves, self._tries = moment.moves, moment.tries
-        self._turn = turn_of(self._scene, moment.pose)
+        """Restores a snapshot of the same task; raises ConfigError for any other value."""
+        snapshot = check_snapshot(value, _Snapshot, self._task)
+        self._running, self._progress = snapshot.running, snapshot.progress
+        self._moves, self._tries = snapshot.moves, snapshot.tries
+        self._turn = build_turn(self._scene, snapshot.pose)
 
     def close(self) -> None:
         self._running = False
@@ -152,8 +163,8 @@ def _info(turn: Turn) -> dict[str, object]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Moment:
-    """A snapshot: all that changes in an episode."""
+class _Snapshot:
+    """A snapshot: the whole changing state of an episode."""
 
     task: str
     running: bool
@@ -168,19 +179,19 @@ class GridWorld:
 
     Args:
         level: "embedded" (kinds of tasks in four tiers), "babyai" (the forty levels of AgentGym), or the name of a
-            level of BabyAI, with `BabyAI-` and `-v0` or without. Levels have the tier `seen` alone.
+            level of BabyAI, with or without `BabyAI-` and `-v0`. Levels have the tier `seen` alone.
         text: "short", or "babyai" for texts and names of actions like those of AgentGym's server.
-        penalty: the reward of an action that is none, 0 or less.
-        sizes: the sizes of the panels. Small levels have fewer different tasks than the default asks for.
-        horizon: how many actions an episode may take; 20 is AgentGym's, and too few for the largest mazes.
+        penalty: the reward of an invalid action, 0 or less.
+        sizes: the panel sizes. Small levels have fewer distinct tasks than the default requests.
+        horizon: maximum number of actions of an episode; AgentGym's 20 is too few for the largest mazes.
 
     Raises:
-        ConfigError: for an unknown level or text, a horizon below 1, or a penalty that is positive or not finite.
+        ConfigError: an unknown level or text, a horizon below 1, or a penalty that is positive or not finite.
     """
 
     version = "1"
     grammar: Grammar = Plain()
-    blocking = False
+    run_in_thread = False
     instructions = (
         "Fulfil the mission in a house of rooms; you see what is before you. Actions: turn left, turn right, move "
         "forward, pick up, drop, toggle, go to red ball 1, pick up red ball 1, drop next to red ball 1, go through red "
@@ -198,7 +209,7 @@ class GridWorld:
     ) -> None:
         problems = []
         try:
-            self.levels = () if level == "embedded" else LEVELS if level == "babyai" else (level_name(level),)
+            self.levels = () if level == "embedded" else LEVELS if level == "babyai" else (full_level_name(level),)
         except ConfigError as error:
             problems += error.problems
         if text not in ("short", "babyai"):
@@ -223,68 +234,75 @@ class GridWorld:
 
     def _draw(self, tier: str) -> Iterator[Candidate]:
         if not self.levels:
-            yield from candidates(kinds_of_tiers()[tier], tier)
-        wanted = self._sizes.train + 10 * max(self._sizes.dev, self._sizes.test)
-        for seed, level in product(range(_SPARE * wanted // max(1, len(self.levels))), self.levels):
+            yield from iterate_candidates(list_kinds_by_tier()[tier], tier)
+        num_candidates = self._sizes.train + 10 * max(self._sizes.dev, self._sizes.test)
+        for seed, level in product(range(_SEEDS_PER_TASK * num_candidates // max(1, len(self.levels))), self.levels):
             yield _candidate(level, seed)
 
-    def indexed(self, index: int) -> Task:
-        """The task that stands at an index of AgentGym's BabyAI: its level and its seed, not its very map.
+    def task_at_index(self, index: int) -> Task:
+        """Returns the task at an index of AgentGym's BabyAI: its level and its seed, but not the same map.
 
         Raises:
-            ConfigError: in a world that is no level of BabyAI, or for an index below 0.
+            ConfigError: this world is not a level of BabyAI, or the index is below 0.
         """
         if not self.levels or index < 0:
             raise ConfigError("no index of AgentGym's", value=index, hint="give 0 or more to GridWorld('babyai')")
-        found = _candidate(LEVELS[index % len(LEVELS)], index // len(LEVELS))
-        return Task(self.name, self.version, found.spec, found.kind, found.tier, place(self.name, found))
+        candidate = _candidate(LEVELS[index % len(LEVELS)], index // len(LEVELS))
+        return Task(
+            self.name, self.version, candidate.spec, candidate.kind, candidate.tier, choose_split(self.name, candidate)
+        )
 
     def tasks(self, split: str, tier: str) -> Sequence[Task]:
-        """The task panel of a split and tier; raises ConfigError for a name that does not exist."""
+        """Returns the task panel of a split and tier; raises ConfigError for an unknown name."""
         return self._panels.tasks(split, tier)
 
     def make(self, task: Task) -> GridEnv:
-        """An Env for one task of this world, or for any map and mission (see `gridspec`).
+        """Creates an Env for one task of this world, or for any map and mission (see `gridspec`).
 
         Raises:
-            ConfigError: for a task of another world or a spec that is none.
-            VersionMismatch: for a task of another version.
+            ConfigError: the task belongs to another world, or its spec is invalid.
+            VersionMismatch: the task belongs to another version.
         """
         return GridEnv(task, self._scene(task), self.penalty)
 
     def score(self, rewards: Sequence[float | None], info: Info) -> Score:
-        """Success = the mission was fulfilled, however late: any reward above 0; unit = that reward, else 0.
+        """Scores an episode: success = the mission was fulfilled, however late (any reward above 0); unit = that
+        reward, else 0.
 
         raw = the sum of the rewards, penalties included.
         """
-        known = [reward for reward in rewards if reward is not None]
-        if len(known) != len(rewards):
+        known_rewards = [reward for reward in rewards if reward is not None]
+        if len(known_rewards) != len(rewards):
             return Score(None, None, None)
-        best = max(known, default=0.0)
-        return Score(float(sum(known)), max(0.0, best), best > 0.0)
+        best_reward = max(known_rewards, default=0.0)
+        return Score(float(sum(known_rewards)), max(0.0, best_reward), best_reward > 0.0)
 
     def expert(self, task: Task) -> Sequence[str] | None:
-        """Actions that fulfil the mission: macros to what is in view, turns to the right until it is."""
-        return solve(self._scene(task), most=_LONGEST)
+        """Returns actions that fulfill the mission: macros to objects in view, right turns until an object is in
+        view.
+        """
+        return solve(self._scene(task), max_actions=_MAX_PLAN_LENGTH)
 
     def key(self, task: Task) -> str:
-        """Equal for tasks that differ in colours, by a turn or by a mirror only; what panels are dealt by."""
+        """Returns a key that is equal for tasks that differ only in colors, rotation or reflection; panels are dealt
+        by it.
+        """
         self._check(task)
-        return canonical_key(_map_of(task.spec))
+        return canonical_key(_map_spec(task.spec))
 
-    def renamed(self, task: Task, rng: Random) -> Task:
-        """The same task in other colours and turned: another id; the same key, kind, tier and split.
+    def rename(self, task: Task, rng: Random) -> Task:
+        """Draws new colors and a rotation for a task: another id; the same key, kind, tier and split.
 
         Raises:
-            ConfigError: for a task of a level of BabyAI, which is a name and a seed.
+            ConfigError: the task is a level of BabyAI, which is a name and a seed.
         """
         self._check(task)
         if "level" in task.spec:
             raise ConfigError("the colours of a level are part of it", value=task.id, hint="use the embedded tasks")
-        return Task(task.world, task.version, recoloured(task.spec, rng), task.kind, task.tier, task.split)
+        return Task(task.world, task.version, recolor_spec(task.spec, rng), task.kind, task.tier, task.split)
 
     def vocabulary(self) -> Sequence[str]:
-        """Every word and mark of observations and possible actions, sorted."""
+        """Returns every word and mark of observations and possible actions, sorted."""
         texts = [*_WORDS, *map(str, range(1, 10))]
         if self.levels or self.text == "babyai":
             texts += [*_LEVEL_WORDS, *map(str, range(61))]
@@ -296,8 +314,8 @@ class GridWorld:
         scene = self._scenes.get(task.id)
         if scene is None:
             self._check(task)
-            scene = build_scene(_map_of(task.spec), plain=self.text == "short")
-            while len(self._scenes) >= _KNOWN_TASKS:
+            scene = build_scene(_map_spec(task.spec), short_text=self.text == "short")
+            while len(self._scenes) >= _MAX_CACHED_SCENES:
                 self._scenes.pop(next(iter(self._scenes)))
             self._scenes[task.id] = scene
         return scene
@@ -310,8 +328,8 @@ def _candidate(level: str, seed: int) -> Candidate:
     return Candidate({"level": level, "seed": seed}, level, "seen", canonical_key(draw_level(level, seed)))
 
 
-def _map_of(spec: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The spec of a map, drawn where a spec names a level and a seed."""
+def _map_spec(spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the spec of a map, drawn where a spec names a level and a seed."""
     if "level" not in spec:
         return spec
     level, seed = spec["level"], spec.get("seed")

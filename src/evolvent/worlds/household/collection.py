@@ -1,8 +1,8 @@
 """The tasks of a folder of ALFWorld's game files.
 
-Where the folder has ALFWorld's own subfolders, they are the splits: `train` is trained on, `valid_train` is dev,
-`valid_seen` is test of the tier `seen`; `valid_unseen`, known things in rooms never seen, is test of the tier `combo`.
-Any other folder has the tier `seen`, and its games are split by the hash of what they hold.
+If the folder has ALFWorld's own subfolders, they are the splits: `train` is trained on, `valid_train` is dev,
+`valid_seen` is test of the tier `seen`; `valid_unseen`, known objects in unseen rooms, is test of the tier
+`combo`. Any other folder has the tier `seen`, and its games are split by the hash of their content.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from evolvent.worlds.panel import Sizes, check_names
 
 __all__ = ["Collection"]
 
-_PLACES: Mapping[str, tuple[str, str]] = {
+_PANEL_OF_FOLDER: Mapping[str, tuple[str, str]] = {
     "train": ("train", "seen"),
     "valid_train": ("dev", "seen"),
     "valid_seen": ("test", "seen"),
@@ -31,16 +31,16 @@ _PLACES: Mapping[str, tuple[str, str]] = {
 
 
 class Collection:
-    """The games of a folder, read when a split is first asked for.
+    """The games of a folder, read at the first request for their split.
 
     Args:
         folder: holds `game.tw-pddl` files at any depth.
         world: name and version of the world, part of every task id.
-        dialect: the dialect in which the tasks are played, part of their specs.
-        sizes: at most so many tasks of each split, the first by name (None: all of them).
+        dialect: the dialect of the tasks, part of their specs.
+        sizes: maximum number of tasks of each split, the first by name (None: all of them).
 
     Raises:
-        ConfigError: there is no such folder, or no game file in it.
+        ConfigError: the folder does not exist, or has no game file.
     """
 
     def __init__(self, folder: str | Path, world: tuple[str, str], *, dialect: str, sizes: Sizes | None = None) -> None:
@@ -49,31 +49,35 @@ class Collection:
         names = find_games(self.folder)
         if not names:
             raise ConfigError("no game files in this folder", value=str(folder), hint="run alfworld-download")
-        places = {name: _place(name) for name in names}
-        official = all(places.values())
-        tiers = {place[1] for place in places.values() if place} if official else {"seen"}
+        panel_names = {name: _panel_of_path(name) for name in names}
+        has_official_folders = all(panel_names.values())
+        tiers = (
+            {panel_name[1] for panel_name in panel_names.values() if panel_name} if has_official_folders else {"seen"}
+        )
         self.tiers: tuple[str, ...] = tuple(tier for tier in ("seen", "combo") if tier in tiers | {"seen"})
-        self._names = {name: places[name] if official else None for name in names}
+        self._names = {name: panel_names[name] if has_official_folders else None for name in names}
         self._panels: dict[tuple[str, str], tuple[Task, ...]] = {}
         self._tasks: dict[str, Task | None] = {}
         self.broken: dict[str, CorruptRecord] = {}
 
     def tasks(self, split: str, tier: str) -> tuple[Task, ...]:
-        """The tasks of a split and tier in the order of their paths; broken files are left out (see `broken`)."""
+        """Returns the tasks of a split and tier in path order; broken files are left out (see `broken`)."""
         check_names(split, tier, self.tiers)
         if (split, tier) not in self._panels:
-            names = [name for name, place in self._names.items() if place is None or place == (split, tier)]
-            found = [task for task in map(self._task, names) if task is not None and task.split == split]
+            names = [
+                name for name, panel_name in self._names.items() if panel_name is None or panel_name == (split, tier)
+            ]
+            split_tasks = [task for task in map(self._get_task, names) if task is not None and task.split == split]
             limit = None if self._sizes is None else self._sizes.of(split)
-            self._panels[split, tier] = tuple(found[:limit])
+            self._panels[split, tier] = tuple(split_tasks[:limit])
         return self._panels[split, tier]
 
-    def _task(self, name: str) -> Task | None:
+    def _get_task(self, name: str) -> Task | None:
         if name not in self._tasks:
-            self._tasks[name] = self._read(name)
+            self._tasks[name] = self._load_task(name)
         return self._tasks[name]
 
-    def _read(self, name: str) -> Task | None:
+    def _load_task(self, name: str) -> Task | None:
         try:
             game = read_game(self.folder / name)
         except CorruptRecord as error:
@@ -86,14 +90,14 @@ class Collection:
     def _digest(self, name: str) -> str:
         return hashlib.sha256((self.folder / name).read_bytes()).hexdigest()
 
-    def game(self, task: Task) -> Game:
-        """The game of a task.
+    def load_game(self, task: Task) -> Game:
+        """Loads the game of a task.
 
         Raises:
-            ConfigError: the spec names no file of this folder.
-            UnsafePath: it names a file outside of it.
-            VersionMismatch: the file is another than the task was made of.
-            CorruptRecord: it is no game.
+            ConfigError: the spec does not name a file of this folder.
+            UnsafePath: it names a file outside the folder.
+            VersionMismatch: the file has changed since the task was made.
+            CorruptRecord: the file is not a game.
         """
         name = task.spec.get("game")
         if not isinstance(name, str) or set(task.spec) != {"dialect", "game", "sha256"}:
@@ -108,6 +112,6 @@ class Collection:
         return read_game(file)
 
 
-def _place(name: str) -> tuple[str, str] | None:
-    """The split and tier that a path's folders name."""
-    return next((_PLACES[part] for part in PurePosixPath(name).parts[:-1] if part in _PLACES), None)
+def _panel_of_path(name: str) -> tuple[str, str] | None:
+    """Returns the split and tier that a path's folders name."""
+    return next((_PANEL_OF_FOLDER[part] for part in PurePosixPath(name).parts[:-1] if part in _PANEL_OF_FOLDER), None)

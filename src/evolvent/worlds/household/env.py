@@ -1,4 +1,4 @@
-"""One episode in a household: what an Env gives for a game in a dialect."""
+"""One episode in a household: the Env of a game in a dialect."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from dataclasses import dataclass
 
 from evolvent.errors import SessionGone
 from evolvent.trajectory import Task, Value
-from evolvent.worlds.base import Info, Reply, own_moment
+from evolvent.worlds.base import Info, Reply, check_snapshot
 from evolvent.worlds.household.game import FAMILIES, State
-from evolvent.worlds.household.rules import apply, possible, won
+from evolvent.worlds.household.rules import apply_action, is_possible, is_won
 from evolvent.worlds.household.text import NOTHING, Speaker
 
 __all__ = ["HouseholdEnv"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Moment:
+class _Snapshot:
     """A snapshot: whether the episode runs, and the state."""
 
     task: str
@@ -26,9 +26,9 @@ class _Moment:
 class HouseholdEnv:
     """One episode. It forks by keeping the state, which never changes but is replaced.
 
-    `info` holds `admissible` (the possible actions, sorted) and `won`; at the start also `task_type`, ALFWorld's name
-    of the family. What is impossible or no action is answered `Nothing happens.`, as in ALFWorld, whose policies know
-    that sentence; what was expected is in `info["expected"]`.
+    `info` holds `admissible` (the possible actions, sorted) and `won`; at the start also `task_type`, ALFWorld's
+    name of the family. The answer to an impossible or invalid action is `Nothing happens.`, as in ALFWorld, whose
+    policies know that sentence; `info["expected"]` states the expected form.
     """
 
     def __init__(self, task: Task, speaker: Speaker, *, penalty: float) -> None:
@@ -40,36 +40,36 @@ class HouseholdEnv:
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Value, Info]:
         game = self._speaker.game
         self._state, self._running = game.start, True
-        self._admissible = self._speaker.legal(self._state)
+        self._admissible = self._speaker.list_actions(self._state)
         task_type = FAMILIES[game.goal.family].task_type
-        return self._speaker.first, {"admissible": self._admissible, "won": False, "task_type": task_type}
+        return self._speaker.first_observation, {"admissible": self._admissible, "won": False, "task_type": task_type}
 
     def step(self, action: Value) -> Reply:
         if not self._running:
             raise SessionGone("a step after the end of the episode", value=str(action), expected="reset() first")
         speaker, game = self._speaker, self._speaker.game
-        meant = speaker.understand(str(action))
-        if meant is None or not possible(game, self._state, meant):
-            expected = "an action of the list" if meant is None else "an action that is possible now"
+        parsed_action = speaker.parse_action(str(action))
+        if parsed_action is None or not is_possible(game, self._state, parsed_action):
+            expected = "an action of the list" if parsed_action is None else "an action that is possible now"
             info = {"admissible": self._admissible, "won": False, "invalid": True, "expected": expected}
             return NOTHING, self._penalty, False, False, info
-        before, self._state = self._state, apply(game, self._state, meant)
-        done = False
-        if self._state is not before:
-            self._admissible = speaker.legal(self._state)
-            done = won(game, self._state)
-            self._running = not done
-        text = speaker.answer(self._state, meant)
-        return text, float(done), done, False, {"admissible": self._admissible, "won": done}
+        previous_state, self._state = self._state, apply_action(game, self._state, parsed_action)
+        won = False
+        if self._state is not previous_state:
+            self._admissible = speaker.list_actions(self._state)
+            won = is_won(game, self._state)
+            self._running = not won
+        text = speaker.describe_result(self._state, parsed_action)
+        return text, float(won), won, False, {"admissible": self._admissible, "won": won}
 
     def snapshot(self) -> object:
-        return _Moment(self._task.id, self._running, self._state)
+        return _Snapshot(self._task.id, self._running, self._state)
 
     def restore(self, value: object) -> None:
-        """Back to the moment of a snapshot of the same task; ConfigError for anything else."""
-        moment = own_moment(value, _Moment, self._task)
-        self._running, self._state = moment.running, moment.state
-        self._admissible = self._speaker.legal(self._state)
+        """Restores a snapshot of the same task; raises ConfigError for any other value."""
+        snapshot = check_snapshot(value, _Snapshot, self._task)
+        self._running, self._state = snapshot.running, snapshot.state
+        self._admissible = self._speaker.list_actions(self._state)
 
     def close(self) -> None:
         self._running = False

@@ -1,9 +1,9 @@
-"""A household game: what stands where, what can be done with it, and what is to be achieved.
+"""A household game: the receptacles and objects, their properties, and the goal.
 
-A `Layout` holds the facts of a game under the ids of its file; a `Game` is the same with everything numbered, named and
-looked up once. Names are those of ALFWorld: the ids are sorted, and each type is numbered from its highest number down,
-so that of three mugs the one with the smallest id is `mug 3`. Ids stay as game files write them
-(`mug_bar__plus_01_dot_30`), since their order counts.
+A `Layout` holds the facts of a game under the ids of its file; a `Game` is the same with everything numbered,
+named and looked up once. Names are those of ALFWorld: the ids are sorted, and each type is numbered from its
+highest number down, so that of three mugs the one with the smallest id is `mug 3`. Ids stay as game files write
+them (`mug_bar__plus_01_dot_30`), since their order counts.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from typing import NamedTuple
 from evolvent.errors import ConfigError
 
 __all__ = [
+    "APPLIANCE_OF_TREATMENT",
     "FAMILIES",
     "FLAGS",
-    "TREATED_AT",
     "Family",
     "Game",
     "Goal",
     "Layout",
     "State",
-    "bits",
+    "iterate_bits",
     "names_of_ids",
 ]
 
 FLAGS = ("hot", "cool", "clean", "toggled", "sliced")
 """What may become true of an object; each is a set of objects in a `State`."""
-TREATED_AT = {"clean": "sinkbasin", "heat": "microwave", "cool": "fridge"}
+APPLIANCE_OF_TREATMENT = {"clean": "sinkbasin", "heat": "microwave", "cool": "fridge"}
 """The type of receptacle at which an object is cleaned, heated or cooled."""
 
 
@@ -40,10 +40,10 @@ class Family:
     """One of ALFWorld's six families of tasks.
 
     Args:
-        name: ours, one word.
+        name: our name, one word.
         task_type: ALFWorld's name.
-        wordings: the two ways to say the task; `{obj}` and `{recep}` are types in lower case.
-        flag: what the object must be ("clean", "hot" or "cool"), or "".
+        wordings: the two sentences of the task; `{obj}` and `{recep}` are types in lower case.
+        flag: the required flag of the object ("clean", "hot" or "cool"), or "".
     """
 
     name: str
@@ -90,36 +90,36 @@ class Goal(NamedTuple):
     object: str
     target: str
 
-    def say(self, wording: int = 0) -> str:
-        """The task in words, in one of its two wordings."""
+    def describe(self, wording: int = 0) -> str:
+        """Describes the task in one of its two wordings."""
         return FAMILIES[self.family].wordings[wording].format(obj=self.object, recep=self.target)
 
 
 class State(NamedTuple):
-    """Everything that changes in an episode. Sets of objects are bit masks over their numbers.
+    """The changing state of an episode. Sets of objects are bit masks over their numbers.
 
     Args:
-        at: the agent's place.
-        held: the object in its hand, -1 for none.
-        opened: the receptacles that stand open, as a bit mask.
-        contents: what is in each receptacle.
-        lying: what is at each place.
-        hot, cool, clean, toggled, sliced: which objects are.
-        parted: (object, receptacle) pairs that were parted and not joined again; kept only where receptacles share a
-            place, because only there can it be seen (`look`).
+        agent_place: the agent's place.
+        held_object: the object in its hand, -1 for none.
+        opened: bit mask of the open receptacles.
+        contents: the objects in each receptacle.
+        objects_at_places: the objects at each place.
+        hot, cool, clean, toggled, sliced: the objects with this flag.
+        separated_pairs: (object, receptacle) pairs that were separated and not joined again; kept only where
+            receptacles share a place, because only there `look` shows it.
     """
 
-    at: int
-    held: int
+    agent_place: int
+    held_object: int
     opened: int
     contents: tuple[int, ...]
-    lying: tuple[int, ...]
+    objects_at_places: tuple[int, ...]
     hot: int = 0
     cool: int = 0
     clean: int = 0
     toggled: int = 0
     sliced: int = 0
-    parted: frozenset[tuple[int, int]] = frozenset()
+    separated_pairs: frozenset[tuple[int, int]] = frozenset()
 
 
 @dataclass
@@ -128,49 +128,50 @@ class Layout:
 
     Args:
         receptacles, objects: id -> type.
-        stands: receptacle -> place.
-        lies: (object, place).
-        inside: (object, receptacle).
-        within: (object, object that it is in).
+        place_of_receptacle: receptacle -> place.
+        object_places: (object, place) pairs.
+        object_receptacles: (object, receptacle) pairs.
+        object_containers: (object, object that contains it) pairs.
         openable, opened: receptacles.
         properties: a property ("pickupable", "heatable", ..., or a flag) -> objects.
-        holds: (type of receptacle, type of object) that may be put in it.
+        allowed_contents: (type of receptacle, type of object) pairs: the object may be put in the receptacle.
         start: the agent's place.
     """
 
     receptacles: dict[str, str] = field(default_factory=dict)
     objects: dict[str, str] = field(default_factory=dict)
-    stands: dict[str, str] = field(default_factory=dict)
-    lies: list[tuple[str, str]] = field(default_factory=list)
-    inside: list[tuple[str, str]] = field(default_factory=list)
-    within: list[tuple[str, str]] = field(default_factory=list)
+    place_of_receptacle: dict[str, str] = field(default_factory=dict)
+    object_places: list[tuple[str, str]] = field(default_factory=list)
+    object_receptacles: list[tuple[str, str]] = field(default_factory=list)
+    object_containers: list[tuple[str, str]] = field(default_factory=list)
     openable: set[str] = field(default_factory=set)
     opened: set[str] = field(default_factory=set)
     properties: dict[str, set[str]] = field(default_factory=dict)
-    holds: set[tuple[str, str]] = field(default_factory=set)
+    allowed_contents: set[tuple[str, str]] = field(default_factory=set)
     start: str = ""
 
 
-def bits(mask: int) -> Iterator[int]:
-    """The numbers in a bit mask, smallest first."""
+def iterate_bits(mask: int) -> Iterator[int]:
+    """Yields the numbers in a bit mask, smallest first."""
     while mask:
-        low = mask & -mask
-        yield low.bit_length() - 1
-        mask ^= low
+        lowest_bit = mask & -mask
+        yield lowest_bit.bit_length() - 1
+        mask ^= lowest_bit
 
 
 def names_of_ids(ids: Iterable[str]) -> dict[str, str]:
-    """ALFWorld's names: the type, which is the id up to its first bar (and `basin` if it holds that), and a number.
+    """Returns ALFWorld's names: the type (the id up to its first bar, with `basin` where the id holds that) and a
+    number.
 
     The ids are sorted and every type is numbered from its highest number down; an id without a bar keeps its text.
     """
-    kinds = [(one, *one.partition("_bar_")[:2]) for one in sorted(set(ids))]
-    types = {one: kind + "basin" if "basin" in one else kind for one, kind, bar in kinds if bar}
-    left = Counter(types.values())
-    names = {one: one for one, _, bar in kinds if not bar}
-    for one, kind in types.items():
-        names[one] = f"{kind} {left[kind]}"
-        left[kind] -= 1
+    kinds = [(id_, *id_.partition("_bar_")[:2]) for id_ in sorted(set(ids))]
+    types = {id_: kind + "basin" if "basin" in id_ else kind for id_, kind, separator in kinds if separator}
+    next_numbers = Counter(types.values())
+    names = {id_: id_ for id_, _, separator in kinds if not separator}
+    for id_, kind in types.items():
+        names[id_] = f"{kind} {next_numbers[kind]}"
+        next_numbers[kind] -= 1
     return names
 
 
@@ -181,59 +182,70 @@ class Game:
     ALFWorld lists them.
 
     Args:
-        layout: the facts; not changed and not kept.
-        goal: what is to be achieved.
-        task: the sentence that says so, without its full stop.
+        layout: the facts; neither changed nor kept.
+        goal: the goal.
+        task: the sentence that states the goal, without its full stop.
 
     Raises:
-        ConfigError: a fact about an id that the layout does not declare.
+        ConfigError: a fact mentions an id that the layout does not declare.
     """
 
     def __init__(self, layout: Layout, goal: Goal, task: str) -> None:
         self.goal, self.task = goal, task
         self.ids = tuple(sorted(layout.receptacles))
         self.object_ids = tuple(sorted(layout.objects))
-        self.place_ids = tuple(sorted({layout.start, *layout.stands.values(), *(place for _, place in layout.lies)}))
-        number = {one: i for ids in (self.ids, self.object_ids, self.place_ids) for i, one in enumerate(ids)}
+        self.place_ids = tuple(
+            sorted(
+                {
+                    layout.start,
+                    *layout.place_of_receptacle.values(),
+                    *(location for _, location in layout.object_places),
+                }
+            )
+        )
+        number = {id_: i for ids in (self.ids, self.object_ids, self.place_ids) for i, id_ in enumerate(ids)}
         names = names_of_ids((*self.ids, *self.object_ids, *self.place_ids))
-        self.names = tuple(names[one] for one in self.ids)
-        self.object_names = tuple(names[one] for one in self.object_ids)
-        self.place_names = tuple(names[one] for one in self.place_ids)
-        self.types = tuple(layout.receptacles[one] for one in self.ids)
-        self.object_types = tuple(layout.objects[one] for one in self.object_ids)
-        self.holds = frozenset(layout.holds)
+        self.names = tuple(names[id_] for id_ in self.ids)
+        self.object_names = tuple(names[id_] for id_ in self.object_ids)
+        self.place_names = tuple(names[id_] for id_ in self.place_ids)
+        self.types = tuple(layout.receptacles[id_] for id_ in self.ids)
+        self.object_types = tuple(layout.objects[id_] for id_ in self.object_ids)
+        self.holds = frozenset(layout.allowed_contents)
         try:
-            self.place = tuple(number[layout.stands[one]] if one in layout.stands else -1 for one in self.ids)
-            self.openable = _mask(number[one] for one in layout.openable)
-            self._given = {name: _mask(number[one] for one in of) for name, of in layout.properties.items()}
+            self.place = tuple(
+                number[layout.place_of_receptacle[id_]] if id_ in layout.place_of_receptacle else -1 for id_ in self.ids
+            )
+            self.openable = _mask(number[id_] for id_ in layout.openable)
+            self._given = {name: _mask(number[id_] for id_ in holders) for name, holders in layout.properties.items()}
             self.within = {
-                number[outer]: _mask(number[one] for one, other in layout.within if other == outer)
-                for _, outer in layout.within
+                number[outer]: _mask(number[id_] for id_, container in layout.object_containers if container == outer)
+                for _, outer in layout.object_containers
             }
-            self.start = self._start(layout, number)
+            self.start = self._build_start(layout, number)
         except KeyError as error:
             raise ConfigError("a fact about something that is not there", value=error.args[0]) from error
         self.here = tuple(
-            tuple(r for r, stands in enumerate(self.place) if stands == place) for place in range(len(self.place_ids))
+            tuple(receptacle for receptacle, receptacle_place in enumerate(self.place) if receptacle_place == location)
+            for location in range(len(self.place_ids))
         )
         self.shared = any(len(receptacles) > 1 for receptacles in self.here)
         self.number = {name: i for i, name in enumerate(self.names)}
         self.object_number = {name: i for i, name in enumerate(self.object_names)}
 
-    def _start(self, layout: Layout, number: Mapping[str, int]) -> State:
-        contents, lying = [0] * len(self.ids), [0] * len(self.place_ids)
-        for one, receptacle in layout.inside:
-            contents[number[receptacle]] |= 1 << number[one]
-        for one, place in layout.lies:
-            lying[number[place]] |= 1 << number[one]
-        opened = _mask(number[one] for one in layout.opened)
-        hot, cool, clean, toggled, sliced = map(self.having, FLAGS)
+    def _build_start(self, layout: Layout, number: Mapping[str, int]) -> State:
+        contents, objects_at_places = [0] * len(self.ids), [0] * len(self.place_ids)
+        for id_, receptacle in layout.object_receptacles:
+            contents[number[receptacle]] |= 1 << number[id_]
+        for id_, place_id in layout.object_places:
+            objects_at_places[number[place_id]] |= 1 << number[id_]
+        opened = _mask(number[id_] for id_ in layout.opened)
+        hot, cool, clean, toggled, sliced = map(self.objects_with, FLAGS)
         return State(
             number[layout.start],
             -1,
             opened,
             tuple(contents),
-            tuple(lying),
+            tuple(objects_at_places),
             hot=hot,
             cool=cool,
             clean=clean,
@@ -241,62 +253,66 @@ class Game:
             sliced=sliced,
         )
 
-    def having(self, name: str) -> int:
-        """The objects with a property ("pickupable", "cleanable", ...) or, at the start, a flag."""
+    def objects_with(self, name: str) -> int:
+        """Returns the objects with a property ("pickupable", "cleanable", ...) or, at the start, a flag."""
         return self._given.get(name, 0)
 
     @cached_property
-    def of_type(self) -> Mapping[str, int]:
-        """Type of object -> the objects of it."""
-        found: dict[str, int] = {}
+    def objects_by_type(self) -> Mapping[str, int]:
+        """Returns the objects of each type."""
+        masks: dict[str, int] = {}
         for i, kind in enumerate(self.object_types):
-            found[kind] = found.get(kind, 0) | 1 << i
-        return found
+            masks[kind] = masks.get(kind, 0) | 1 << i
+        return masks
 
     @cached_property
-    def fits(self) -> tuple[int, ...]:
-        """For each receptacle the objects that may be put in it."""
+    def accepted_objects(self) -> tuple[int, ...]:
+        """Returns the objects that may be put in each receptacle."""
         masks = {
-            kind: _mask(i for i, other in enumerate(self.object_types) if (kind, other) in self.holds)
+            kind: _mask(i for i, object_type in enumerate(self.object_types) if (kind, object_type) in self.holds)
             for kind in set(self.types)
         }
         return tuple(masks[kind] for kind in self.types)
 
     @cached_property
-    def properties(self) -> tuple[int, int, int]:
-        """The objects that may be taken, used and sliced."""
-        return self.having("pickupable"), self.having("toggleable"), self.having("sliceable")
+    def ability_masks(self) -> tuple[int, int, int]:
+        """Returns the objects that may be taken, used and sliced."""
+        return self.objects_with("pickupable"), self.objects_with("toggleable"), self.objects_with("sliceable")
 
     @cached_property
-    def sharp(self) -> int:
-        """The objects that slice."""
-        return self.of_type.get("knife", 0) | self.of_type.get("butterknife", 0)
+    def sharp_objects(self) -> int:
+        """Returns the objects that slice."""
+        return self.objects_by_type.get("knife", 0) | self.objects_by_type.get("butterknife", 0)
 
     @cached_property
-    def treats(self) -> tuple[tuple[tuple[str, int], ...], ...]:
-        """For each receptacle what can be done there to what is held: (verb, the objects that allow it)."""
-        ways = {where: (verb, self.having(f"{verb}able")) for verb, where in TREATED_AT.items()}
-        return tuple((ways[kind],) if kind in ways else () for kind in self.types)
+    def treatments(self) -> tuple[tuple[tuple[str, int], ...], ...]:
+        """Returns the treatments of the held object at each receptacle: (verb, the objects that allow it)."""
+        treatment_by_appliance = {
+            appliance: (verb, self.objects_with(f"{verb}able")) for verb, appliance in APPLIANCE_OF_TREATMENT.items()
+        }
+        return tuple((treatment_by_appliance[kind],) if kind in treatment_by_appliance else () for kind in self.types)
 
     @cached_property
     def targets(self) -> tuple[int, ...]:
-        """The receptacles of the goal's type (`look`: none)."""
+        """Returns the receptacles of the goal's type (`look`: none)."""
         return tuple(r for r, kind in enumerate(self.types) if kind == self.goal.target)
 
     @cached_property
-    def wanted(self) -> int:
-        """The objects of the goal's type that its family can be done with (`clean` needs one that allows it, ...)."""
-        mask = self.of_type.get(self.goal.object, 0)
-        return mask & self.having(f"{self.goal.family}able") if self.goal.family in TREATED_AT else mask
+    def goal_objects(self) -> int:
+        """Returns the objects of the goal's type that its family can treat (`clean` needs a cleanable one, ...)."""
+        mask = self.objects_by_type.get(self.goal.object, 0)
+        return (
+            mask & self.objects_with(f"{self.goal.family}able") if self.goal.family in APPLIANCE_OF_TREATMENT else mask
+        )
 
     @cached_property
     def lights(self) -> int:
-        """`look`: the lights of the goal's type that can be switched on."""
-        return self.of_type.get(self.goal.target, 0) & self.having("toggleable")
+        """Returns, for `look`, the lights of the goal's type that can be switched on."""
+        return self.objects_by_type.get(self.goal.target, 0) & self.objects_with("toggleable")
 
-    def listed(self, mask: int) -> Sequence[str]:
-        """The names of the objects in a mask, in the order in which they are listed."""
-        return [self.object_names[i] for i in bits(mask)]
+    def names_in(self, mask: int) -> Sequence[str]:
+        """Returns the names of the objects in a mask, in listing order."""
+        return [self.object_names[i] for i in iterate_bits(mask)]
 
 
 def _mask(numbers: Iterable[int]) -> int:

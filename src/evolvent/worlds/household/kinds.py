@@ -1,11 +1,12 @@
-"""The kinds of household tasks, and their tiers: which of them are demonstrated, explored, or kept for tests alone.
+"""The kinds of household tasks, and their tiers: demonstrated, explored, or reserved for tests.
 
 A kind is a goal: a family, an object, a target. Within each family
 
 - `seen` kinds are demonstrated;
-- `evo` kinds have an object that no demonstration of the family has; only exploring finds out that it works alike;
-- `combo` kinds have an object and a target that demonstrations of the family have, each with others: never the two;
-- `longer` are the goals of `seen` in rooms with more receptacles than any room that is trained in, so that searching
+- `evo` kinds have an object that no demonstration of the family has; only exploration shows that it works
+  alike;
+- `combo` kinds have an object and a target that demonstrations of the family have, but never together;
+- `longer` are the goals of `seen` in rooms with more receptacles than any training room, so that searching
   takes longer.
 """
 
@@ -21,61 +22,68 @@ from evolvent.worlds.household.game import FAMILIES, Goal
 from evolvent.worlds.household.rooms import rooms_for
 from evolvent.worlds.household.things import LIGHTS, PROPERTIES, ROOMS
 
-__all__ = ["kind_of", "kinds_of_tiers", "possible_goals", "rounds"]
+__all__ = ["iterate_goals", "kind_name", "list_goals_by_tier", "list_possible_goals"]
 
-_HELD_BACK = 4  # one object in so many is `evo` in a family
-_KEPT_APART = 3  # one pair in so many is `combo`
+_HELD_OUT_STRIDE = 4  # one object in so many is `evo` in a family
+_COMBO_DIVISOR = 3  # one pair in so many is `combo`
 
 
 @cache
-def possible_goals() -> tuple[Goal, ...]:
-    """Every goal that some room makes sense for."""
-    furniture = sorted({kind for room in ROOMS.values() for kind in room.furniture})
+def list_possible_goals() -> tuple[Goal, ...]:
+    """Lists every goal that some room makes sense for."""
+    furniture = sorted({kind for room_type in ROOMS.values() for kind in room_type.furniture})
     goals = (
-        Goal(family, thing, target)
+        Goal(family, object_type, target)
         for family in FAMILIES
-        for thing in PROPERTIES
+        for object_type in PROPERTIES
         for target in (LIGHTS if family == "look" else furniture)
     )
     return tuple(goal for goal in goals if rooms_for(goal))
 
 
 @cache
-def kinds_of_tiers() -> Mapping[str, Mapping[str, tuple[Goal, ...]]]:
-    """Tier -> family -> its goals, in an order drawn by their hash."""
+def list_goals_by_tier() -> Mapping[str, Mapping[str, tuple[Goal, ...]]]:
+    """Lists the goals by tier and family, in an order drawn by their hash."""
     tiers: dict[str, dict[str, tuple[Goal, ...]]] = {"seen": {}, "evo": {}, "combo": {}, "longer": {}}
     for family in FAMILIES:
         goals = sorted(
-            (goal for goal in possible_goals() if goal.family == family), key=lambda goal: sample_seed("kind", *goal)
+            (goal for goal in list_possible_goals() if goal.family == family),
+            key=lambda goal: sample_seed("kind", *goal),
         )
-        things = sorted({goal.object for goal in goals}, key=lambda thing: sample_seed("held back", family, thing))
-        held_back = set(things[::_HELD_BACK])
-        rest = [goal for goal in goals if goal.object not in held_back]
-        combo = _kept_apart(rest)
-        tiers["evo"][family] = tuple(goal for goal in goals if goal.object in held_back)
-        tiers["combo"][family] = tuple(goal for goal in rest if goal in combo)
-        tiers["seen"][family] = tiers["longer"][family] = tuple(goal for goal in rest if goal not in combo)
-    return MappingProxyType({tier: MappingProxyType(of) for tier, of in tiers.items()})
+        object_types = sorted(
+            {goal.object for goal in goals}, key=lambda object_type: sample_seed("held back", family, object_type)
+        )
+        held_out = set(object_types[::_HELD_OUT_STRIDE])
+        remaining = [goal for goal in goals if goal.object not in held_out]
+        combo = _choose_combo_goals(remaining)
+        tiers["evo"][family] = tuple(goal for goal in goals if goal.object in held_out)
+        tiers["combo"][family] = tuple(goal for goal in remaining if goal in combo)
+        tiers["seen"][family] = tiers["longer"][family] = tuple(goal for goal in remaining if goal not in combo)
+    return MappingProxyType({tier: MappingProxyType(goals_by_family) for tier, goals_by_family in tiers.items()})
 
 
-def _kept_apart(goals: Sequence[Goal]) -> set[Goal]:
-    """Goals to keep from training so that each of their objects and targets stays in another goal that is trained."""
-    kept: set[Goal] = set()
-    for goal in goals[: len(goals) // _KEPT_APART]:
-        others = [other for other in goals if other not in kept and other != goal]
-        if any(other.object == goal.object for other in others) and any(o.target == goal.target for o in others):
-            kept.add(goal)
-    return kept
+def _choose_combo_goals(goals: Sequence[Goal]) -> set[Goal]:
+    """Chooses goals to keep from training, such that each of their objects and targets stays in a trained goal."""
+    combo_goals: set[Goal] = set()
+    for goal in goals[: len(goals) // _COMBO_DIVISOR]:
+        other_goals = [other_goal for other_goal in goals if other_goal not in combo_goals and other_goal != goal]
+        if any(other_goal.object == goal.object for other_goal in other_goals) and any(
+            candidate.target == goal.target for candidate in other_goals
+        ):
+            combo_goals.add(goal)
+    return combo_goals
 
 
-def kind_of(goal: Goal, tier: str) -> str:
-    """The kind's name: the goal, and for `longer` that the room is larger."""
+def kind_name(goal: Goal, tier: str) -> str:
+    """Returns the name of a kind: the goal, and for `longer` a mark that the room is larger."""
     return " ".join(goal) + (" larger" if tier == "longer" else "")
 
 
-def rounds(tier: str) -> Iterator[tuple[Goal, int]]:
-    """(goal, seed) without end: the families take turns, and each goes round its goals with one seed after another."""
-    families = kinds_of_tiers()[tier]
-    for turn in count():
+def iterate_goals(tier: str) -> Iterator[tuple[Goal, int]]:
+    """Yields (goal, seed) without end: the families take turns, and each cycles through its goals with increasing
+    seeds.
+    """
+    families = list_goals_by_tier()[tier]
+    for round_index in count():
         for goals in families.values():
-            yield goals[turn % len(goals)], turn // len(goals)
+            yield goals[round_index % len(goals)], round_index // len(goals)

@@ -1,12 +1,14 @@
-"""Household tasks whose object has a noun that was never trained: what POAD (2405.15821) calls unseen tasks.
+"""Household tasks whose object has an untrained noun: the unseen tasks of POAD (2405.15821).
 
-POAD trains one task, preparing food with a pancake, and tests on others of the same rules (cheese, hamburger, apple
-pie, pizza) and of other chores (washing a plate, laundry). Here a room is drawn for a goal of `HouseholdWorld`, and its
-object gets another noun, in the goal, in the names and in what is said. Nothing else changes.
+POAD trains one task, preparing food with a pancake, and tests on others of the same rules (cheese, hamburger,
+apple pie, pizza) and of other chores (washing a plate, laundry). Here a room is drawn for a goal of
+`HouseholdWorld`, and its object gets another noun, in the goal, in the names and in the texts. Nothing else
+changes.
 
 - `seen`: the family of heating, with the trained noun;
-- `combo`: the same family with nouns that no task of training has;
-- `longer`: other chores, of the family of cleaning, with nouns of their own. That family is not trained here either.
+- `combo`: the same family with nouns that no training task has;
+- `longer`: other chores, of the family of cleaning, with nouns of their own. That family is not trained here
+  either.
 """
 
 from __future__ import annotations
@@ -22,14 +24,14 @@ from evolvent.worlds.crafting import words_of
 from evolvent.worlds.grammar import Grammar, Parsed, Plain
 from evolvent.worlds.household.env import HouseholdEnv
 from evolvent.worlds.household.game import Game, Goal, Layout
-from evolvent.worlds.household.kinds import possible_goals
+from evolvent.worlds.household.kinds import list_possible_goals
 from evolvent.worlds.household.plans import explain, explore, plan
 from evolvent.worlds.household.rooms import canonical_key, draw_layout
 from evolvent.worlds.household.text import Speaker
 from evolvent.worlds.household.world import HouseholdWorld
 from evolvent.worlds.panel import Candidate, Panels, Sizes
 
-__all__ = ["NOUNS", "HouseholdNouns", "swapped"]
+__all__ = ["NOUNS", "HouseholdNouns", "swap_noun"]
 
 _FOOD = ("apple", "bread", "potato", "egg")
 NOUNS: Mapping[str, Mapping[str, tuple[str, tuple[str, ...]]]] = MappingProxyType(
@@ -46,47 +48,52 @@ NOUNS: Mapping[str, Mapping[str, tuple[str, tuple[str, ...]]]] = MappingProxyTyp
     }
 )
 """Tier -> noun -> the family of its tasks, and the things whose places in a room it takes."""
-_ROOMS = {"small": "small", "alfworld": "large"}  # size of the world -> of its rooms
-_KNOWN_TASKS = 1024  # games kept ready
+_ROOM_SIZE = {"small": "small", "alfworld": "large"}  # size of the world -> of its rooms
+_MAX_CACHED_GAMES = 1024  # games kept ready
 
 
-def swapped(layout: Layout, goal: Goal, noun: str) -> tuple[Layout, Goal]:
-    """The same room and goal with another noun for all things of the goal's type. New objects; nothing is shared.
+def swap_noun(layout: Layout, goal: Goal, noun: str) -> tuple[Layout, Goal]:
+    """Replaces the noun of all objects of the goal's type in a room and goal. The results share nothing with the
+    input.
 
     Args:
-        noun: one word that no thing of the room has.
+        noun: one word that no object of the room has.
     """
-    old = goal.object
-    new = {one: f"{noun}{one.removeprefix(old)}" if kind == old else one for one, kind in layout.objects.items()}
-    changed = Layout(
+    old_noun = goal.object
+    new_ids = {
+        id_: f"{noun}{id_.removeprefix(old_noun)}" if kind == old_noun else id_ for id_, kind in layout.objects.items()
+    }
+    new_layout = Layout(
         receptacles=dict(layout.receptacles),
-        objects={new[one]: noun if kind == old else kind for one, kind in layout.objects.items()},
-        stands=dict(layout.stands),
-        lies=[(new[one], place) for one, place in layout.lies],
-        inside=[(new[one], receptacle) for one, receptacle in layout.inside],
-        within=[(new[one], new[outer]) for one, outer in layout.within],
+        objects={new_ids[id_]: noun if kind == old_noun else kind for id_, kind in layout.objects.items()},
+        place_of_receptacle=dict(layout.place_of_receptacle),
+        object_places=[(new_ids[id_], place_id) for id_, place_id in layout.object_places],
+        object_receptacles=[(new_ids[id_], receptacle) for id_, receptacle in layout.object_receptacles],
+        object_containers=[(new_ids[id_], new_ids[outer]) for id_, outer in layout.object_containers],
         openable=set(layout.openable),
         opened=set(layout.opened),
-        properties={name: {new[one] for one in of} for name, of in layout.properties.items()},
-        holds={(kind, noun if thing == old else thing) for kind, thing in layout.holds},
+        properties={name: {new_ids[id_] for id_ in holders} for name, holders in layout.properties.items()},
+        allowed_contents={
+            (kind, noun if object_type == old_noun else object_type) for kind, object_type in layout.allowed_contents
+        },
         start=layout.start,
     )
-    return changed, goal._replace(object=noun)
+    return new_layout, goal._replace(object=noun)
 
 
 class HouseholdNouns:
     """The household with swapped nouns.
 
     Args:
-        dialect, size, penalty, sizes, horizon: as of `HouseholdWorld`.
+        dialect, size, penalty, sizes, horizon: as in `HouseholdWorld`.
     Raises:
-        ConfigError: as `HouseholdWorld`.
+        ConfigError: as in `HouseholdWorld`.
     """
 
     version = "1"
     grammar: Grammar = Plain()
     tiers: tuple[str, ...] = tuple(NOUNS)
-    blocking = False
+    run_in_thread = False
 
     def __init__(
         self,
@@ -105,81 +112,87 @@ class HouseholdNouns:
         self._speakers: dict[str, Speaker] = {}
 
     def tasks(self, split: str, tier: str) -> Sequence[Task]:
-        """The task panel of a split and tier; raises ConfigError for a name that does not exist."""
+        """Returns the task panel of a split and tier; raises ConfigError for an unknown name."""
         return self._panels.tasks(split, tier)
 
     def _draw(self, tier: str) -> Iterator[Candidate]:
-        """Tasks without end: all nouns with all their goals in turn, except what the expert cannot finish in time."""
-        pairs = [(noun, goal) for noun in NOUNS[tier] for goal in _goals(tier, noun)]
+        """Yields tasks without end: all nouns with all their goals in turn, except those that take the expert too
+        long.
+        """
+        pairs = [(noun, goal) for noun in NOUNS[tier] for goal in _goals_of_noun(tier, noun)]
         pairs.sort(key=lambda pair: sample_seed("noun", pair[0], *pair[1]))
         for number in count():
             for noun, goal in pairs:
                 seed = sample_seed("nouns", noun, number) % 2**31  # no two nouns share their rooms
                 spec: dict[str, Json] = {"goal": list(goal), "noun": noun, "seed": seed, "size": self.size}
-                game = _game(goal, noun, seed, size=_ROOMS[self.size])
-                found = explore(game)
-                if found is not None and len(found) <= self.horizon:
+                game = _draw_game(goal, noun, seed, size=_ROOM_SIZE[self.size])
+                expert_actions = explore(game)
+                if expert_actions is not None and len(expert_actions) <= self.horizon:
                     kind = " ".join((*game.goal, "like", goal.object))
                     yield Candidate(spec, kind, tier, canonical_key(game))
 
     def key(self, task: Task) -> str:
-        """Equal for tasks that differ in numbers, places and wording only; what panels are dealt by."""
+        """Returns a key that is equal for tasks that differ only in numbers, places and wording; panels are dealt by
+        it.
+        """
         return canonical_key(self._speaker(task).game)
 
     def make(self, task: Task) -> HouseholdEnv:
-        """An Env for a task of this world; ConfigError or VersionMismatch for any other."""
+        """Creates an Env for a task of this world; raises ConfigError or VersionMismatch for any other."""
         return HouseholdEnv(task, self._speaker(task), penalty=self.penalty)
 
     def score(self, rewards: Sequence[float | None], info: Info) -> Score:
-        """Success = the goal was reached; raw = the sum of the rewards, unit = 1 or 0."""
+        """Scores an episode: success = the goal was reached; raw = the sum of the rewards, unit = 1 or 0."""
         return self._base.score(rewards, info)
 
     def expert(self, task: Task) -> Sequence[str] | None:
-        """As of `HouseholdWorld`: a way to the goal that looks for things; None if the horizon is too short."""
-        found = self.explained(task)
-        return None if found is None else [parsed.action for parsed in found]
+        """Returns a plan that searches for objects, as in `HouseholdWorld`; None if the horizon is too short."""
+        rationales = self.explain(task)
+        return None if rationales is None else [parsed.action for parsed in rationales]
 
-    def explained(self, task: Task) -> Sequence[Parsed] | None:
-        """As of `HouseholdWorld`: the expert's actions, each with the thought that led to it."""
+    def explain(self, task: Task) -> Sequence[Parsed] | None:
+        """Returns the expert's actions, each with the thought that led to it, as in `HouseholdWorld`."""
         speaker = self._speaker(task)
-        found = explain(speaker.game)
-        if found is None or len(found) > self.horizon:
+        explained_plan = explain(speaker.game)
+        if explained_plan is None or len(explained_plan) > self.horizon:
             return None
-        return [Parsed(speaker.say(action), thought) for action, thought in found]
+        return [Parsed(speaker.render_action(action), thought) for action, thought in explained_plan]
 
-    def planner(self, task: Task) -> Sequence[str] | None:
-        """A shortest way to the goal, knowing where everything is."""
+    def plan(self, task: Task) -> Sequence[str] | None:
+        """Returns a shortest plan that knows where everything is."""
         speaker = self._speaker(task)
-        found = plan(speaker.game)
-        return None if found is None else [speaker.say(action) for action in found]
+        shortest_plan = plan(speaker.game)
+        return None if shortest_plan is None else [speaker.render_action(action) for action in shortest_plan]
 
     def vocabulary(self) -> Sequence[str]:
-        """Every word and mark of observations, actions and instructions, sorted; the nouns of all tiers are in it."""
-        nouns = {noun for of in NOUNS.values() for noun in of}
+        """Returns every word and mark of observations, actions and instructions, sorted; includes the nouns of all
+        tiers.
+        """
+        nouns = {noun for nouns_of_tier in NOUNS.values() for noun in nouns_of_tier}
         return sorted({*(self._base.vocabulary() or ()), *(word for noun in nouns for word in words_of(noun))})
 
     def _speaker(self, task: Task) -> Speaker:
         speaker = self._speakers.get(task.id)
         if speaker is None:
-            goal, noun, seed = self._read(task)
-            speaker = Speaker(_game(goal, noun, seed, size=_ROOMS[self.size]), self._base.dialect)
-            while len(self._speakers) >= _KNOWN_TASKS:
+            goal, noun, seed = self._parse_spec(task)
+            speaker = Speaker(_draw_game(goal, noun, seed, size=_ROOM_SIZE[self.size]), self._base.dialect)
+            while len(self._speakers) >= _MAX_CACHED_GAMES:
                 self._speakers.pop(next(iter(self._speakers)))
             self._speakers[task.id] = speaker
         return speaker
 
-    def _read(self, task: Task) -> tuple[Goal, str, int]:
-        """Goal, noun and seed of a task's spec, or ConfigError with all that is wrong."""
+    def _parse_spec(self, task: Task) -> tuple[Goal, str, int]:
+        """Parses goal, noun and seed of a task's spec; raises ConfigError with all its problems."""
         check_task(self, task)
-        words, noun, seed, size = (task.spec.get(name) for name in ("goal", "noun", "seed", "size"))
-        tier = next((tier for tier, of in NOUNS.items() if noun in of), None)
-        goals = [] if tier is None else _goals(tier, str(noun))
+        goal_words, noun, seed, size = (task.spec.get(name) for name in ("goal", "noun", "seed", "size"))
+        tier = next((tier for tier, nouns_of_tier in NOUNS.items() if noun in nouns_of_tier), None)
+        goals = [] if tier is None else _goals_of_noun(tier, str(noun))
         problems = []
         if tier is None:
-            known = ", ".join(name for of in NOUNS.values() for name in of)
-            problems.append(Problem("noun", f"{noun!r} is no noun of this world", f"known: {known}"))
-        elif not isinstance(words, list | tuple) or tuple(words) not in goals:
-            problems.append(Problem("goal", f"{words!r} is no goal for {noun!r}", "a family, a thing, a target"))
+            known_nouns = ", ".join(name for nouns_of_tier in NOUNS.values() for name in nouns_of_tier)
+            problems.append(Problem("noun", f"{noun!r} is no noun of this world", f"known: {known_nouns}"))
+        elif not isinstance(goal_words, list | tuple) or tuple(goal_words) not in goals:
+            problems.append(Problem("goal", f"{goal_words!r} is no goal for {noun!r}", "a family, a thing, a target"))
         if type(seed) is not int:
             problems.append(Problem("seed", f"{seed!r} is no whole number", "give one"))
         if size != self.size:
@@ -189,13 +202,13 @@ class HouseholdNouns:
         return Goal(*task.spec["goal"]), str(noun), task.spec["seed"]
 
 
-def _goals(tier: str, noun: str) -> Sequence[Goal]:
-    """The goals whose object the noun stands for."""
-    family, things = NOUNS[tier][noun]
-    return [goal for goal in possible_goals() if goal.family == family and goal.object in things]
+def _goals_of_noun(tier: str, noun: str) -> Sequence[Goal]:
+    """Returns the goals whose object the noun can replace."""
+    family, object_types = NOUNS[tier][noun]
+    return [goal for goal in list_possible_goals() if goal.family == family and goal.object in object_types]
 
 
-def _game(goal: Goal, noun: str, seed: int, *, size: str) -> Game:
+def _draw_game(goal: Goal, noun: str, seed: int, *, size: str) -> Game:
     layout, wording = draw_layout(goal, seed, size=size)
-    renamed, asked = swapped(layout, goal, noun)
-    return Game(renamed, asked, asked.say(wording))
+    swapped_layout, swapped_goal = swap_noun(layout, goal, noun)
+    return Game(swapped_layout, swapped_goal, swapped_goal.describe(wording))

@@ -1,8 +1,8 @@
-"""Drawing a room for a goal: which furniture stands in it and what lies where. Every room drawn can be solved.
+"""Random rooms for a goal: the furniture and the objects in it. Every drawn room can be solved.
 
-The object that the goal asks for lies in any of the receptacles that may hold it, and never where the goal wants it to
-lie; over all rooms no receptacle is much likelier than another, so that a plan that wins in one room seldom does in
-another. Ids are drawn, and with them the numbers of things.
+The goal's object lies in any of the receptacles that may hold it, and never in the goal's target. Over all
+rooms no receptacle is much likelier than another, so that a plan that wins in one room seldom wins in another.
+Ids are drawn, and with them the numbers in names.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from random import Random
 from types import MappingProxyType
 
 from evolvent.trajectory import canonical_json, sample_seed
-from evolvent.worlds.household.game import TREATED_AT, Game, Goal, Layout, bits, names_of_ids
-from evolvent.worlds.household.things import LIGHTS, OPENABLE, PROPERTIES, ROOMS, places_of
+from evolvent.worlds.household.game import APPLIANCE_OF_TREATMENT, Game, Goal, Layout, iterate_bits, names_of_ids
+from evolvent.worlds.household.things import LIGHTS, OPENABLE, PROPERTIES, ROOMS, furniture_for
 
 __all__ = ["SIZES", "canonical_key", "draw_game", "draw_layout", "rooms_for"]
 
@@ -24,35 +24,39 @@ SIZES: Mapping[str, tuple[int, int]] = MappingProxyType(
     {"small": (6, 8), "medium": (9, 11), "large": (20, 24), "huge": (25, 27)}
 )
 """Size of a room -> fewest and most receptacles in it."""
-_LEAST_HIDING = 5  # receptacles that may hide the object
-_KINDS, _LARGE_KINDS = 2, 7  # types of furniture besides those that the goal needs
-_MOST_IN_ONE = 3
-_MOST_OF_TYPE = 3
-_CLUTTER = 0.6  # other things, per receptacle
+_MIN_HIDING_PLACES = 5  # receptacles that may hide the object
+_EXTRA_KINDS, _EXTRA_KINDS_LARGE = 2, 7  # types of furniture besides those that the goal needs
+_MAX_PER_RECEPTACLE = 3
+_MAX_PER_TYPE = 3
+_CLUTTER_RATIO = 0.6  # other things, per receptacle
 
 
 @lru_cache(maxsize=4096)
 def rooms_for(goal: Goal) -> tuple[str, ...]:
-    """The types of rooms in which a goal makes sense."""
-    found = []
-    for name, room in ROOMS.items():
-        places = places_of(name, goal.object)
+    """Returns the types of rooms in which a goal makes sense."""
+    room_names = []
+    for name, room_type in ROOMS.items():
+        locations = furniture_for(name, goal.object)
         if goal.family == "look":
-            fits = goal.target in LIGHTS and bool(places_of(name, goal.target))
+            is_suitable = goal.target in LIGHTS and bool(furniture_for(name, goal.target))
         else:
-            fits = goal.target in places
-        treated = TREATED_AT.get(goal.family)
-        if fits and (treated is None or treated in room.furniture) and len(_hiding(name, goal)) >= 3:
-            found.append(name)
-    able = f"{goal.family}able" if goal.family in TREATED_AT else "pickupable"
-    return tuple(found) if {able, "pickupable"} <= set(PROPERTIES.get(goal.object, ())) else ()
+            is_suitable = goal.target in locations
+        appliance = APPLIANCE_OF_TREATMENT.get(goal.family)
+        if (
+            is_suitable
+            and (appliance is None or appliance in room_type.furniture)
+            and len(_hiding_furniture(name, goal)) >= 3
+        ):
+            room_names.append(name)
+    required_property = f"{goal.family}able" if goal.family in APPLIANCE_OF_TREATMENT else "pickupable"
+    return tuple(room_names) if {required_property, "pickupable"} <= set(PROPERTIES.get(goal.object, ())) else ()
 
 
 @lru_cache(maxsize=4096)
-def _hiding(room: str, goal: Goal) -> tuple[str, ...]:
-    """The types of furniture that the object may lie in at the start: not those that every such room has."""
-    always = (goal.target, TREATED_AT.get(goal.family))
-    return tuple(kind for kind in places_of(room, goal.object) if kind not in always)
+def _hiding_furniture(room_name: str, goal: Goal) -> tuple[str, ...]:
+    """Returns the types of furniture that the object may lie in at the start, except those in every such room."""
+    always_present = (goal.target, APPLIANCE_OF_TREATMENT.get(goal.family))
+    return tuple(kind for kind in furniture_for(room_name, goal.object) if kind not in always_present)
 
 
 def _pick(rng: Random, choices: Sequence[str]) -> str:
@@ -60,127 +64,166 @@ def _pick(rng: Random, choices: Sequence[str]) -> str:
 
 
 def draw_layout(goal: Goal, seed: int, *, size: str) -> tuple[Layout, int]:
-    """A room for a goal, and which of its two wordings the task has.
+    """Draws a room for a goal, and the index of the task's wording.
 
     Args:
-        goal: one for which `rooms_for` names a room.
-        seed: another seed, another room.
+        goal: a goal for which `rooms_for` names a room.
+        seed: different seeds give different rooms.
         size: a key of `SIZES`.
     """
     rng = Random(sample_seed("household", *goal, size, seed))
-    room = _pick(rng, rooms_for(goal))
+    room_name = _pick(rng, rooms_for(goal))
     layout = Layout()
-    counts = _furniture(rng, room, goal, size)
-    receptacles = [_stand(rng, layout, kind) for kind in sorted(counts) for _ in range(counts[kind])]
-    layout.start = _new_id(rng, "loc", layout.stands.values())
-    holders = set(counts)
-    room_things = ROOMS[room].things
-    layout.holds = {(kind, thing) for thing, places in room_things.items() for kind in places if kind in holders}
+    counts = _draw_furniture(rng, room_name, goal, size)
+    receptacles = [_add_furniture(rng, layout, kind) for kind in sorted(counts) for _ in range(counts[kind])]
+    layout.start = _draw_id(rng, "loc", layout.place_of_receptacle.values())
+    furniture_types = set(counts)
+    locations_by_object = ROOMS[room_name].locations_by_object
+    layout.allowed_contents = {
+        (kind, object_type)
+        for object_type, locations in locations_by_object.items()
+        for kind in locations
+        if kind in furniture_types
+    }
     copies = 1 + (goal.family == "two") + (rng.random() < 0.3)
-    filled: Counter[str] = Counter()
-    hiding = _weighted(receptacles, [one for one in receptacles if layout.receptacles[one] in _hiding(room, goal)])
+    num_objects: Counter[str] = Counter()
+    hiding_places = _weight_by_number(
+        receptacles,
+        [
+            receptacle
+            for receptacle in receptacles
+            if layout.receptacles[receptacle] in _hiding_furniture(room_name, goal)
+        ],
+    )
     for _ in range(copies):
-        _lay(rng, layout, goal.object, [one for one in hiding if filled[one] < _MOST_IN_ONE], filled)
+        _add_object(
+            rng,
+            layout,
+            goal.object,
+            [receptacle for receptacle in hiding_places if num_objects[receptacle] < _MAX_PER_RECEPTACLE],
+            num_objects,
+        )
     if goal.family == "look":
-        stands = places_of(room, goal.target)
-        _lay(rng, layout, goal.target, [one for one in receptacles if layout.receptacles[one] in stands], filled)
-    _clutter(rng, layout, room, {goal.object, *LIGHTS}, filled)
+        light_furniture = furniture_for(room_name, goal.target)
+        _add_object(
+            rng,
+            layout,
+            goal.target,
+            [receptacle for receptacle in receptacles if layout.receptacles[receptacle] in light_furniture],
+            num_objects,
+        )
+    _add_clutter(rng, layout, room_name, {goal.object, *LIGHTS}, num_objects)
     return layout, int(rng.random() < 0.5)
 
 
-def _furniture(rng: Random, room: str, goal: Goal, size: str) -> Counter[str]:
-    """How many of each type of furniture stand in the room: a few types, some of them many times.
+def _draw_furniture(rng: Random, room_name: str, goal: Goal, size: str) -> Counter[str]:
+    """Draws the number of pieces of each type of furniture in the room: a few types, some of them many times.
 
-    Few types of the possible ones make it rare that what held the object in one room is there in another, so that no
+    With few of the possible types, the furniture that held the object in one room is rarely in another, so that no
     plan wins often without looking.
     """
-    large = size in ("large", "huge")
-    limits = {kind: most[large] for kind, most in ROOMS[room].furniture.items()}
-    least, most = SIZES[size]
-    total = least + int(rng.random() * (most - least + 1))
-    hiding = _hiding(room, goal)
-    needed = [goal.target] if goal.family != "look" else [_pick(rng, places_of(room, goal.target))]
-    if goal.family in TREATED_AT:
-        needed.append(TREATED_AT[goal.family])
+    is_large = size in ("large", "huge")
+    limits = {kind: max_receptacles[is_large] for kind, max_receptacles in ROOMS[room_name].furniture.items()}
+    min_receptacles, max_receptacles = SIZES[size]
+    total = min_receptacles + int(rng.random() * (max_receptacles - min_receptacles + 1))
+    hiding_kinds = _hiding_furniture(room_name, goal)
+    needed = [goal.target] if goal.family != "look" else [_pick(rng, furniture_for(room_name, goal.target))]
+    if goal.family in APPLIANCE_OF_TREATMENT:
+        needed.append(APPLIANCE_OF_TREATMENT[goal.family])
     counts = Counter(dict.fromkeys(needed, 1))
     kinds: list[str] = []
     while counts.total() < total:
-        short = total - counts.total() <= _LEAST_HIDING - sum(counts[kind] for kind in hiding)
-        free = [kind for kind in kinds if counts[kind] < limits[kind] and (kind in hiding or not short)]
-        if not free or len(kinds) < (_LARGE_KINDS if large else _KINDS):
-            choices = [kind for kind in (hiding if short or len(kinds) % 2 == 0 else limits) if kind not in kinds]
+        needs_hiding_places = total - counts.total() <= _MIN_HIDING_PLACES - sum(counts[kind] for kind in hiding_kinds)
+        available = [
+            kind for kind in kinds if counts[kind] < limits[kind] and (kind in hiding_kinds or not needs_hiding_places)
+        ]
+        if not available or len(kinds) < (_EXTRA_KINDS_LARGE if is_large else _EXTRA_KINDS):
+            choices = [
+                kind
+                for kind in (hiding_kinds if needs_hiding_places or len(kinds) % 2 == 0 else limits)
+                if kind not in kinds
+            ]
             choices = choices or [kind for kind in limits if kind not in kinds]
             kinds += [_pick(rng, choices)] if choices else []
-            free = [kind for kind in (kinds[-1:] if choices else limits) if counts[kind] < limits[kind]]
-        if free:
-            counts[_pick(rng, free)] += 1
+            available = [kind for kind in (kinds[-1:] if choices else limits) if counts[kind] < limits[kind]]
+        if available:
+            counts[_pick(rng, available)] += 1
     return counts
 
 
-def _weighted(receptacles: Sequence[str], choices: Sequence[str]) -> list[str]:
-    """The choices, each as many times as its number says: `drawer 3` three times.
+def _weight_by_number(receptacles: Sequence[str], choices: Sequence[str]) -> list[str]:
+    """Returns the choices, each as often as its number: `drawer 3` three times.
 
-    A high number is in fewer rooms than a low one. So every name holds the object about as often, over all rooms.
+    A high number occurs in fewer rooms than a low one. So every name holds the object about as often, over all
+    rooms.
     """
     names = names_of_ids(receptacles)
-    return [one for one in choices for _ in range(int(names[one].rpartition(" ")[2]))]
+    return [receptacle for receptacle in choices for _ in range(int(names[receptacle].rpartition(" ")[2]))]
 
 
-def _new_id(rng: Random, kind: str, taken: Container[str]) -> str:
-    """An id that is not taken: the type and a number drawn. Basins are written as ALFWorld writes them."""
+def _draw_id(rng: Random, kind: str, used_ids: Container[str]) -> str:
+    """Draws an unused id: the type and a number. Basins are written as ALFWorld writes them."""
     while True:
         number = f"{rng.getrandbits(24):08d}"
-        one = f"{kind.removesuffix('basin')}_bar_{number}" + (f"_bar_{kind}" if kind.endswith("basin") else "")
-        if one not in taken:
-            return one
+        id_ = f"{kind.removesuffix('basin')}_bar_{number}" + (f"_bar_{kind}" if kind.endswith("basin") else "")
+        if id_ not in used_ids:
+            return id_
 
 
-def _stand(rng: Random, layout: Layout, kind: str) -> str:
-    one = _new_id(rng, kind, layout.receptacles)
-    layout.receptacles[one] = kind
-    layout.stands[one] = _new_id(rng, "loc", layout.stands.values())
+def _add_furniture(rng: Random, layout: Layout, kind: str) -> str:
+    receptacle = _draw_id(rng, kind, layout.receptacles)
+    layout.receptacles[receptacle] = kind
+    layout.place_of_receptacle[receptacle] = _draw_id(rng, "loc", layout.place_of_receptacle.values())
     if kind in OPENABLE:
-        layout.openable.add(one)
-    return one
+        layout.openable.add(receptacle)
+    return receptacle
 
 
-def _lay(rng: Random, layout: Layout, kind: str, choices: Sequence[str], filled: Counter[str]) -> None:
-    """A new thing in one of these receptacles."""
+def _add_object(rng: Random, layout: Layout, kind: str, choices: Sequence[str], num_objects: Counter[str]) -> None:
+    """Adds a new object to one of these receptacles."""
     receptacle = _pick(rng, choices)
-    one = _new_id(rng, kind, layout.objects)
-    layout.objects[one] = kind
-    layout.inside.append((one, receptacle))
-    layout.lies.append((one, layout.stands[receptacle]))
-    filled[receptacle] += 1
+    object_id = _draw_id(rng, kind, layout.objects)
+    layout.objects[object_id] = kind
+    layout.object_receptacles.append((object_id, receptacle))
+    layout.object_places.append((object_id, layout.place_of_receptacle[receptacle]))
+    num_objects[receptacle] += 1
     for name in PROPERTIES[kind]:
-        layout.properties.setdefault(name, set()).add(one)
+        layout.properties.setdefault(name, set()).add(object_id)
 
 
-def _clutter(rng: Random, layout: Layout, room: str, without: set[str], filled: Counter[str]) -> None:
-    """Other things, each where it belongs, so that no receptacle holds too many."""
-    things = [kind for kind in ROOMS[room].things if kind not in without]
-    so_far: Counter[str] = Counter()
-    for _ in range(round(_CLUTTER * len(layout.receptacles))):
-        kind = _pick(rng, things)
-        so_far[kind] += 1
-        if so_far[kind] > _MOST_OF_TYPE:
+def _add_clutter(rng: Random, layout: Layout, room_name: str, without: set[str], num_objects: Counter[str]) -> None:
+    """Adds other objects in suitable receptacles, none of which gets too many."""
+    object_types = [kind for kind in ROOMS[room_name].locations_by_object if kind not in without]
+    counts: Counter[str] = Counter()
+    for _ in range(round(_CLUTTER_RATIO * len(layout.receptacles))):
+        kind = _pick(rng, object_types)
+        counts[kind] += 1
+        if counts[kind] > _MAX_PER_TYPE:
             continue
-        places = places_of(room, kind)
-        free = [one for one, of in layout.receptacles.items() if of in places and filled[one] < _MOST_IN_ONE]
-        if free:
-            _lay(rng, layout, kind, free, filled)
+        locations = furniture_for(room_name, kind)
+        available = [
+            receptacle
+            for receptacle, furniture_type in layout.receptacles.items()
+            if furniture_type in locations and num_objects[receptacle] < _MAX_PER_RECEPTACLE
+        ]
+        if available:
+            _add_object(rng, layout, kind, available, num_objects)
 
 
 def draw_game(goal: Goal, seed: int, *, size: str) -> Game:
-    """The game of a goal and a seed; see `draw_layout`."""
+    """Draws the game of a goal and a seed; see `draw_layout`."""
     layout, wording = draw_layout(goal, seed, size=size)
-    return Game(layout, goal, goal.say(wording))
+    return Game(layout, goal, goal.describe(wording))
 
 
 def canonical_key(game: Game) -> str:
-    """A digest that is equal for games that differ only in numbers, places and wording (64 hex digits)."""
+    """Hashes a game (64 hex digits); the key is equal for games that differ only in numbers, places and wording."""
     rows = sorted(
-        [kind, bool(game.start.opened >> r & 1), sorted(game.object_types[o] for o in bits(game.start.contents[r]))]
-        for r, kind in enumerate(game.types)
+        [
+            kind,
+            bool(game.start.opened >> receptacle & 1),
+            sorted(game.object_types[object_number] for object_number in iterate_bits(game.start.contents[receptacle])),
+        ]
+        for receptacle, kind in enumerate(game.types)
     )
     return hashlib.sha256(canonical_json([list(game.goal), rows]).encode()).hexdigest()

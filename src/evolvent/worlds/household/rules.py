@@ -1,30 +1,30 @@
-"""The rules of a household: which actions are possible in a state, what they change, and whether the goal is reached.
+"""The rules of a household: the possible actions of a state, their effects, and the test of the goal.
 
-Pure functions of a game and a state. The rules are those of alfworld 0.4.2's planning domain as its engine plays it, of
-which some are not what one might expect:
+Pure functions of a game and a state. The rules are those of alfworld 0.4.2's planning domain as its engine
+plays it, some of which are surprising:
 
 - `clean`, `heat` and `cool` need neither an open appliance nor a put: the object is held in front of it;
-- heating ends being cool and cooling ends being hot, cleaning changes neither;
-- a light is used without opening what it is in, and once used it counts as used for ever;
-- receptacles have no limit of capacity; `examine` of an object is possible only for the one that is held;
-- nothing leads back to the place where the agent begins, since no receptacle stands there.
+- heating removes the flag cool and cooling removes hot, cleaning changes neither;
+- a light is used without opening its receptacle, and once used it counts as used forever;
+- receptacles have unlimited capacity; `examine` of an object is possible only for the held one;
+- no action leads back to the agent's start, since no receptacle stands there.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from evolvent.worlds.household.game import FAMILIES, TREATED_AT, Game, State, bits
+from evolvent.worlds.household.game import APPLIANCE_OF_TREATMENT, FAMILIES, Game, State, iterate_bits
 
-__all__ = ["FREE", "Action", "apply", "legal", "possible", "won"]
+__all__ = ["ALWAYS_LEGAL", "Action", "apply_action", "is_possible", "is_won", "list_actions"]
 
 
 class Action(NamedTuple):
-    """A verb and the numbers of what it is about: receptacles for most verbs, as said below.
+    """A verb and the numbers of its arguments: receptacles for most verbs, as listed below.
 
     `go`, `open`, `close`, `view` (examine a receptacle): (receptacle). `take`, `move`, `clean`, `heat`, `cool`:
-    (object, receptacle). `use`, `feel` (examine an object): (object). `slice`: (object, knife). `look`, `inventory`,
-    `help`: ().
+    (object, receptacle). `use`, `feel` (examine an object): (object). `slice`: (object, knife). `look`,
+    `inventory`, `help`: ().
     """
 
     verb: str
@@ -32,85 +32,104 @@ class Action(NamedTuple):
     second: int = -1
 
 
-FREE: tuple[Action, ...] = (Action("help"), Action("inventory"), Action("look"))
+ALWAYS_LEGAL: tuple[Action, ...] = (Action("help"), Action("inventory"), Action("look"))
 """The actions that are always possible."""
 
 
-def legal(game: Game, state: State) -> list[Action]:
-    """Every possible action, in no particular order."""
-    at, held, opened = state.at, state.held, state.opened
-    found = [Action("go", r) for r, place in enumerate(game.place) if place != at and place >= 0]
-    pickupable, toggleable, sliceable = game.properties
-    for r in game.here[at]:
-        found.append(Action("view", r))
-        closed = False
-        if game.openable >> r & 1:
-            closed = not opened >> r & 1
-            found.append(Action("open" if closed else "close", r))
-        contents = state.contents[r]
-        if held < 0 and not closed:
-            found += [Action("take", o, r) for o in bits(contents & pickupable)]
-        elif held >= 0:
-            found += [Action(verb, held, r) for verb, able in game.treats[r] if able >> held & 1]
-            if not closed and game.fits[r] >> held & 1:
-                found.append(Action("move", held, r))
-        found += [Action("use", o) for o in bits(contents & toggleable)]
-    if held >= 0:
-        found.append(Action("feel", held))
-        if game.sharp >> held & 1:
-            found += [Action("slice", o, held) for o in bits(state.lying[at] & sliceable)]
-    return list(dict.fromkeys(found)) + list(FREE) if game.shared else found + list(FREE)
+def list_actions(game: Game, state: State) -> list[Action]:
+    """Lists every possible action, in no particular order."""
+    agent_place, held_object, opened = state.agent_place, state.held_object, state.opened
+    actions = [
+        Action("go", receptacle)
+        for receptacle, receptacle_place in enumerate(game.place)
+        if receptacle_place != agent_place and receptacle_place >= 0
+    ]
+    pickupable, toggleable, sliceable = game.ability_masks
+    for receptacle in game.here[agent_place]:
+        actions.append(Action("view", receptacle))
+        is_closed = False
+        if game.openable >> receptacle & 1:
+            is_closed = not opened >> receptacle & 1
+            actions.append(Action("open" if is_closed else "close", receptacle))
+        contents = state.contents[receptacle]
+        if held_object < 0 and not is_closed:
+            actions += [
+                Action("take", object_number, receptacle) for object_number in iterate_bits(contents & pickupable)
+            ]
+        elif held_object >= 0:
+            actions += [
+                Action(verb, held_object, receptacle)
+                for verb, allowed_objects in game.treatments[receptacle]
+                if allowed_objects >> held_object & 1
+            ]
+            if not is_closed and game.accepted_objects[receptacle] >> held_object & 1:
+                actions.append(Action("move", held_object, receptacle))
+        actions += [Action("use", object_number) for object_number in iterate_bits(contents & toggleable)]
+    if held_object >= 0:
+        actions.append(Action("feel", held_object))
+        if game.sharp_objects >> held_object & 1:
+            actions += [
+                Action("slice", object_number, held_object)
+                for object_number in iterate_bits(state.objects_at_places[agent_place] & sliceable)
+            ]
+    return list(dict.fromkeys(actions)) + list(ALWAYS_LEGAL) if game.shared else actions + list(ALWAYS_LEGAL)
 
 
-def possible(game: Game, state: State, action: Action) -> bool:
-    """Whether the action is one of the legal ones."""
+def is_possible(game: Game, state: State, action: Action) -> bool:
+    """Returns whether an action is possible."""
     verb, first, second = action
     if verb == "go":
-        return game.place[first] >= 0 and game.place[first] != state.at
+        return game.place[first] >= 0 and game.place[first] != state.agent_place
     if verb == "feel":
-        return first == state.held
+        return first == state.held_object
     if verb in ("look", "inventory", "help"):
         return True
     if verb == "use":
-        inside = any(state.contents[r] >> first & 1 for r in game.here[state.at])
-        return inside and bool(game.having("toggleable") >> first & 1)
+        is_in_receptacle = any(state.contents[receptacle] >> first & 1 for receptacle in game.here[state.agent_place])
+        return is_in_receptacle and bool(game.objects_with("toggleable") >> first & 1)
     if verb == "slice":
-        lies = bool(state.lying[state.at] & game.having("sliceable") & 1 << first)
-        return lies and second == state.held and bool(game.sharp >> second & 1)
-    return _possible_at(game, state, action)
+        is_here = bool(state.objects_at_places[state.agent_place] & game.objects_with("sliceable") & 1 << first)
+        return is_here and second == state.held_object and bool(game.sharp_objects >> second & 1)
+    return _is_possible_at_receptacle(game, state, action)
 
 
-def _possible_at(game: Game, state: State, action: Action) -> bool:
-    """The same for what is done at a receptacle."""
+def _is_possible_at_receptacle(game: Game, state: State, action: Action) -> bool:
+    """Returns whether an action at a receptacle is possible."""
     verb, first, second = action
-    r = first if verb in ("open", "close", "view") else second
-    if game.place[r] != state.at:
+    receptacle = first if verb in ("open", "close", "view") else second
+    if game.place[receptacle] != state.agent_place:
         return False
-    closed = bool((game.openable & ~state.opened) >> r & 1)
+    is_closed = bool((game.openable & ~state.opened) >> receptacle & 1)
     if verb == "view":
         return True
     if verb == "open":
-        return closed
+        return is_closed
     if verb == "close":
-        return bool((game.openable & state.opened) >> r & 1)
+        return bool((game.openable & state.opened) >> receptacle & 1)
     if verb == "take":
-        return state.held < 0 and not closed and bool(state.contents[r] & game.properties[0] & 1 << first)
-    if first != state.held:
+        return (
+            state.held_object < 0
+            and not is_closed
+            and bool(state.contents[receptacle] & game.ability_masks[0] & 1 << first)
+        )
+    if first != state.held_object:
         return False
     if verb == "move":
-        return not closed and bool(game.fits[r] >> first & 1)
-    return any(way == verb and able >> first & 1 for way, able in game.treats[r])
+        return not is_closed and bool(game.accepted_objects[receptacle] >> first & 1)
+    return any(
+        treatment == verb and allowed_objects >> first & 1 for treatment, allowed_objects in game.treatments[receptacle]
+    )
 
 
-def apply(game: Game, state: State, action: Action) -> State:
-    """The state after a possible action; what an impossible one would give is not defined."""
+def apply_action(game: Game, state: State, action: Action) -> State:
+    """Applies a possible action and returns the next state; undefined for an impossible action."""
     verb, first, second = action
     if verb == "go":
-        return state._replace(at=game.place[first])
+        return state._replace(agent_place=game.place[first])
     if verb == "take":
-        return _take(game, state, first, second)
+        return _apply_take(game, state, first, second)
     if verb == "move":
-        return _move(game, state, first, second)
+        return _apply_move(game, state, first, second)
     if verb == "open":
         return state._replace(opened=state.opened | 1 << first)
     if verb == "close":
@@ -128,42 +147,48 @@ def apply(game: Game, state: State, action: Action) -> State:
     return state
 
 
-def _take(game: Game, state: State, o: int, r: int) -> State:
-    place = game.place[r]
-    parted = state.parted | {(o, r)} if game.shared else state.parted
+def _apply_take(game: Game, state: State, object_number: int, receptacle: int) -> State:
+    place_number = game.place[receptacle]
+    separated_pairs = state.separated_pairs | {(object_number, receptacle)} if game.shared else state.separated_pairs
     return state._replace(
-        held=o,
-        contents=_changed(state.contents, r, state.contents[r] & ~(1 << o)),
-        lying=_changed(state.lying, place, state.lying[place] & ~(1 << o)),
-        parted=parted,
+        held_object=object_number,
+        contents=_replace_at(state.contents, receptacle, state.contents[receptacle] & ~(1 << object_number)),
+        objects_at_places=_replace_at(
+            state.objects_at_places, place_number, state.objects_at_places[place_number] & ~(1 << object_number)
+        ),
+        separated_pairs=separated_pairs,
     )
 
 
-def _move(game: Game, state: State, o: int, r: int) -> State:
-    place = game.place[r]
+def _apply_move(game: Game, state: State, object_number: int, receptacle: int) -> State:
+    place_number = game.place[receptacle]
     return state._replace(
-        held=-1,
-        contents=_changed(state.contents, r, state.contents[r] | 1 << o),
-        lying=_changed(state.lying, place, state.lying[place] | 1 << o),
-        parted=state.parted - {(o, r)} if game.shared else state.parted,
+        held_object=-1,
+        contents=_replace_at(state.contents, receptacle, state.contents[receptacle] | 1 << object_number),
+        objects_at_places=_replace_at(
+            state.objects_at_places, place_number, state.objects_at_places[place_number] | 1 << object_number
+        ),
+        separated_pairs=state.separated_pairs - {(object_number, receptacle)} if game.shared else state.separated_pairs,
     )
 
 
-def _changed(row: tuple[int, ...], at: int, value: int) -> tuple[int, ...]:
-    return (*row[:at], value, *row[at + 1 :])
+def _replace_at(masks: tuple[int, ...], index: int, mask: int) -> tuple[int, ...]:
+    return (*masks[:index], mask, *masks[index + 1 :])
 
 
-def won(game: Game, state: State) -> bool:
-    """Whether the goal is reached."""
+def is_won(game: Game, state: State) -> bool:
+    """Returns whether the goal is reached."""
     family = game.goal.family
     if family == "look":
-        if state.held < 0 or not game.wanted >> state.held & 1:
+        if state.held_object < 0 or not game.goal_objects >> state.held_object & 1:
             return False
-        lit = game.lights & state.toggled
-        return bool(lit) and any(state.contents[r] & lit for r in game.here[state.at])
-    wanted = game.wanted
-    if family in TREATED_AT:
-        wanted &= {"clean": state.clean, "hot": state.hot, "cool": state.cool}[FAMILIES[family].flag]
+        lights_on = game.lights & state.toggled
+        return bool(lights_on) and any(
+            state.contents[receptacle] & lights_on for receptacle in game.here[state.agent_place]
+        )
+    suitable_objects = game.goal_objects
+    if family in APPLIANCE_OF_TREATMENT:
+        suitable_objects &= {"clean": state.clean, "hot": state.hot, "cool": state.cool}[FAMILIES[family].flag]
     if family == "two":
-        return any((state.contents[r] & wanted).bit_count() >= 2 for r in game.targets)
-    return any(state.contents[r] & wanted for r in game.targets)
+        return any((state.contents[receptacle] & suitable_objects).bit_count() >= 2 for receptacle in game.targets)
+    return any(state.contents[receptacle] & suitable_objects for receptacle in game.targets)

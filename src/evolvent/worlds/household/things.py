@@ -1,7 +1,7 @@
-"""What there is in our rooms: furniture, things, and which thing belongs where.
+"""Content of our rooms: furniture, objects, and the furniture for each object.
 
-Types are named as in ALFWorld, so that a policy made for it knows them, and what can be cleaned, heated, cooled or
-sliced follows it too. The rooms and what may lie where are our own.
+Types are named as in ALFWorld, so that a policy made for it knows them, and their abilities (to be cleaned,
+heated, cooled or sliced) follow it too. The rooms and the locations of objects are our own.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-__all__ = ["LIGHTS", "OPENABLE", "PROPERTIES", "ROOMS", "SPELLING", "Room", "places_of"]
+__all__ = ["LIGHTS", "OPENABLE", "PROPERTIES", "ROOMS", "SPELLING", "Room", "furniture_for"]
 
 OPENABLE = frozenset({"cabinet", "drawer", "fridge", "microwave", "safe"})
 """Furniture with a door."""
@@ -23,12 +23,12 @@ class Room:
     """A type of room.
 
     Args:
-        furniture: type -> (most in a small room, most in a large one).
-        things: type -> the types of furniture of this room that it may lie in or on.
+        furniture: type -> (maximum number in a small room, in a large one).
+        locations_by_object: object type -> the types of furniture of this room that it may lie in or on.
     """
 
     furniture: Mapping[str, tuple[int, int]]
-    things: Mapping[str, tuple[str, ...]]
+    locations_by_object: Mapping[str, tuple[str, ...]]
 
 
 # What can be done with a thing: c clean, h heat, k cool (keep cold), s slice, r other things can lie in it, f fixed.
@@ -127,7 +127,7 @@ _FURNITURE = {
     "livingroom": "sofa 2 2 armchair 3 3 coffeetable 2 2 sidetable 4 4 tvstand 1 1 drawer 4 6 shelf 5 6 cabinet 3 5 "
     "diningtable 2 2 ottoman 2 2 safe 1 1 garbagecan 1 1",
 }
-_TABLES = {"kitchen": _KITCHEN, "bathroom": _BATHROOM, "bedroom": _BEDROOM, "livingroom": _LIVINGROOM}
+_OBJECT_TABLES = {"kitchen": _KITCHEN, "bathroom": _BATHROOM, "bedroom": _BEDROOM, "livingroom": _LIVINGROOM}
 _ABILITIES = {
     "c": "cleanable",
     "h": "heatable",
@@ -137,42 +137,45 @@ _ABILITIES = {
 }
 
 
-def _rows(table: str) -> list[list[str]]:
+def _parse_rows(table: str) -> list[list[str]]:
     return [line.split() for line in table.strip().splitlines()]
 
 
-def _room(name: str) -> Room:
-    words = _FURNITURE[name].split()
-    counts = {words[i]: (int(words[i + 1]), int(words[i + 2])) for i in range(0, len(words), 3)}
-    return Room(MappingProxyType(counts), MappingProxyType({row[0]: tuple(row[2:]) for row in _rows(_TABLES[name])}))
+def _build_room(name: str) -> Room:
+    tokens = _FURNITURE[name].split()
+    counts = {tokens[i]: (int(tokens[i + 1]), int(tokens[i + 2])) for i in range(0, len(tokens), 3)}
+    return Room(
+        MappingProxyType(counts),
+        MappingProxyType({row[0]: tuple(row[2:]) for row in _parse_rows(_OBJECT_TABLES[name])}),
+    )
 
 
-ROOMS: Mapping[str, Room] = MappingProxyType({name: _room(name) for name in _TABLES})
+ROOMS: Mapping[str, Room] = MappingProxyType({name: _build_room(name) for name in _OBJECT_TABLES})
 """The types of rooms by name."""
 
 
-def _properties() -> dict[str, tuple[str, ...]]:
-    """Type -> its properties; what a type can do somewhere it can do everywhere."""
-    found: dict[str, dict[str, None]] = {}
-    for table in _TABLES.values():
-        for kind, letters, *_ in _rows(table):
-            names = found.setdefault(kind, {})
+def _collect_properties() -> dict[str, tuple[str, ...]]:
+    """Collects the properties of each type; an ability in one room holds in all rooms."""
+    names_by_kind: dict[str, dict[str, None]] = {}
+    for table in _OBJECT_TABLES.values():
+        for kind, letters, *_ in _parse_rows(table):
+            names = names_by_kind.setdefault(kind, {})
             names.update({_ABILITIES[letter]: None for letter in letters if letter in _ABILITIES})
             names.update({} if "f" in letters else {"pickupable": None})
             names.update({"toggleable": None} if kind in LIGHTS else {})
-    return {kind: tuple(names) for kind, names in found.items()}
+    return {kind: tuple(names) for kind, names in names_by_kind.items()}
 
 
-PROPERTIES: Mapping[str, tuple[str, ...]] = MappingProxyType(_properties())
+PROPERTIES: Mapping[str, tuple[str, ...]] = MappingProxyType(_collect_properties())
 """Type of thing -> what can be done with it ("pickupable", "heatable", ...)."""
 
 
-def places_of(room: str, thing: str) -> tuple[str, ...]:
-    """The types of furniture in a room that a thing may lie in or on; empty where it does not belong there."""
-    return ROOMS[room].things.get(thing, ())
+def furniture_for(room_name: str, object_type: str) -> tuple[str, ...]:
+    """Returns the types of furniture in a room that an object may lie in or on; empty if it does not belong there."""
+    return ROOMS[room_name].locations_by_object.get(object_type, ())
 
 
-_WRITTEN = (
+_GAME_FILE_NAMES = (
     "AlarmClock Apple ArmChair BathtubBasin Bed Book Bowl Box Bread ButterKnife CD Cabinet Candle CellPhone Cloth "
     "CoffeeMachine CoffeeTable CounterTop CreditCard Cup Desk DeskLamp DiningTable DishSponge Drawer Dresser Egg "
     "FloorLamp Fork Fridge GarbageCan Glassbottle HandTowel HandTowelHolder HousePlant Kettle KeyChain Knife Ladle "
@@ -181,5 +184,5 @@ _WRITTEN = (
     "Spatula Spoon SprayBottle Statue StoveBurner TVStand TeddyBear TissueBox Toaster Toilet ToiletPaper "
     "ToiletPaperHanger Tomato Towel TowelHolder Vase Watch WateringCan WineBottle"
 )
-SPELLING: Mapping[str, str] = MappingProxyType({word.lower(): word for word in _WRITTEN.split()})
+SPELLING: Mapping[str, str] = MappingProxyType({word.lower(): word for word in _GAME_FILE_NAMES.split()})
 """A type in lower case -> as game files write it."""

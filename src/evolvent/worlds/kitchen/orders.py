@@ -1,4 +1,4 @@
-"""What can be ordered, and the tiers of orders.
+"""Possible orders and their tiers.
 
 A part is a food, chopped or whole; an order is a set of parts of different foods.
 
@@ -22,12 +22,12 @@ __all__ = [
     "PARTS",
     "PREPARED",
     "Order",
-    "food_of",
+    "food_name",
     "is_chopped",
-    "orders_of_tiers",
-    "read_part",
-    "rounds",
-    "say_part",
+    "iterate_orders",
+    "list_orders_by_tier",
+    "parse_part",
+    "part_name",
 ]
 
 FOODS = (
@@ -47,62 +47,68 @@ PREPARED = ("whole", "chopped")
 PARTS = range(2 * len(FOODS))
 """A part is a number: twice that of its food, plus one if it is chopped."""
 Order = tuple[int, ...]
-_HELD_BACK = 5  # parts that are `evo`
-_KEPT_APART = 5, 2  # of so many pairs so many are `combo`
+_NUM_EVO_PARTS = 5  # parts that are `evo`
+_COMBO_RATIO = 5, 2  # of so many pairs so many are `combo`
 _PUBLISHED: tuple[Order, ...] = ((1,), (1, 3))  # tomato salad, tomato and lettuce salad
 
 
-def food_of(part: int) -> str:
-    """The name of a part's food."""
+def food_name(part: int) -> str:
+    """Returns the name of a part's food."""
     return FOODS[part >> 1]
 
 
 def is_chopped(part: int) -> bool:
-    """Whether a part is to be chopped."""
+    """Returns whether a part has to be chopped."""
     return bool(part & 1)
 
 
-def say_part(part: int) -> str:
-    """A part in words, as orders name it: `chopped tomato`."""
-    return f"{PREPARED[part & 1]} {food_of(part)}"
+def part_name(part: int) -> str:
+    """Returns the name of a part in orders: `chopped tomato`."""
+    return f"{PREPARED[part & 1]} {food_name(part)}"
 
 
-def read_part(text: object) -> int | None:
-    """The part of these words, None where they name none."""
-    return _BY_WORDS.get(text) if isinstance(text, str) else None
+def parse_part(text: object) -> int | None:
+    """Parses the name of a part; returns None if it names none."""
+    return _PART_BY_NAME.get(text) if isinstance(text, str) else None
 
 
-_BY_WORDS = {say_part(part): part for part in PARTS}
+_PART_BY_NAME = {part_name(part): part for part in PARTS}
 
 
 @cache
-def orders_of_tiers() -> Mapping[str, tuple[Order, ...]]:
-    """Tier -> its orders, in an order drawn by their hash. The two published salads are `seen`."""
-    fixed = {part for order in _PUBLISHED for part in order}
-    foods = [food for food in range(len(FOODS)) if 2 * food + 1 not in fixed]
+def list_orders_by_tier() -> Mapping[str, tuple[Order, ...]]:
+    """Lists the orders of each tier, in an order drawn by their hash. The two published salads are `seen`."""
+    published_parts = {part for order in _PUBLISHED for part in order}
+    foods = [food for food in range(len(FOODS)) if 2 * food + 1 not in published_parts]
     foods.sort(key=lambda food: sample_seed("kitchen", "held back", food))
-    held_back = {2 * food + sample_seed("kitchen", "way", food) % 2 for food in foods[:_HELD_BACK]}
-    shown = [part for part in PARTS if part not in held_back]
-    of, kept = _KEPT_APART
-    apart = {pair for pair in _pairs(shown) if pair not in _PUBLISHED and sample_seed("pair", *pair) % of < kept}
-    together = {pair for pair in _pairs(shown) if pair not in apart}
+    evo_parts = {2 * food + sample_seed("kitchen", "way", food) % 2 for food in foods[:_NUM_EVO_PARTS]}
+    demonstrated = [part for part in PARTS if part not in evo_parts]
+    divisor, num_combo = _COMBO_RATIO
+    combo_pairs = {
+        pair
+        for pair in _pairs_of_parts(demonstrated)
+        if pair not in _PUBLISHED and sample_seed("pair", *pair) % divisor < num_combo
+    }
+    seen_pairs = {pair for pair in _pairs_of_parts(demonstrated) if pair not in combo_pairs}
     tiers: dict[str, list[Order]] = {
-        "seen": [(part,) for part in shown] + sorted(together),
-        "evo": [pair for pair in _pairs(list(PARTS)) if held_back & set(pair)],
-        "combo": sorted(apart),
-        "longer": [three for three in combinations(shown, 3) if together.issuperset(combinations(three, 2))],
+        "seen": [(part,) for part in demonstrated] + sorted(seen_pairs),
+        "evo": [pair for pair in _pairs_of_parts(list(PARTS)) if evo_parts & set(pair)],
+        "combo": sorted(combo_pairs),
+        "longer": [
+            triple for triple in combinations(demonstrated, 3) if seen_pairs.issuperset(combinations(triple, 2))
+        ],
     }
     return MappingProxyType(
         {tier: tuple(sorted(orders, key=lambda order: sample_seed("order", *order))) for tier, orders in tiers.items()}
     )
 
 
-def _pairs(parts: list[int]) -> list[Order]:
+def _pairs_of_parts(parts: list[int]) -> list[Order]:
     return [pair for pair in combinations(parts, 2) if pair[0] >> 1 != pair[1] >> 1]
 
 
-def rounds(orders: Sequence[Order]) -> Iterator[tuple[Order, int]]:
-    """(order, seed) without end: all orders with one seed after another."""
+def iterate_orders(orders: Sequence[Order]) -> Iterator[tuple[Order, int]]:
+    """Yields (order, seed) without end: all orders with one seed after another."""
     for seed in count():
         for order in orders:
             yield order, seed

@@ -1,7 +1,7 @@
-"""Kitchens: a 7x7 room with its stations along the walls, what lies where at the start, and how long every way is.
+"""Kitchens: a 7x7 room with stations along the walls, its content at the start, and the distances between cells.
 
-Three maps, as in the published game: an open floor, a counter that juts into it, and a counter that all but divides it.
-Shelves give out as many of their foods as are taken. Boards hold one thing, plates up to four.
+Three maps, as in the published game: an open floor, a counter that extends into it, and a counter that almost
+divides it. Shelves supply unlimited amounts of their foods. Boards hold one part, plates up to four.
 """
 
 from __future__ import annotations
@@ -68,25 +68,25 @@ NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 """What the places of a task may be called: from one word to six, drawn for each task."""
-_HOLDS = 4  # things on a plate
-_HELPS = 0.5  # how often that is a part of the order
+_PLATE_CAPACITY = 4  # things on a plate
+_USEFUL_PROBABILITY = 0.5  # how often that is a part of the order
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """How rich kitchens are.
+    """Richness of kitchens.
 
     Args:
-        foods: how many of the foods there are.
-        offered: how many of them lie on a task's shelves.
-        names: how many of the names of each kind of place are used.
-        stray: how often a board or a plate holds something at the start.
+        num_foods: number of foods.
+        num_offered: number of foods on a task's shelves.
+        num_names: number of names used for each kind of place.
+        stray_probability: probability that a board or a plate holds a part at the start.
     """
 
-    foods: int
-    offered: int
-    names: int
-    stray: float
+    num_foods: int
+    num_offered: int
+    num_names: int
+    stray_probability: float
 
 
 LEVELS: Mapping[str, Level] = MappingProxyType({"full": Level(10, 6, 7, 0.4), "small": Level(4, 3, 3, 0.0)})
@@ -94,21 +94,22 @@ LEVELS: Mapping[str, Level] = MappingProxyType({"full": Level(10, 6, 7, 0.4), "s
 
 
 class State(NamedTuple):
-    """Everything that changes.
+    """The changing state of an episode.
 
     Args:
-        at: the cell of the floor where the cook stands.
-        held: the part in hand, -1 for none.
+        cook_cell: the cell of the floor where the cook stands.
+        held_part: the part in hand, -1 for none.
         boards: the part on each board, -1 for none.
         plates: the parts on each plate, as bit masks.
-        paid: the subtasks that were reached, as a bit mask: two a part of the order, chopped and laid on a plate.
+        reached_subtasks: bit mask of the reached subtasks: two for each part of the order, chopped and put on a
+            plate.
     """
 
-    at: int
-    held: int
+    cook_cell: int
+    held_part: int
     boards: tuple[int, ...]
     plates: tuple[int, ...]
-    paid: int
+    reached_subtasks: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,110 +117,120 @@ class Kitchen:
     """One task's kitchen.
 
     Args:
-        order: the parts that are wanted, sorted.
+        order: the ordered parts, sorted.
         shelves: the parts on each shelf (all of them whole).
-        names: what each place is called.
-        cells: the cell of the floor before each place.
-        ways: steps from one cell to another.
+        names: the name of each place.
+        access_cells: the cell of the floor in front of each place.
+        distances: number of steps from one cell to another.
         start: the state at the start.
     """
 
     order: Order
     shelves: tuple[tuple[int, ...], ...]
     names: tuple[str, ...]
-    cells: tuple[int, ...]
-    ways: tuple[tuple[int, ...], ...]
+    access_cells: tuple[int, ...]
+    distances: tuple[tuple[int, ...], ...]
     start: State
 
     @property
-    def wanted(self) -> int:
-        """The order as a bit mask of parts."""
+    def order_mask(self) -> int:
+        """Returns the order as a bit mask of parts."""
         return sum(1 << part for part in self.order)
 
 
 @cache
-def _ways(name: str) -> tuple[tuple[int, ...], ...]:
-    """Steps between any two cells of a map; -1 where a counter stands."""
-    inner = range(1, SIDE - 1)
-    free = {(row, col) for row in inner for col in inner} - MAPS[name]
-    found = []
+def _compute_distances(name: str) -> tuple[tuple[int, ...], ...]:
+    """Computes the steps between any two cells of a map; -1 where a counter stands."""
+    inner_range = range(1, SIDE - 1)
+    free = {(row, col) for row in inner_range for col in inner_range} - MAPS[name]
+    distances = []
     for cell in range(SIDE * SIDE):
         row, col = divmod(cell, SIDE)
         steps = {(row, col): 0} if (row, col) in free else {}
         queue = deque(steps)
         while queue:
             row, col = queue.popleft()
-            for there in ((row - 1, col), (row + 1, col), (row, col - 1), (row, col + 1)):
-                if there in free and there not in steps:
-                    steps[there] = steps[row, col] + 1
-                    queue.append(there)
-        found.append(tuple(steps.get(divmod(other, SIDE), -1) for other in range(SIDE * SIDE)))
-    return tuple(found)
+            for neighbour in ((row - 1, col), (row + 1, col), (row, col - 1), (row, col + 1)):
+                if neighbour in free and neighbour not in steps:
+                    steps[neighbour] = steps[row, col] + 1
+                    queue.append(neighbour)
+        distances.append(tuple(steps.get(divmod(target, SIDE), -1) for target in range(SIDE * SIDE)))
+    return tuple(distances)
 
 
 @cache
-def _walls(name: str) -> tuple[int, ...]:
-    """The cells of the floor along the walls, once for each station that can be served from there."""
-    inner, last = range(1, SIDE - 1), SIDE - 2
-    cells = [(1, i) for i in inner] + [(last, i) for i in inner] + [(i, 1) for i in inner] + [(i, last) for i in inner]
+def _wall_cells(name: str) -> tuple[int, ...]:
+    """Lists the cells of the floor along the walls, once for each station that is accessible from there."""
+    inner_range, last = range(1, SIDE - 1), SIDE - 2
+    cells = (
+        [(1, i) for i in inner_range]
+        + [(last, i) for i in inner_range]
+        + [(i, 1) for i in inner_range]
+        + [(i, last) for i in inner_range]
+    )
     return tuple(row * SIDE + col for row, col in cells if (row, col) not in MAPS[name])
 
 
-def _sample(rng: Random, choices: Sequence[int], n: int) -> list[int]:
-    """n of the choices without repetition, by `random()` alone: the same on every version of Python."""
-    return sorted(choices, key=lambda _: rng.random())[:n]
+def _sample_without_replacement(rng: Random, choices: Sequence[int], count: int) -> list[int]:
+    """Samples n of the choices without repetition, by `random()` alone: the same on every version of Python."""
+    return sorted(choices, key=lambda _: rng.random())[:count]
 
 
 def draw_kitchen(order: Order, seed: int, *, level: str = "full") -> Kitchen:
-    """The kitchen of an order and a seed: the map, the stations, their names, and what lies where. It can be solved.
+    """Draws the kitchen of an order and a seed: the map, the stations, their names and their content. It can be
+    solved.
 
     Args:
         level: a key of `LEVELS`; the order's foods are among its foods.
     """
-    rng, of = Random(sample_seed("kitchen", level, *order, seed)), LEVELS[level]
-    name = tuple(MAPS)[int(rng.random() * len(MAPS))]
-    cells = tuple(_sample(rng, _walls(name), len(PLACES)))
-    named = [
+    rng, level_settings = Random(sample_seed("kitchen", level, *order, seed)), LEVELS[level]
+    map_name = tuple(MAPS)[int(rng.random() * len(MAPS))]
+    cells = tuple(_sample_without_replacement(rng, _wall_cells(map_name), len(PLACES)))
+    station_names = [
         NAMES[kind][i]
-        for kind, places in (("shelf", SHELVES), ("board", BOARDS), ("plate", PLATES))
-        for i in _sample(rng, range(len(NAMES[kind][: of.names])), len(places))
+        for kind, stations in (("shelf", SHELVES), ("board", BOARDS), ("plate", PLATES))
+        for i in _sample_without_replacement(rng, range(len(NAMES[kind][: level_settings.num_names])), len(stations))
     ]
     foods = [part >> 1 for part in order]
-    others = [food for food in range(of.foods) if food not in foods]
-    offered = _sample(rng, [*foods, *_sample(rng, others, of.offered - len(foods))], of.offered)
+    other_foods = [food for food in range(level_settings.num_foods) if food not in foods]
+    offered = _sample_without_replacement(
+        rng,
+        [*foods, *_sample_without_replacement(rng, other_foods, level_settings.num_offered - len(foods))],
+        level_settings.num_offered,
+    )
     shelves = tuple(tuple(sorted(2 * food for food in offered[i::3])) for i in range(3))
-    boards = [_stray(rng, order, of.stray) for _ in BOARDS]
-    plates = [_stray(rng, order, of.stray) for _ in PLATES]
+    boards = [_draw_stray_part(rng, order, level_settings.stray_probability) for _ in BOARDS]
+    plates = [_draw_stray_part(rng, order, level_settings.stray_probability) for _ in PLATES]
     boards[rng.random() < 0.5] = -1  # a free board at the start
     plates = [-1 if part >= 0 and (part,) == order else part for part in plates]
     masks = tuple(1 << part if part >= 0 else 0 for part in plates)
     cell = cells[int(rng.random() * len(cells))]
-    start = State(cell, -1, tuple(boards), masks, _reached(order, boards, masks))
-    return Kitchen(order, shelves, (*named, "bin", "hatch"), cells, _ways(name), start)
+    start = State(cell, -1, tuple(boards), masks, _reached_at_start(order, boards, masks))
+    return Kitchen(order, shelves, (*station_names, "bin", "hatch"), cells, _compute_distances(map_name), start)
 
 
-def _stray(rng: Random, order: Order, often: float) -> int:
-    """What lies on a board or plate at the start: nothing, a part of the order, or anything."""
-    if rng.random() >= often:
+def _draw_stray_part(rng: Random, order: Order, probability: float) -> int:
+    """Draws the part on a board or plate at the start: none (-1), a part of the order, or any part."""
+    if rng.random() >= probability:
         return -1
-    choices: Sequence[int] = order if rng.random() < _HELPS else PARTS
+    choices: Sequence[int] = order if rng.random() < _USEFUL_PROBABILITY else PARTS
     return choices[int(rng.random() * len(choices))]
 
 
-def _reached(order: Order, boards: Sequence[int], plates: Sequence[int]) -> int:
-    """The subtasks that the start brings along; nothing is paid for them."""
-    paid = 0
+def _reached_at_start(order: Order, boards: Sequence[int], plates: Sequence[int]) -> int:
+    """Returns the subtasks that are fulfilled at the start; they earn nothing."""
+    reached = 0
     for i, part in enumerate(order):
-        laid = any(mask >> part & 1 for mask in plates)
-        paid |= (part & 1 and (laid or part in boards)) << 2 * i | laid << 2 * i + 1
-    return paid
+        is_on_plate = any(mask >> part & 1 for mask in plates)
+        reached |= (part & 1 and (is_on_plate or part in boards)) << 2 * i | is_on_plate << 2 * i + 1
+    return reached
 
 
-def canonical_key(kitchen: Kitchen, *, named: bool = False) -> str:
-    """A digest that is equal for kitchens that differ only in names and places (64 hex digits).
+def canonical_key(kitchen: Kitchen, *, with_names: bool = False) -> str:
+    """Hashes a kitchen (64 hex digits); the key is equal for kitchens that differ only in names and positions.
 
     Args:
-        named: tell kitchens of other names apart too.
+        with_names: make the key differ for kitchens with other names too.
     """
     start = kitchen.start
     facts: list[Json] = [
@@ -228,6 +239,6 @@ def canonical_key(kitchen: Kitchen, *, named: bool = False) -> str:
         sorted(start.boards),
         sorted(start.plates),
     ]
-    if named:
+    if with_names:
         facts = [list(kitchen.order), *map(list, kitchen.shelves), list(kitchen.names), *start.boards, *start.plates]
     return hashlib.sha256(canonical_json(facts).encode()).hexdigest()

@@ -1,8 +1,8 @@
-"""The rules: what can be done in a state, what comes of it, and what it is worth.
+"""The rules: the possible actions of a state, their effects, and their rewards.
 
-Rewards are those published for Overcooked (TWOSOME, POAD): .2 for a subtask, 1 for a right delivery, -.1 for a wrong
-one, -.001 for every single step of walking, taking, laying down and (three times) chopping. Subtasks are: a part of the
-order is chopped; a part of the order lies on a plate as it should. Each is paid once.
+Rewards are those published for Overcooked (TWOSOME, POAD): .2 for a subtask, 1 for a right delivery, -.1 for a
+wrong one, -.001 for every single step of walking, taking, laying down and (three times) chopping. Subtasks are:
+a part of the order is chopped; a part of the order lies on a plate as it should. Each is paid once.
 """
 
 from __future__ import annotations
@@ -15,15 +15,26 @@ from typing import NamedTuple
 from evolvent.errors import ConfigError, Problem
 from evolvent.worlds.kitchen.rooms import BIN, BOARDS, HATCH, PLATES, SHELVES, Kitchen, State
 
-__all__ = ["Act", "Change", "Rewards", "acts", "apply", "holds", "moves", "nearest", "refusal", "takes"]
+__all__ = [
+    "Action",
+    "ActionOutcome",
+    "Rewards",
+    "apply_action",
+    "contains",
+    "find_nearest",
+    "find_refusal",
+    "has_room",
+    "list_commands",
+    "list_macro_actions",
+]
 
-_CHOPS = 3  # single steps of chopping
-_FULL = 4  # things on a plate
+_CHOP_STEPS = 3  # single steps of chopping
+_PLATE_CAPACITY = 4  # things on a plate
 
 
 @dataclass(frozen=True, slots=True)
 class Rewards:
-    """What is paid; the defaults are the published numbers.
+    """Rewards of the kitchen; the defaults are the published numbers.
 
     Raises:
         ConfigError: a reward that is not finite, or one with the wrong sign.
@@ -37,26 +48,26 @@ class Rewards:
     def __post_init__(self) -> None:
         problems = [
             Problem(name, f"a reward of {value}", f"give {sign}")
-            for name, value, kept, sign in (
+            for name, value, has_right_sign, sign in (
                 ("subtask", self.subtask, self.subtask >= 0, "0 or more"),
                 ("right", self.right, self.right > 0, "more than 0"),
                 ("wrong", self.wrong, self.wrong <= 0, "0 or less"),
                 ("step", self.step, self.step <= 0, "0 or less"),
             )
-            if not (kept and isfinite(value))
+            if not (has_right_sign and isfinite(value))
         ]
         if problems:
             raise ConfigError(problems)
 
 
-class Act(NamedTuple):
-    """Something to do.
+class Action(NamedTuple):
+    """An action.
 
     Args:
         verb: "move" (take and lay down), "take", "put", "chop", "clear" (a plate, into the bin) or "deliver".
-        part: the part that is meant; -1 where there is none.
-        source, target: places, -1 where there is none. The board of `chop` and the plate of `clear` and `deliver` are
-            sources.
+        part: the part, -1 where there is none.
+        source, target: places, -1 where there is none. The board of `chop` and the plate of `clear` and `deliver`
+            are sources.
     """
 
     verb: str
@@ -65,168 +76,196 @@ class Act(NamedTuple):
     target: int = -1
 
 
-class Change(NamedTuple):
-    """What comes of an act: the state after it, single steps, subtasks reached, and how a delivery was (or None)."""
+class ActionOutcome(NamedTuple):
+    """The outcome of an action: the next state, the number of single steps and of new subtasks, and whether a delivery
+    was right (None: no delivery).
+    """
 
     state: State
-    steps: int
-    reached: int = 0
-    delivered: bool | None = None
+    num_steps: int
+    num_subtasks: int = 0
+    is_right_delivery: bool | None = None
 
 
-def holds(kitchen: Kitchen, state: State, place: int, *, part: int) -> bool:
-    """Whether a part lies in a place."""
-    if place in SHELVES:
-        return part in kitchen.shelves[place]
-    if place in BOARDS:
-        return state.boards[place - BOARDS[0]] == part
-    return place in PLATES and bool(state.plates[place - PLATES[0]] >> part & 1)
+def contains(kitchen: Kitchen, state: State, place_number: int, *, part: int) -> bool:
+    """Returns whether a part lies in a place."""
+    if place_number in SHELVES:
+        return part in kitchen.shelves[place_number]
+    if place_number in BOARDS:
+        return state.boards[place_number - BOARDS[0]] == part
+    return place_number in PLATES and bool(state.plates[place_number - PLATES[0]] >> part & 1)
 
 
-def takes(state: State, place: int, part: int) -> bool:
-    """Whether a place has room for a part: a free board, a plate without it that is not full, the bin."""
-    if place in BOARDS:
-        return state.boards[place - BOARDS[0]] < 0
-    if place in PLATES:
-        mask = state.plates[place - PLATES[0]]
-        return not mask >> part & 1 and mask.bit_count() < _FULL
-    return place == BIN
+def has_room(state: State, place_number: int, part: int) -> bool:
+    """Returns whether a place has room for a part: a free board, a plate without it that is not full, the bin."""
+    if place_number in BOARDS:
+        return state.boards[place_number - BOARDS[0]] < 0
+    if place_number in PLATES:
+        mask = state.plates[place_number - PLATES[0]]
+        return not mask >> part & 1 and mask.bit_count() < _PLATE_CAPACITY
+    return place_number == BIN
 
 
-def refusal(kitchen: Kitchen, state: State, act: Act) -> str:
-    """Why an act cannot be done now: "absent", "room", "hand", "chopped", "empty"; "" if it can."""
-    if act.verb == "put":
-        if state.held != act.part:
+def find_refusal(kitchen: Kitchen, state: State, action: Action) -> str:
+    """Returns the reason why an action is impossible: "absent", "room", "hand", "chopped", "empty"; "" if it is
+    possible.
+    """
+    if action.verb == "put":
+        if state.held_part != action.part:
             return "hand"
-        return "" if takes(state, act.target, act.part) else "room"
-    if state.held >= 0:
+        return "" if has_room(state, action.target, action.part) else "room"
+    if state.held_part >= 0:
         return "hand"
-    if act.verb in ("deliver", "clear"):
-        return "" if state.plates[act.source - PLATES[0]] else "empty"
-    if not holds(kitchen, state, act.source, part=act.part):
+    if action.verb in ("deliver", "clear"):
+        return "" if state.plates[action.source - PLATES[0]] else "empty"
+    if not contains(kitchen, state, action.source, part=action.part):
         return "absent"
-    if act.verb == "chop":
-        return "chopped" if act.part & 1 else ""
-    return "" if act.verb == "take" or (act.source != act.target and takes(state, act.target, act.part)) else "room"
+    if action.verb == "chop":
+        return "chopped" if action.part & 1 else ""
+    return (
+        ""
+        if action.verb == "take" or (action.source != action.target and has_room(state, action.target, action.part))
+        else "room"
+    )
 
 
-def apply(kitchen: Kitchen, state: State, act: Act) -> Change:
-    """Do an act that `refusal` allows."""
-    if act.verb == "move":
-        taken = _take(kitchen, state, act)
-        laid = _put(kitchen, taken.state, act)
-        return Change(laid.state, taken.steps + laid.steps, laid.reached)
-    if act.verb == "take":
-        return _take(kitchen, state, act)
-    if act.verb == "put":
-        return _put(kitchen, state, act)
-    if act.verb == "chop":
-        walked, at = _walk(kitchen, state, act.source)
-        boards = _with(state.boards, act.source - BOARDS[0], act.part | 1)
-        paid, reached = _pay(kitchen, state.paid, act.part | 1, laid=False)
-        return Change(State(at, state.held, boards, state.plates, paid), walked + _CHOPS, reached)
-    if act.verb == "clear":
-        return _clear(kitchen, state, act.source)
-    return _deliver(kitchen, state, act.source)
+def apply_action(kitchen: Kitchen, state: State, action: Action) -> ActionOutcome:
+    """Applies a possible action, one for which `find_refusal` returns ""."""
+    if action.verb == "move":
+        take_outcome = _apply_take(kitchen, state, action)
+        put_outcome = _apply_put(kitchen, take_outcome.state, action)
+        return ActionOutcome(
+            put_outcome.state, take_outcome.num_steps + put_outcome.num_steps, put_outcome.num_subtasks
+        )
+    if action.verb == "take":
+        return _apply_take(kitchen, state, action)
+    if action.verb == "put":
+        return _apply_put(kitchen, state, action)
+    if action.verb == "chop":
+        num_steps, cook_cell = _walk_to(kitchen, state, action.source)
+        boards = _replace_at(state.boards, action.source - BOARDS[0], action.part | 1)
+        reached_subtasks, num_subtasks = _update_subtasks(
+            kitchen, state.reached_subtasks, action.part | 1, is_on_plate=False
+        )
+        return ActionOutcome(
+            State(cook_cell, state.held_part, boards, state.plates, reached_subtasks),
+            num_steps + _CHOP_STEPS,
+            num_subtasks,
+        )
+    if action.verb == "clear":
+        return _apply_clear(kitchen, state, action.source)
+    return _apply_deliver(kitchen, state, action.source)
 
 
-def _walk(kitchen: Kitchen, state: State, place: int) -> tuple[int, int]:
-    cell = kitchen.cells[place]
-    return kitchen.ways[state.at][cell], cell
+def _walk_to(kitchen: Kitchen, state: State, place_number: int) -> tuple[int, int]:
+    cell = kitchen.access_cells[place_number]
+    return kitchen.distances[state.cook_cell][cell], cell
 
 
-def _with(values: tuple[int, ...], at: int, value: int) -> tuple[int, ...]:
-    return (*values[:at], value, *values[at + 1 :])
+def _replace_at(values: tuple[int, ...], index: int, new_value: int) -> tuple[int, ...]:
+    return (*values[:index], new_value, *values[index + 1 :])
 
 
-def _take(kitchen: Kitchen, state: State, act: Act) -> Change:
-    walked, at = _walk(kitchen, state, act.source)
+def _apply_take(kitchen: Kitchen, state: State, action: Action) -> ActionOutcome:
+    num_steps, cook_cell = _walk_to(kitchen, state, action.source)
     boards, plates = state.boards, state.plates
-    if act.source in BOARDS:
-        boards = _with(boards, act.source - BOARDS[0], -1)
-    elif act.source in PLATES:
-        plate = act.source - PLATES[0]
-        plates = _with(plates, plate, plates[plate] & ~(1 << act.part))
-    return Change(State(at, act.part, boards, plates, state.paid), walked + 1)
+    if action.source in BOARDS:
+        boards = _replace_at(boards, action.source - BOARDS[0], -1)
+    elif action.source in PLATES:
+        plate = action.source - PLATES[0]
+        plates = _replace_at(plates, plate, plates[plate] & ~(1 << action.part))
+    return ActionOutcome(State(cook_cell, action.part, boards, plates, state.reached_subtasks), num_steps + 1)
 
 
-def _put(kitchen: Kitchen, state: State, act: Act) -> Change:
-    walked, at = _walk(kitchen, state, act.target)
-    boards, plates, paid, reached = state.boards, state.plates, state.paid, 0
-    if act.target in BOARDS:
-        boards = _with(boards, act.target - BOARDS[0], act.part)
-    elif act.target in PLATES:
-        plate = act.target - PLATES[0]
-        plates = _with(plates, plate, plates[plate] | 1 << act.part)
-        paid, reached = _pay(kitchen, paid, act.part, laid=True)
-    return Change(State(at, -1, boards, plates, paid), walked + 1, reached)
+def _apply_put(kitchen: Kitchen, state: State, action: Action) -> ActionOutcome:
+    num_steps, cook_cell = _walk_to(kitchen, state, action.target)
+    boards, plates, reached_subtasks, num_subtasks = state.boards, state.plates, state.reached_subtasks, 0
+    if action.target in BOARDS:
+        boards = _replace_at(boards, action.target - BOARDS[0], action.part)
+    elif action.target in PLATES:
+        plate = action.target - PLATES[0]
+        plates = _replace_at(plates, plate, plates[plate] | 1 << action.part)
+        reached_subtasks, num_subtasks = _update_subtasks(kitchen, reached_subtasks, action.part, is_on_plate=True)
+    return ActionOutcome(State(cook_cell, -1, boards, plates, reached_subtasks), num_steps + 1, num_subtasks)
 
 
-def _pay(kitchen: Kitchen, paid: int, part: int, *, laid: bool) -> tuple[int, int]:
-    """The subtasks reached after a part was chopped or laid on a plate, and how many of them are new."""
+def _update_subtasks(kitchen: Kitchen, reached_subtasks: int, part: int, *, is_on_plate: bool) -> tuple[int, int]:
+    """Updates the reached subtasks after a part was chopped or put on a plate; also returns the number of new ones."""
     if part not in kitchen.order:
-        return paid, 0
-    after = paid | 1 << 2 * kitchen.order.index(part) + laid
-    return after, int(after != paid)
+        return reached_subtasks, 0
+    updated = reached_subtasks | 1 << 2 * kitchen.order.index(part) + is_on_plate
+    return updated, int(updated != reached_subtasks)
 
 
-def _clear(kitchen: Kitchen, state: State, plate: int) -> Change:
-    """Throw away all that lies on a plate and bring it back."""
-    there, at = _walk(kitchen, state, plate)
-    onward = kitchen.ways[at][kitchen.cells[BIN]]
-    plates = _with(state.plates, plate - PLATES[0], 0)
-    return Change(state._replace(at=at, plates=plates), there + 2 * onward + 2)
+def _apply_clear(kitchen: Kitchen, state: State, plate: int) -> ActionOutcome:
+    """Moves all parts of a plate to the bin and the plate back."""
+    distance_to_plate, plate_cell = _walk_to(kitchen, state, plate)
+    distance_to_bin = kitchen.distances[plate_cell][kitchen.access_cells[BIN]]
+    plates = _replace_at(state.plates, plate - PLATES[0], 0)
+    return ActionOutcome(
+        state._replace(cook_cell=plate_cell, plates=plates), distance_to_plate + 2 * distance_to_bin + 2
+    )
 
 
-def _deliver(kitchen: Kitchen, state: State, plate: int) -> Change:
-    """Carry a plate to the hatch. A wrong one comes back as it was."""
-    there, at = _walk(kitchen, state, plate)
-    onward = kitchen.ways[at][kitchen.cells[HATCH]]
-    right = state.plates[plate - PLATES[0]] == kitchen.wanted
-    return Change(state._replace(at=kitchen.cells[HATCH]), there + onward + 2, delivered=right)
+def _apply_deliver(kitchen: Kitchen, state: State, plate: int) -> ActionOutcome:
+    """Moves a plate to the hatch. A wrong plate comes back unchanged."""
+    distance_to_plate, plate_cell = _walk_to(kitchen, state, plate)
+    distance_to_hatch = kitchen.distances[plate_cell][kitchen.access_cells[HATCH]]
+    is_right = state.plates[plate - PLATES[0]] == kitchen.order_mask
+    return ActionOutcome(
+        state._replace(cook_cell=kitchen.access_cells[HATCH]),
+        distance_to_plate + distance_to_hatch + 2,
+        is_right_delivery=is_right,
+    )
 
 
-def moves(kitchen: Kitchen, state: State) -> Iterator[Act]:
-    """What can be done with whole commands: move from place to place, chop, deliver."""
-    for part, place in _lying(kitchen, state):
+def list_commands(kitchen: Kitchen, state: State) -> Iterator[Action]:
+    """Yields the possible actions among full commands: move from place to place, chop, deliver."""
+    for part, source in _available_parts(kitchen, state):
         for target in (*BOARDS, *PLATES, BIN):
-            act = Act("move", part, place, target)
-            if not refusal(kitchen, state, act) and not (place in SHELVES and target == BIN):
-                yield act
-    for place, part in zip(BOARDS, state.boards, strict=True):
+            action = Action("move", part, source, target)
+            if not find_refusal(kitchen, state, action) and not (source in SHELVES and target == BIN):
+                yield action
+    for source, part in zip(BOARDS, state.boards, strict=True):
         if part >= 0 and not part & 1:
-            yield Act("chop", part, place)
-    yield from (Act("deliver", -1, place) for place, mask in zip(PLATES, state.plates, strict=True) if mask)
+            yield Action("chop", part, source)
+    yield from (Action("deliver", -1, source) for source, mask in zip(PLATES, state.plates, strict=True) if mask)
 
 
-def acts(kitchen: Kitchen, state: State) -> Iterator[Act]:
-    """What can be done with single commands: take, put, chop, clear a plate, deliver one."""
-    if state.held >= 0:
+def list_macro_actions(kitchen: Kitchen, state: State) -> Iterator[Action]:
+    """Yields the possible actions among single commands: take, put, chop, clear a plate, deliver a plate."""
+    if state.held_part >= 0:
         targets = (*BOARDS, *PLATES, BIN)
-        yield from (Act("put", state.held, -1, to) for to in targets if takes(state, to, state.held))
+        yield from (
+            Action("put", state.held_part, -1, target) for target in targets if has_room(state, target, state.held_part)
+        )
         return
-    for part in sorted({part for part, place in _lying(kitchen, state) if place not in PLATES}):
-        yield Act("take", part, nearest(kitchen, state, part))
+    for part in sorted({part for part, place_number in _available_parts(kitchen, state) if place_number not in PLATES}):
+        yield Action("take", part, find_nearest(kitchen, state, part))
     for part in sorted({part for part in state.boards if part >= 0 and not part & 1}):
-        yield Act("chop", part, nearest(kitchen, state, part, among=BOARDS))
-    for place, mask in zip(PLATES, state.plates, strict=True):
+        yield Action("chop", part, find_nearest(kitchen, state, part, among=BOARDS))
+    for place_number, mask in zip(PLATES, state.plates, strict=True):
         if mask:
-            yield Act("clear", -1, place)
-            yield Act("deliver", -1, place)
+            yield Action("clear", -1, place_number)
+            yield Action("deliver", -1, place_number)
 
 
-def nearest(kitchen: Kitchen, state: State, part: int, *, among: Sequence[int] = (*SHELVES, *BOARDS)) -> int:
-    """The nearest of these places where a part lies, -1 if it lies in none; of equally near ones the first."""
-    found = [place for place in among if holds(kitchen, state, place, part=part)]
-    return min(found, key=lambda place: kitchen.ways[state.at][kitchen.cells[place]], default=-1)
+def find_nearest(kitchen: Kitchen, state: State, part: int, *, among: Sequence[int] = (*SHELVES, *BOARDS)) -> int:
+    """Finds the nearest of these places where a part lies, -1 if there is none; ties go to the first."""
+    places_with_part = [place_number for place_number in among if contains(kitchen, state, place_number, part=part)]
+    return min(
+        places_with_part,
+        key=lambda place_number: kitchen.distances[state.cook_cell][kitchen.access_cells[place_number]],
+        default=-1,
+    )
 
 
-def _lying(kitchen: Kitchen, state: State) -> Iterator[tuple[int, int]]:
-    """Every (part, place) that something can be taken from."""
-    for place, parts in enumerate(kitchen.shelves):
-        yield from ((part, place) for part in parts)
-    for place, part in zip(BOARDS, state.boards, strict=True):
+def _available_parts(kitchen: Kitchen, state: State) -> Iterator[tuple[int, int]]:
+    """Yields every (part, place) that a part can be taken from."""
+    for place_number, parts in enumerate(kitchen.shelves):
+        yield from ((part, place_number) for part in parts)
+    for place_number, part in zip(BOARDS, state.boards, strict=True):
         if part >= 0:
-            yield part, place
-    for place, mask in zip(PLATES, state.plates, strict=True):
-        yield from ((part, place) for part in range(mask.bit_length()) if mask >> part & 1)
+            yield part, place_number
+    for place_number, mask in zip(PLATES, state.plates, strict=True):
+        yield from ((part, place_number) for part in range(mask.bit_length()) if mask >> part & 1)

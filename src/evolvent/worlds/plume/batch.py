@@ -1,7 +1,7 @@
-"""Many episodes of the plume at once, as arrays: what filters, planners and learners step through.
+"""Many episodes of the plume at once, as arrays, for filters, planners and learners.
 
-An episode is the same alone and among others: the numbers that make its noise are drawn from its task and its seed when
-it begins, one for every step, whatever the sensor will do and wherever it will be.
+An episode is the same alone and among others: its noise is drawn from its task and its seed when it begins, one number
+for every step, whatever the sensor does and wherever it goes.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from evolvent.errors import BatchMismatch, ConfigError, SessionGone, WorldError
 from evolvent.trajectory import Task, sample_rng
-from evolvent.worlds.plume.model import NAMES, concentration, reading
-from evolvent.worlds.plume.presets import Preset, offsets, read_spec
+from evolvent.worlds.plume.model import NAMES, concentration, simulate_reading
+from evolvent.worlds.plume.presets import Preset, move_offsets, parse_spec
 from evolvent.worlds.plume.prior import PlumePrior
 
 __all__ = ["PlumeBatch", "PlumeState"]
@@ -26,8 +26,18 @@ Field = Callable[[Floats, Floats], Floats]
 
 @dataclass(frozen=True, slots=True)
 class PlumeState:
-    """All that changes in B episodes: places [B, 3], readings [B], steps [B], metres travelled [B], running [B], and
-    what they are episodes of: sources [B, 8], noise [2, B, T + 1] and the priors."""
+    """The state of B episodes.
+
+    Attributes:
+        position: [B, 3] places in metres.
+        reading: [B] current readings.
+        steps: [B] steps taken.
+        travelled: [B] metres travelled.
+        running: [B] which episodes run.
+        source: [B, 8] sources.
+        noise: [2, B, T + 1] normal and uniform draws.
+        priors: the prior of each episode.
+    """
 
     position: Floats
     reading: Floats
@@ -58,7 +68,7 @@ class PlumeBatch:
         if size < 1 or self.horizon < 1:
             raise ConfigError("a batch without episodes or steps", value=(size, self.horizon), expected="1 or more")
         self._field = field
-        self._offsets = offsets(preset.moves, preset.step)
+        self._offsets = move_offsets(preset.moves, preset.step)
         low, high = zip(*preset.area, strict=True)
         self._low, self._high = np.array(low, dtype=np.float64), np.array(high, dtype=np.float64)
         self.restore(
@@ -75,7 +85,7 @@ class PlumeBatch:
         )
 
     def begin(self, rows: Sequence[int], tasks: Sequence[Task], seeds: Sequence[int] | None = None) -> None:
-        """Begin episodes of tasks in some rows, each with its first reading at the start.
+        """Starts episodes of tasks in some rows, each with its first reading at the start.
 
         Args:
             rows: which of the B.
@@ -88,18 +98,18 @@ class PlumeBatch:
         if not len(rows) == len(tasks) == len(seeds):
             raise BatchMismatch("a task and a seed for each row", value=(len(tasks), len(seeds)), expected=len(rows))
         for row, task, seed in zip(rows, tasks, seeds, strict=True):
-            source, self.priors[row] = read_spec(self.preset, task.spec)
+            source, self.priors[row] = parse_spec(self.preset, task.spec)
             rng = sample_rng("plume noise", task.id, seed)
             self.noise[0, row] = rng.standard_normal(self.horizon + 1)
             self.noise[1, row] = rng.random(self.horizon + 1)
             self.source[row] = source.vector()
-        at = np.asarray(rows, dtype=np.int64)
-        self.position[at], self.steps[at], self.travelled[at] = self.preset.start, 0, 0.0
-        self.running[at] = True
-        self._sense(at)
+        row_indices = np.asarray(rows, dtype=np.int64)
+        self.position[row_indices], self.steps[row_indices], self.travelled[row_indices] = self.preset.start, 0, 0.0
+        self.running[row_indices] = True
+        self._take_readings(row_indices)
 
     def step(self, actions: NDArray[np.generic] | Sequence[float]) -> NDArray[np.bool_]:
-        """One move of every running episode, and the reading there.
+        """Moves every running episode once and takes the reading there.
 
         Args:
             actions: [B] indices of `MOVES[preset.moves]`, or headings in radians counted from +x towards +y. A move
@@ -107,38 +117,40 @@ class PlumeBatch:
         Returns:
             [B] which episodes this step has brought to the horizon (truncated, not terminated).
         Raises:
-            WorldError: an index that is none, or a heading that is not finite; nothing has moved.
+            WorldError: an invalid index, or a heading that is not finite; nothing has moved.
             SessionGone: no episode runs.
         """
-        given = np.asarray(actions)
-        if given.shape != (self.size,):
-            raise BatchMismatch("an action for each episode", value=given.shape, expected=(self.size,))
-        at = np.flatnonzero(self.running)
-        if not at.size:
+        action_array = np.asarray(actions)
+        if action_array.shape != (self.size,):
+            raise BatchMismatch("an action for each episode", value=action_array.shape, expected=(self.size,))
+        running_rows = np.flatnonzero(self.running)
+        if not running_rows.size:
             raise SessionGone("a step after the end of all episodes", value=self.size, expected="begin() first")
-        old = self.position[at, :2]
-        new = np.clip(old + self._displacements(given[at]), self._low, self._high)
-        self.position[at, :2] = new
-        self.travelled[at] += np.sqrt(((new - old) ** 2).sum(-1))
-        self.steps[at] += 1
-        self._sense(at)
-        over = self.running & (self.steps >= self.horizon)
-        self.running &= ~over
-        return over
+        old = self.position[running_rows, :2]
+        new = np.clip(old + self._displacements(action_array[running_rows]), self._low, self._high)
+        self.position[running_rows, :2] = new
+        self.travelled[running_rows] += np.sqrt(((new - old) ** 2).sum(-1))
+        self.steps[running_rows] += 1
+        self._take_readings(running_rows)
+        truncated = self.running & (self.steps >= self.horizon)
+        self.running &= ~truncated
+        return truncated
 
     def end(self, rows: Sequence[int] | NDArray[np.int64]) -> None:
-        """End episodes, as an agent does that knows enough."""
+        """Ends episodes, as an agent does once it knows enough."""
         self.running[np.asarray(rows, dtype=np.int64)] = False
 
     def candidates(self) -> tuple[Floats, NDArray[np.bool_]]:
-        """(places [B, K, 3] where the moves of `MOVES[preset.moves]` lead, [B, K] which of them stay inside)."""
-        flat = self.position[:, None, :2] + self._offsets
-        inside: NDArray[np.bool_] = np.all((flat >= self._low - 1e-9) & (flat <= self._high + 1e-9), axis=-1)
-        height = np.broadcast_to(self.position[:, None, 2:], (*flat.shape[:2], 1))
-        return np.concatenate([np.clip(flat, self._low, self._high), height], -1), inside
+        """Returns (places [B, K, 3] that the moves of `MOVES[preset.moves]` lead to, [B, K] which of them stay
+        inside).
+        """
+        targets = self.position[:, None, :2] + self._offsets
+        inside: NDArray[np.bool_] = np.all((targets >= self._low - 1e-9) & (targets <= self._high + 1e-9), axis=-1)
+        height = np.broadcast_to(self.position[:, None, 2:], (*targets.shape[:2], 1))
+        return np.concatenate([np.clip(targets, self._low, self._high), height], -1), inside
 
     def snapshot(self) -> PlumeState:
-        """Everything that changes, copied."""
+        """Copies the whole state."""
         return PlumeState(
             self.position.copy(),
             self.reading.copy(),
@@ -151,7 +163,7 @@ class PlumeBatch:
         )
 
     def restore(self, state: PlumeState) -> None:
-        """Back to a snapshot, which stays as it is. BatchMismatch: one of another size or horizon."""
+        """Restores a snapshot, which stays unchanged; raises BatchMismatch for another size or horizon."""
         if state.noise.shape != (2, self.size, self.horizon + 1):
             raise BatchMismatch(
                 "a snapshot of another batch", value=state.noise.shape, expected=(2, self.size, self.horizon + 1)
@@ -167,13 +179,14 @@ class PlumeBatch:
             if not np.isfinite(angles).all():
                 raise WorldError("a heading that is not finite", value=angles.tolist(), expected="radians")
             return self.preset.step * np.stack([np.cos(angles), np.sin(angles)], -1)
-        known = np.issubdtype(actions.dtype, np.integer) and ((actions >= 0) & (actions < len(self._offsets))).all()  # type: ignore[operator]
-        if not known:
+        is_integer = np.issubdtype(actions.dtype, np.integer)
+        are_valid = is_integer and ((actions >= 0) & (actions < len(self._offsets))).all()  # type: ignore[operator]
+        if not are_valid:
             raise WorldError("no move", value=actions.tolist(), expected=f"indices below {len(self._offsets)}")
-        found: Floats = self._offsets[actions.astype(np.int64)]
-        return found
+        displacements: Floats = self._offsets[actions.astype(np.int64)]
+        return displacements
 
-    def _sense(self, at: NDArray[np.int64]) -> None:
-        normal, uniform = self.noise[:, at, self.steps[at]]
-        clean = self._field(self.position[at], self.source[at])
-        self.reading[at] = reading(clean, normal, uniform, sensor=self.sensor)
+    def _take_readings(self, rows: NDArray[np.int64]) -> None:
+        normal, uniform = self.noise[:, rows, self.steps[rows]]
+        clean = self._field(self.position[rows], self.source[rows])
+        self.reading[rows] = simulate_reading(clean, normal, uniform, sensor=self.sensor)

@@ -1,4 +1,4 @@
-"""Measured or computed concentrations on a regular grid, as a field that episodes of the plume can be played in.
+"""Measured or computed concentrations on a regular grid, usable as the field of a plume episode.
 
 Two files are read, both of numbers only: CSV with the header `x,y,concentration`, one row a node in any order, and npz
 with the arrays `x` [nx], `y` [ny] and `concentration` [ny, nx] (pickled arrays are refused). Metres and grams per cubic
@@ -60,7 +60,9 @@ class ConcentrationGrid:
             )
 
     def __call__(self, position: Floats, source: Floats | None = None) -> Floats:
-        """[M] concentrations at places [M, 3]; heights and sources do not matter: the grid is what was measured."""
+        """Estimates [M] concentrations at places [M, 3] by bilinear interpolation; heights and sources do not
+        matter.
+        """
         px, py = np.asarray(position)[..., 0], np.asarray(position)[..., 1]
         inside = (px >= self.x[0]) & (px <= self.x[-1]) & (py >= self.y[0]) & (py <= self.y[-1])
         i = np.clip(np.searchsorted(self.x, px, side="right") - 1, 0, len(self.x) - 2)
@@ -69,12 +71,12 @@ class ConcentrationGrid:
         v = (py - self.y[j]) / (self.y[j + 1] - self.y[j])
         low = (1 - u) * self.values[j, i] + u * self.values[j, i + 1]
         high = (1 - u) * self.values[j + 1, i] + u * self.values[j + 1, i + 1]
-        found: Floats = np.where(inside, (1 - v) * low + v * high, 0.0)
-        return found
+        concentrations: Floats = np.where(inside, (1 - v) * low + v * high, 0.0)
+        return concentrations
 
 
 def read_grid(path: Path) -> ConcentrationGrid:
-    """The grid of a CSV or npz file.
+    """Reads the grid of a CSV or npz file.
 
     Raises:
         ConfigError: no such file, one of another kind or larger than 64 MB, or numbers that make no grid.
@@ -85,10 +87,10 @@ def read_grid(path: Path) -> ConcentrationGrid:
     if path.stat().st_size > LARGEST:
         raise ConfigError("a grid that is too large", value=path.stat().st_size, expected=f"at most {LARGEST} bytes")
     with boundary(SampleInvalid, f"{path}: no grid can be read from it"):
-        return _csv(path) if path.suffix == ".csv" else _npz(path)
+        return _read_csv(path) if path.suffix == ".csv" else _read_npz(path)
 
 
-def _csv(path: Path) -> ConcentrationGrid:
+def _read_csv(path: Path) -> ConcentrationGrid:
     rows: dict[tuple[float, float], float] = {}
     with path.open(newline="", encoding="utf-8") as file:
         lines = csv.reader(file)
@@ -115,11 +117,11 @@ def _csv(path: Path) -> ConcentrationGrid:
     return ConcentrationGrid(np.array(xs), np.array(ys), values)
 
 
-def _npz(path: Path) -> ConcentrationGrid:
-    with zipfile.ZipFile(path) as inside:  # a small file may hold large arrays
-        largest = max((entry.file_size for entry in inside.infolist()), default=0)
+def _read_npz(path: Path) -> ConcentrationGrid:
+    with zipfile.ZipFile(path) as archive:  # a small file may hold large arrays
+        largest = max((entry.file_size for entry in archive.infolist()), default=0)
     if largest > LARGEST:
         raise ConfigError("a grid that is too large", value=largest, expected=f"at most {LARGEST} bytes")
     with np.load(path, allow_pickle=False) as arrays:
-        found = [np.asarray(arrays[name], dtype=np.float64) for name in ("x", "y", "concentration")]
-    return ConcentrationGrid(*found)
+        columns = [np.asarray(arrays[name], dtype=np.float64) for name in ("x", "y", "concentration")]
+    return ConcentrationGrid(*columns)

@@ -1,12 +1,12 @@
-"""An isotropic plume and the sensor that smells it: numpy, or torch tensors handed in, by one formula.
+"""An isotropic plume and its sensor, in numpy or torch by one formula.
 
-Sources: Vergassola, Villermaux and Shraiman, Nature 445 (2007), and the published programme AutoSTE (Cunjia Liu),
+Sources: Vergassola, Villermaux and Shraiman, Nature 445 (2007), and the published program AutoSTE (Cunjia Liu),
 which adds a lifetime. A source theta = (x, y, z, Q, u, phi, D, tau) gives at a place p, with
 lambda = sqrt(D tau / (1 + u^2 tau / (4 D))) and d = max(|p - (x, y, z)|, 1e-5),
 
     C(p | theta) = Q / (4 pi D d) exp( -(p_x - x) u cos(phi) / (2 D) - (p_y - y) u sin(phi) / (2 D) - d / lambda )
 
-phi is where the wind comes from: the plume reaches towards -phi.
+phi is the direction that the wind comes from: the plume reaches towards -phi.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ __all__ = [
     "Sensor",
     "SourceTerm",
     "Terms",
+    "compute_terms",
     "concentration",
     "dilution",
-    "reading",
     "sense",
-    "terms",
+    "simulate_reading",
 ]
 
 NAMES = ("x", "y", "z", "rate", "wind_speed", "wind_from", "diffusivity", "lifetime")
@@ -79,25 +79,25 @@ class SourceTerm:
             raise ConfigError(problems)
 
     def vector(self) -> NDArray[np.float64]:
-        """[8] in the order of `NAMES`."""
+        """Returns the eight numbers as an array [8] in the order of `NAMES`."""
         return np.array(astuple(self), dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True)
 class Sensor:
-    """A sensor, and how its readings are judged. One sensor serves every policy of a comparison.
+    """A sensor and the likelihood of its readings. All policies of a comparison share one sensor.
 
-    `likelihood="published"` keeps the sensor and the likelihood of AutoSTE as they are, which are not one model: the
-    sensor draws z = C (1 + sigma_fraction n) and misses a share; the likelihood (`belief.likelihood`) has another
-    spread, and no `detect` where something was smelt. `"consistent"` is one model on both sides: z = C +
+    `likelihood="published"` keeps the sensor and the likelihood of AutoSTE as they are, which are not one model:
+    the sensor draws z = C (1 + sigma_fraction n) and misses a share; the likelihood (`belief.likelihood`) has
+    another spread, and no `detect` where something was sensed. `"consistent"` is one model on both sides: z = C +
     (sigma_fraction C + sigma) n, 0 at or below the threshold, and missed with probability 1 - detect.
 
     Args:
-        threshold: what lies below is read as 0, grams per cubic metre; also the spread of AutoSTE's non-detections.
-        detect: Pd, how likely it is that the sensor works at all, in (0, 1].
+        threshold: readings below it are 0, grams per cubic metre; also the spread of AutoSTE's non-detections.
+        detect: Pd, probability that the sensor works at all, in (0, 1].
         sigma: s, the constant part of the spread, grams per cubic metre.
         sigma_fraction: s_pct, the part that grows with the concentration.
-        noisy: False: readings have no noise and none is missed; the likelihood knows nothing of that.
+        noisy: False: readings have no noise and none is missed; the likelihood does not use it.
         likelihood: see above.
 
     Raises:
@@ -127,7 +127,7 @@ class Sensor:
 
     @property
     def id(self) -> str:
-        """The sensor in one line, to be printed above every table."""
+        """Returns the sensor in one line, to be printed above every table."""
         kind = self.likelihood if self.noisy else f"{self.likelihood}, noise-free readings"
         return (
             f"threshold {self.threshold:g}, Pd {self.detect:g}, sigma {self.sigma:g} + "
@@ -136,7 +136,7 @@ class Sensor:
 
 
 class Terms(NamedTuple):
-    """What a concentration needs of a source: worked out once for each source, whatever the places. Each [...]."""
+    """Terms of the concentration formula that depend on the source alone, computed once per source. Each [...]."""
 
     x: Any
     y: Any
@@ -147,24 +147,36 @@ class Terms(NamedTuple):
     decay: Any  # 1 / lambda
 
 
-def terms(x: Any, y: Any, z: Any, *others: Any, xp: Any = np) -> Terms:
-    """The terms of sources given by their eight numbers, in the order of `NAMES`, each [...]."""
-    rate, speed, wind_from, diffusivity, lifetime = others
+def compute_terms(x: Any, y: Any, z: Any, *parameters: Any, xp: Any = np) -> Terms:
+    """Computes the terms of sources given by their eight numbers, in the order of `NAMES`, each [...]."""
+    rate, speed, wind_from, diffusivity, lifetime = parameters
     half = speed / (2.0 * diffusivity)
     decay = xp.sqrt((1.0 + speed * half * lifetime / 2.0) / (diffusivity * lifetime))
     strength = rate / (4.0 * math.pi * diffusivity)
     return Terms(x, y, z, strength, half * xp.cos(wind_from), half * xp.sin(wind_from), decay)
 
 
-def dilution(known: Terms, at: Sequence[Any], *, xp: Any = np) -> Any:
-    """The concentration at places (x, y, z), which broadcast against the terms; grams per cubic metre."""
-    dx, dy, dz = at[0] - known.x, at[1] - known.y, at[2] - known.z
-    d = xp.clip(xp.sqrt(dx * dx + dy * dy + dz * dz), NEAREST, None)
-    return known.strength / d * xp.exp(-(dx * known.along_x + dy * known.along_y + d * known.decay))
+def dilution(source_terms: Terms, coordinates: Sequence[Any], *, xp: Any = np) -> Any:
+    """Computes the concentration from the terms of sources, in grams per cubic metre.
+
+    C = strength / d * exp(-(dx * along_x + dy * along_y + d * decay)), with d = max(|p - source|, NEAREST).
+
+    Args:
+        source_terms: [...] terms of the sources (`compute_terms`).
+        coordinates: (x, y, z) of the places in metres, which broadcast against the terms.
+        xp: the module of the arrays: numpy, or torch.
+    """
+    dx, dy, dz = coordinates[0] - source_terms.x, coordinates[1] - source_terms.y, coordinates[2] - source_terms.z
+    distance = xp.clip(xp.sqrt(dx * dx + dy * dy + dz * dz), NEAREST, None)
+    return (
+        source_terms.strength
+        / distance
+        * xp.exp(-(dx * source_terms.along_x + dy * source_terms.along_y + distance * source_terms.decay))
+    )
 
 
 def concentration(position: Any, source: Any, *, xp: Any = np) -> Any:
-    """The concentration that sources cause at places.
+    """Computes the concentration that sources cause at places.
 
     Args:
         position: [..., 3] x, y, z in metres.
@@ -173,28 +185,30 @@ def concentration(position: Any, source: Any, *, xp: Any = np) -> Any:
     Returns:
         [...] grams per cubic metre.
     """
-    known = terms(*(source[..., i] for i in range(len(NAMES))), xp=xp)
-    return dilution(known, (position[..., 0], position[..., 1], position[..., 2]), xp=xp)
+    source_terms = compute_terms(*(source[..., i] for i in range(len(NAMES))), xp=xp)
+    return dilution(source_terms, (position[..., 0], position[..., 1], position[..., 2]), xp=xp)
 
 
-def reading(clean: Any, normal: Any, uniform: Any, *, sensor: Sensor, xp: Any = np) -> Any:
-    """What the sensor reads, given the numbers that make its noise.
+def simulate_reading(true_concentration: Any, normal: Any, uniform: Any, *, sensor: Sensor, xp: Any = np) -> Any:
+    """Computes the sensor's readings from concentrations and given noise draws.
 
     Args:
-        clean: [...] concentrations.
+        true_concentration: [...] concentrations.
         normal, uniform: [...] a draw of N(0, 1) and one of U(0, 1) for each.
     """
     if not sensor.noisy:
-        return xp.where(clean < sensor.threshold, 0.0, clean)
-    spread = sensor.sigma_fraction * clean
+        return xp.where(true_concentration < sensor.threshold, 0.0, true_concentration)
+    spread = sensor.sigma_fraction * true_concentration
     if sensor.likelihood == "consistent":
         spread = spread + sensor.sigma
-    noisy = clean + spread * normal
+    noisy = true_concentration + spread * normal
     return xp.where((noisy < sensor.threshold) | (uniform >= sensor.detect), 0.0, noisy)
 
 
-def sense(clean: NDArray[np.float64], sensor: Sensor, rng: np.random.Generator) -> NDArray[np.float64]:
-    """[...] readings of [...] concentrations; the generator gives first all normals, then all uniforms."""
-    shape = np.shape(clean)
-    found: NDArray[np.float64] = reading(clean, rng.standard_normal(shape), rng.random(shape), sensor=sensor)
-    return found
+def sense(true_concentration: NDArray[np.float64], sensor: Sensor, rng: np.random.Generator) -> NDArray[np.float64]:
+    """Samples [...] readings of [...] concentrations; the generator draws first all normals, then all uniforms."""
+    shape = np.shape(true_concentration)
+    readings: NDArray[np.float64] = simulate_reading(
+        true_concentration, rng.standard_normal(shape), rng.random(shape), sensor=sensor
+    )
+    return readings

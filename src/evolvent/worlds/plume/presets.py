@@ -1,4 +1,4 @@
-"""Settings of the plume world: the area, the walk, the sensor, how sources are drawn, and what is known beforehand.
+"""Settings of the plume world: area, moves, sensor, distribution of sources, and the agent's prior knowledge.
 
 | preset | area | source | wind | walk |
 |---|---|---|---|---|
@@ -22,12 +22,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from evolvent.errors import ConfigError, Problem, unknown
+from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.trajectory import sample_rng
 from evolvent.worlds.plume.model import NAMES, Sensor, SourceTerm
 from evolvent.worlds.plume.prior import Marginal, PlumePrior
 
-__all__ = ["MOVES", "PRESETS", "Moves", "Preset", "draw_spec", "offsets", "preset_named", "read_spec"]
+__all__ = ["MOVES", "PRESETS", "Moves", "Preset", "draw_spec", "get_preset", "move_offsets", "parse_spec"]
 
 Moves = Literal["four", "twelve", "heading"]
 _TURN = math.radians(10)
@@ -44,22 +44,22 @@ MOVES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
-    """A setting.
+    """A preset of the plume world.
 
     Args:
-        name: how it is asked for.
+        name: its name.
         area: ((x low, x high), (y low, y high)), metres; the prior of the place is uniform there.
-        start: where the sensor begins, metres; it stays at that height.
-        moves, step: how it moves, and the length of a single move, metres.
+        start: initial place of the sensor, metres; it stays at that height.
+        moves, step: the kind of moves, and the length of a single move, metres.
         horizon: steps of an episode.
         sensor: the sensor, the same for every policy.
-        sources: how the true source is drawn, eight marginals.
-        whole: whether x and y of a source are whole numbers.
-        beliefs: prior marginals of z, rate, diffusivity and lifetime; None: those that lean on the truth.
-        announced: standard deviations of the announced wind's speed and direction, which the prior takes over.
+        sources: distribution of the true source, eight marginals.
+        integer_position: whether x and y of a source are whole numbers.
+        prior_marginals: prior marginals of z, rate, diffusivity and lifetime; None: those that depend on the truth.
+        announced_std: standard deviations of the announced wind's speed and direction, which the prior takes over.
         zeta: the spread, in metres, below which an agent stops; AGDC's rule.
-        particles: how many particles a filter has.
-        tolerance: how near to the source, in metres, a declared place has to be.
+        particles: number of particles of a filter.
+        tolerance: maximum distance, in metres, of a declared place from the source.
     """
 
     name: str
@@ -70,16 +70,16 @@ class Preset:
     horizon: int
     sensor: Sensor
     sources: tuple[Marginal, ...]
-    whole: bool = False
-    beliefs: tuple[Marginal, Marginal, Marginal, Marginal] | None
-    announced: tuple[float, float]
+    integer_position: bool = False
+    prior_marginals: tuple[Marginal, Marginal, Marginal, Marginal] | None
+    announced_std: tuple[float, float]
     zeta: float
     particles: int
     tolerance: float = 2.0
 
     @property
     def length(self) -> float:
-        """The longer side of the area, metres."""
+        """Returns the longer side of the area, metres."""
         return max(high - low for low, high in self.area)
 
 
@@ -101,7 +101,7 @@ _P25 = Preset(
     sensor=Sensor(),
     zeta=1.0,
     particles=1000,
-    announced=(0.5, _TURN),
+    announced_std=(0.5, _TURN),
     sources=(
         _between(5, 20),
         _between(5, 20),
@@ -112,7 +112,7 @@ _P25 = Preset(
         _between(1.5, 2.5),
         _between(8, 12),
     ),
-    beliefs=(_between(0, 5), Marginal("gamma", 2, 5), _between(1, 3), _between(5, 15)),
+    prior_marginals=(_between(0, 5), Marginal("gamma", 2, 5), _between(1, 3), _between(5, 15)),
 )
 _P75 = Preset(
     name="plume/75",
@@ -125,7 +125,7 @@ _P75 = Preset(
     zeta=5.0,
     particles=20000,
     tolerance=5.0,
-    announced=(2.0, _TURN),
+    announced_std=(2.0, _TURN),
     sources=(
         _between(20, 60),
         _between(30, 70),
@@ -136,7 +136,7 @@ _P75 = Preset(
         _between(0.8, 1.5),
         _between(6, 10),
     ),
-    beliefs=(_between(0, 5), Marginal("gamma", 2, 5), _between(0.5, 3), _between(4, 12)),
+    prior_marginals=(_between(0, 5), Marginal("gamma", 2, 5), _between(0.5, 3), _between(4, 12)),
 )
 _AGDC = Preset(
     name="plume/agdc",
@@ -148,8 +148,8 @@ _AGDC = Preset(
     sensor=Sensor(threshold=5e-10, noisy=False),
     zeta=0.2,
     particles=700,
-    whole=True,
-    announced=(2.0, _TURN),
+    integer_position=True,
+    announced_std=(2.0, _TURN),
     sources=(
         _between(5, 20),
         _between(5, 20),
@@ -160,21 +160,23 @@ _AGDC = Preset(
         _fixed(2.0),
         _fixed(10.0),
     ),
-    beliefs=None,
+    prior_marginals=None,
 )
-PRESETS: Mapping[str, Preset] = MappingProxyType({each.name: each for each in (_P25, _P75, _AGDC)})
+PRESETS: Mapping[str, Preset] = MappingProxyType({preset.name: preset for preset in (_P25, _P75, _AGDC)})
 
 
-def preset_named(name: str) -> Preset:
-    """The preset of a name, `plume/` may be left out; ConfigError with the nearest name for any other."""
+def get_preset(name: str) -> Preset:
+    """Returns the preset of a name (`plume/` may be left out); raises ConfigError with the nearest name for any
+    other.
+    """
     full = name if name in PRESETS else f"plume/{name}"
     if full not in PRESETS:
-        raise ConfigError([unknown("preset", name, PRESETS)])
+        raise ConfigError([unknown_name_problem("preset", name, PRESETS)])
     return PRESETS[full]
 
 
-def offsets(moves: Moves, step: float) -> NDArray[np.float64]:
-    """[K, 2] where the moves of `MOVES[moves]` lead, metres."""
+def move_offsets(moves: Moves, step: float) -> NDArray[np.float64]:
+    """Returns the displacements of the moves of `MOVES[moves]`, [K, 2] in metres."""
     if moves == "heading":
         angles = np.arange(8) * (np.pi / 4)
         return step * np.stack([np.cos(angles), np.sin(angles)], -1)
@@ -183,26 +185,26 @@ def offsets(moves: Moves, step: float) -> NDArray[np.float64]:
 
 
 def draw_spec(preset: Preset, seed: int) -> dict[str, Any]:
-    """The spec of a task: the source and the announced wind, drawn from the preset's name and a seed."""
+    """Draws the spec of a task: the source and the announced wind, from the preset's name and a seed."""
     rng = sample_rng("plume source", preset.name, seed)
     source = PlumePrior(preset.sources, preset.area).draw(rng)
-    if preset.whole:
-        source[:2] = [rng.integers(int(one.a), int(one.b), endpoint=True) for one in preset.sources[:2]]
-    speed, turn = source[4:6]
-    if preset.beliefs is not None:
-        speed = abs(speed + preset.announced[0] * rng.standard_normal())
-        turn = turn + preset.announced[1] * rng.standard_normal()
+    if preset.integer_position:
+        source[:2] = [rng.integers(int(marginal.a), int(marginal.b), endpoint=True) for marginal in preset.sources[:2]]
+    speed, wind_from = source[4:6]
+    if preset.prior_marginals is not None:
+        speed = abs(speed + preset.announced_std[0] * rng.standard_normal())
+        wind_from = wind_from + preset.announced_std[1] * rng.standard_normal()
     return {
         "preset": preset.name,
         "sensor": preset.sensor.id,
         "seed": seed,
         "source": [round(float(value), 6) for value in source],
-        "announced": [round(float(speed), 6), round(float(turn), 6)],
+        "announced": [round(float(speed), 6), round(float(wind_from), 6)],
     }
 
 
-def read_spec(preset: Preset, spec: Mapping[str, Any]) -> tuple[SourceTerm, PlumePrior]:
-    """The source of a task, and what an agent knows of it beforehand.
+def parse_spec(preset: Preset, spec: Mapping[str, Any]) -> tuple[SourceTerm, PlumePrior]:
+    """Parses the source of a task, and the agent's prior.
 
     Raises:
         ConfigError: a spec of another preset, numbers missing or outside their ranges, a source outside the area.
@@ -213,9 +215,9 @@ def read_spec(preset: Preset, spec: Mapping[str, Any]) -> tuple[SourceTerm, Plum
         raise ConfigError("a task of another sensor", value=spec.get("sensor"), expected=preset.sensor.id)
     numbers, wind = spec.get("source"), spec.get("announced")
     problems = []
-    if not _numbers(numbers, len(NAMES)):
+    if not _are_numbers(numbers, len(NAMES)):
         problems.append(Problem("source", f"{numbers!r} is not eight numbers", "give " + ", ".join(NAMES)))
-    if not _numbers(wind, 2):
+    if not _are_numbers(wind, 2):
         problems.append(Problem("announced", f"{wind!r} is not two numbers", "give wind speed and direction"))
     if problems or numbers is None or wind is None:
         raise ConfigError(problems)
@@ -225,10 +227,10 @@ def read_spec(preset: Preset, spec: Mapping[str, Any]) -> tuple[SourceTerm, Plum
             problems.append(Problem(name, f"a source at {value}", f"give one within {low:g}..{high:g}"))
     if problems:
         raise ConfigError(problems)
-    return source, _prior(preset, source, (float(wind[0]), float(wind[1])))
+    return source, _build_prior(preset, source, (float(wind[0]), float(wind[1])))
 
 
-def _numbers(values: object, count: int) -> bool:
+def _are_numbers(values: object, count: int) -> bool:
     return (
         isinstance(values, (list, tuple))
         and len(values) == count
@@ -236,15 +238,15 @@ def _numbers(values: object, count: int) -> bool:
     )
 
 
-def _prior(preset: Preset, source: SourceTerm, wind: tuple[float, float]) -> PlumePrior:
-    place = tuple(_between(low, high) for low, high in preset.area)
-    speed, turn = preset.announced
-    if preset.beliefs is None:
+def _build_prior(preset: Preset, source: SourceTerm, wind: tuple[float, float]) -> PlumePrior:
+    position = tuple(_between(low, high) for low, high in preset.area)
+    speed_std, direction_std = preset.announced_std
+    if preset.prior_marginals is None:
         z, rate = _between(0, 5), Marginal("gamma", 2, 5)
-        blown = Marginal("normal", wind[0], speed), Marginal("normal", 0.9 * wind[1], turn)
-        d = _between(source.diffusivity, source.diffusivity + 2)
-        tau = _between(source.lifetime - 2, source.lifetime)
+        wind_marginals = Marginal("normal", wind[0], speed_std), Marginal("normal", 0.9 * wind[1], direction_std)
+        diffusivity = _between(source.diffusivity, source.diffusivity + 2)
+        lifetime = _between(source.lifetime - 2, source.lifetime)
     else:
-        z, rate, d, tau = preset.beliefs
-        blown = Marginal("normal", wind[0], speed), Marginal("normal", wind[1], turn)
-    return PlumePrior((*place, z, rate, *blown, d, tau), preset.area)
+        z, rate, diffusivity, lifetime = preset.prior_marginals
+        wind_marginals = Marginal("normal", wind[0], speed_std), Marginal("normal", wind[1], direction_std)
+    return PlumePrior((*position, z, rate, *wind_marginals, diffusivity, lifetime), preset.area)

@@ -1,4 +1,4 @@
-"""What is known of a source before anything was smelt: one distribution for each of its eight numbers."""
+"""The prior of a source before any reading: one distribution for each of its eight numbers."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ from evolvent.worlds.plume.model import NAMES
 __all__ = ["Family", "Marginal", "PlumePrior"]
 
 Family = Literal["uniform", "normal", "gamma"]
-_LEAST = {"rate": 0.0, "wind_speed": 0.0, "diffusivity": 0.0, "lifetime": 0.0}  # no prior puts anything below
+_LOWER_BOUNDS = {"rate": 0.0, "wind_speed": 0.0, "diffusivity": 0.0, "lifetime": 0.0}  # no prior puts anything below
 
 
 @dataclass(frozen=True, slots=True)
 class Marginal:
-    """One distribution: uniform(low, high), where low = high is a number that is known; normal(mean, std);
-    gamma(shape, scale)."""
+    """One distribution: uniform(low, high), where low = high is a known number; normal(mean, std); gamma(shape,
+    scale).
+    """
 
     family: Family
     a: float
     b: float
 
     def problem(self) -> str:
-        """What is wrong with it; empty: nothing."""
+        """Returns the error of its parameters; empty: none."""
         if not (math.isfinite(self.a) and math.isfinite(self.b)):
             return "not finite"
         if self.family == "uniform":
@@ -43,15 +44,15 @@ class Marginal:
 
 @dataclass(frozen=True, slots=True)
 class PlumePrior:
-    """Independent marginals of the eight unknowns; rate and wind speed below 0, diffusivity and lifetime at or below 0
-    are cut off.
+    """Independent marginals of the eight unknowns; rate and wind speed are cut off below 0, diffusivity and lifetime
+    at or below 0.
 
     Args:
         marginals: eight, in the order of `NAMES`.
         area: ((x low, x high), (y low, y high)), where sensors may be, metres.
 
     Raises:
-        ConfigError: not eight of them, or one that is no distribution; all problems at once.
+        ConfigError: not eight of them, or an invalid distribution; all problems at once.
     """
 
     marginals: tuple[Marginal, ...]
@@ -71,49 +72,56 @@ class PlumePrior:
             if not low < high
         ]
         for name, marginal in zip(NAMES, self.marginals, strict=True):
-            if name in _LEAST and marginal.family == "uniform" and (marginal.b < 0 or marginal.b == 0 == marginal.a):
+            if (
+                name in _LOWER_BOUNDS
+                and marginal.family == "uniform"
+                and (marginal.b < 0 or marginal.b == 0 == marginal.a)
+            ):
                 problems.append(Problem(name, f"nothing of it is above 0: {marginal}"))
         if problems:
             raise ConfigError(problems)
 
     def families(self) -> tuple[Family, ...]:
-        """The eight families."""
+        """Returns the eight families."""
         return tuple(marginal.family for marginal in self.marginals)
 
     def parameters(self) -> NDArray[np.float64]:
-        """[8, 2] the parameters a, b of the marginals."""
+        """Returns the parameters a, b of the marginals, [8, 2]."""
         return np.array([(marginal.a, marginal.b) for marginal in self.marginals], dtype=np.float64)
 
-    def known(self, **values: float) -> PlumePrior:
-        """The same prior with some of the unknowns known exactly, by name; ConfigError for a name that is none."""
-        wrong = [Problem(name, "no unknown", "known: " + ", ".join(NAMES)) for name in values if name not in NAMES]
-        if wrong:
-            raise ConfigError(wrong)
-        fixed = {name: Marginal("uniform", value, value) for name, value in values.items()}
+    def fix(self, **values: float) -> PlumePrior:
+        """Returns the same prior with some of the unknowns fixed, by name; raises ConfigError for an unknown name."""
+        problems = [Problem(name, "no unknown", "known: " + ", ".join(NAMES)) for name in values if name not in NAMES]
+        if problems:
+            raise ConfigError(problems)
+        fixed_marginals = {name: Marginal("uniform", value, value) for name, value in values.items()}
         return PlumePrior(
-            tuple(fixed.get(name, old) for name, old in zip(NAMES, self.marginals, strict=True)), self.area
+            tuple(fixed_marginals.get(name, marginal) for name, marginal in zip(NAMES, self.marginals, strict=True)),
+            self.area,
         )
 
     def draw(self, rng: np.random.Generator) -> NDArray[np.float64]:
-        """[8] one source; what lies outside its range is drawn again. WorldError: a thousand draws were all outside."""
-        found = np.empty(len(NAMES))
+        """Draws one source [8], again for values outside their range. Raises WorldError after a thousand failed
+        draws.
+        """
+        sample = np.empty(len(NAMES))
         for i, (name, marginal) in enumerate(zip(NAMES, self.marginals, strict=True)):
             for _ in range(1000):
-                found[i] = _one(marginal, rng)
-                if found[i] > _LEAST.get(name, -math.inf) or marginal.a == marginal.b:
+                sample[i] = _sample_marginal(marginal, rng)
+                if sample[i] > _LOWER_BOUNDS.get(name, -math.inf) or marginal.a == marginal.b:
                     break
             else:
                 raise WorldError(f"a prior that allows no {name}", value=marginal, expected="mass above 0")
-        return found
+        return sample
 
     def to_spec(self) -> dict[str, Any]:
-        """JSON values, exactly invertible."""
+        """Returns JSON values, exactly invertible."""
         rows = [[marginal.family, marginal.a, marginal.b] for marginal in self.marginals]
         return {"marginals": rows, "area": [list(side) for side in self.area]}
 
     @classmethod
     def from_spec(cls, spec: Any) -> PlumePrior:
-        """From `to_spec`; ConfigError for anything else."""
+        """Builds a prior from `to_spec`; raises ConfigError for anything else."""
         try:
             rows: Sequence[Any] = spec["marginals"]
             marginals = tuple(Marginal(str(family), float(a), float(b)) for family, a, b in rows)  # type: ignore[arg-type]
@@ -124,7 +132,7 @@ class PlumePrior:
         return cls(marginals, area)
 
 
-def _one(marginal: Marginal, rng: np.random.Generator) -> float:
+def _sample_marginal(marginal: Marginal, rng: np.random.Generator) -> float:
     if marginal.family == "normal":
         return float(rng.normal(marginal.a, marginal.b))
     if marginal.family == "gamma":

@@ -1,4 +1,4 @@
-"""The plume world: smell, walk, and say where it comes from.
+"""The plume world: move a sensor, take readings, and declare the place of the source.
 
     wind 2.1 from 43 degrees , at 0 0 , reading 2.9e-03
         ->  north  ->  at 0 1 , reading none  ->  ...  ->  source at 15.5 16.6
@@ -24,12 +24,12 @@ import numpy as np
 
 from evolvent.errors import ConfigError, Problem, SessionGone
 from evolvent.trajectory import Score, Task, Value
-from evolvent.worlds.base import Info, Reply, check_task, own_moment, score_won
+from evolvent.worlds.base import Info, Reply, check_snapshot, check_task, score_if_won
 from evolvent.worlds.grammar import Grammar, Plain
 from evolvent.worlds.panel import Candidate, Panels, Sizes
 from evolvent.worlds.plume.batch import PlumeBatch, PlumeState
 from evolvent.worlds.plume.model import Sensor, SourceTerm
-from evolvent.worlds.plume.presets import MOVES, Preset, draw_spec, preset_named, read_spec
+from evolvent.worlds.plume.presets import MOVES, Preset, draw_spec, get_preset, parse_spec
 from evolvent.worlds.plume.prior import PlumePrior
 
 __all__ = ["PlumeEnv", "PlumeWorld"]
@@ -44,71 +44,73 @@ _RIGHT, _WRONG = "the source is there", "the source is not there"
 
 
 class PlumeEnv:
-    """One episode: a batch of one, with texts around it."""
+    """One episode: a batch of size one, with text observations and actions."""
 
     def __init__(self, world: PlumeWorld, task: Task) -> None:
         self._world, self._task = world, task
         self._batch = PlumeBatch(world.preset, 1, horizon=world.horizon)
-        self._source, _ = read_spec(world.preset, task.spec)
+        self._source, _ = parse_spec(world.preset, task.spec)
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Value, Info]:
-        """Begin; a seed gives other noise of the same task."""
+        """Starts the episode; a seed gives other noise of the same task."""
         self._batch.begin([0], [self._task], [seed or 0])
-        speed, turn = self._task.spec["announced"]
-        wind = f"wind {max(0.0, speed):.1f} from {round(math.degrees(turn)) % 360} degrees , "
-        return self._seen(wind), self._info()
+        speed, wind_from = self._task.spec["announced"]
+        wind = f"wind {max(0.0, speed):.1f} from {round(math.degrees(wind_from)) % 360} degrees , "
+        return self._render_observation(wind), self._info()
 
     def step(self, action: Value) -> Reply:
         if not self._batch.running[0]:
             raise SessionGone("a step after the end of the episode", value=str(action), expected="reset() first")
         text = " ".join(str(action).lower().split()) if isinstance(action, str) else ""
-        declared = self._declared(text)
-        if declared is not None:
+        declared_place = self._parse_declaration(text)
+        if declared_place is not None:
             self._batch.end([0])
-            error = math.dist(declared, (self._source.x, self._source.y))
-            right = error <= self._world.preset.tolerance
-            last = {**self._info(), "error_m": error}
-            return self._end(_RIGHT if right else _WRONG), float(right), True, False, last
-        move = self._move(action, text)
+            error = math.dist(declared_place, (self._source.x, self._source.y))
+            is_correct = error <= self._world.preset.tolerance
+            last_info = {**self._info(), "error_m": error}
+            return self._render_message(_RIGHT if is_correct else _WRONG), float(is_correct), True, False, last_info
+        move = self._parse_move(action, text)
         if move is None:
-            listed = f"expected {' , '.join(self._world.examples)}"
-            return self._end(listed), self._world.penalty, False, False, {**self._info(), "invalid": True}
-        over = bool(self._batch.step(np.array([move]))[0])
-        return self._seen(), 0.0, False, over, self._info()
+            message = f"expected {' , '.join(self._world.examples)}"
+            return self._render_message(message), self._world.penalty, False, False, {**self._info(), "invalid": True}
+        truncated = bool(self._batch.step(np.array([move]))[0])
+        return self._render_observation(), 0.0, False, truncated, self._info()
 
-    def _declared(self, text: str) -> tuple[float, float] | None:
+    def _parse_declaration(self, text: str) -> tuple[float, float] | None:
         if text == HERE:
             x, y, _ = self._batch.position[0]
             return float(x), float(y)
-        found = _DECLARED.fullmatch(text)
-        return (float(found[1]), float(found[2])) if found else None
+        match = _DECLARED.fullmatch(text)
+        return (float(match[1]), float(match[2])) if match else None
 
-    def _move(self, action: Value, text: str) -> int | float | None:
-        """The index of a move, or a heading; None where the action is none, or leaves the area."""
-        heading = self._world.preset.moves == "heading"
+    def _parse_move(self, action: Value, text: str) -> int | float | None:
+        """Parses an action into the index of a move, or a heading; returns None where it is invalid or leaves the
+        area.
+        """
+        is_heading = self._world.preset.moves == "heading"
         if not isinstance(action, str):
             numbers = np.asarray(action)
             if numbers.size != 1 or not np.issubdtype(numbers.dtype, np.number) or not np.isfinite(numbers).all():
                 return None
             number = numbers.reshape(-1)[0]
-            if heading:
+            if is_heading:
                 return float(number)
             names = MOVES[self._world.preset.moves]
             return int(number) if number == int(number) and 0 <= number < len(names) else None
-        if heading:
-            found = _HEADING.fullmatch(text)
-            return math.radians(float(found[1])) if found else None
-        moves = self._open()
+        if is_heading:
+            match = _HEADING.fullmatch(text)
+            return math.radians(float(match[1])) if match else None
+        moves = self._open_moves()
         return moves.get(text)
 
-    def _open(self) -> dict[str, int]:
-        """The listed moves that stay inside, with their indices."""
+    def _open_moves(self) -> dict[str, int]:
+        """Returns the listed moves that stay inside, with their indices."""
         inside = self._batch.candidates()[1][0]
         return {name: i for i, name in enumerate(MOVES[self._world.preset.moves]) if inside[i]}
 
     def _info(self) -> dict[str, Any]:
         x, y, z = self._batch.position[0]
-        listed = (*self._open(), HERE) if self._batch.running[0] else ()
+        listed = (*self._open_moves(), HERE) if self._batch.running[0] else ()
         return {
             "admissible": listed,
             "position": (float(x), float(y), float(z)),
@@ -117,30 +119,30 @@ class PlumeEnv:
             "travelled_m": float(self._batch.travelled[0]),
         }
 
-    def _seen(self, before: str = "") -> Value:
+    def _render_observation(self, before: str = "") -> Value:
         x, y, z = self._batch.position[0]
-        level = float(self._batch.reading[0])
+        reading = float(self._batch.reading[0])
         if self._world.observe == "array":
-            return np.array([x, y, z, level])
-        smelt = f"{level:.1e}" if level > 0 else "none"
-        return f"{before}at {round(float(x), 1):g} {round(float(y), 1):g} , reading {smelt}"
+            return np.array([x, y, z, reading])
+        reading_text = f"{reading:.1e}" if reading > 0 else "none"
+        return f"{before}at {round(float(x), 1):g} {round(float(y), 1):g} , reading {reading_text}"
 
-    def _end(self, text: str) -> Value:
-        return text if self._world.observe == "text" else self._seen()
+    def _render_message(self, text: str) -> Value:
+        return text if self._world.observe == "text" else self._render_observation()
 
     def snapshot(self) -> object:
-        return _Moment(self._task.id, self._batch.snapshot())
+        return _Snapshot(self._task.id, self._batch.snapshot())
 
     def restore(self, value: object) -> None:
-        """Back to the moment of a snapshot of the same task; ConfigError for anything else."""
-        self._batch.restore(own_moment(value, _Moment, self._task).state)
+        """Restores a snapshot of the same task; raises ConfigError for any other value."""
+        self._batch.restore(check_snapshot(value, _Snapshot, self._task).state)
 
     def close(self) -> None:
         self._batch.end([0])
 
 
 @dataclass(frozen=True, slots=True)
-class _Moment:
+class _Snapshot:
     """A snapshot."""
 
     task: str
@@ -165,7 +167,7 @@ class PlumeWorld:
     version = "1"
     grammar: Grammar = Plain()
     tiers: tuple[str, ...] = ("seen",)
-    blocking = False
+    run_in_thread = False
 
     def __init__(
         self,
@@ -177,8 +179,8 @@ class PlumeWorld:
         horizon: int | None = None,
         sizes: Sizes | None = None,
     ) -> None:
-        found = preset_named(preset) if isinstance(preset, str) else preset
-        self.preset = found if sensor is None else replace(found, sensor=sensor)
+        base_preset = get_preset(preset) if isinstance(preset, str) else preset
+        self.preset = base_preset if sensor is None else replace(base_preset, sensor=sensor)
         self.horizon = self.preset.horizon if horizon is None else horizon
         problems = [] if self.horizon >= 1 else [Problem("horizon", f"{horizon} steps", "give at least 1")]
         if observe not in ("text", "array"):
@@ -197,27 +199,27 @@ class PlumeWorld:
             f"Actions: {', '.join(MOVES[self.preset.moves])}, source here, source at 12 15.5. A declaration ends the "
             f"episode; it is right within {self.preset.tolerance:g} metres."
         )
-        small = Sizes(train=150, dev=15, test=15) if self.preset.whole else Sizes()
-        self._panels = Panels(self.name, self.version, self.tiers, sizes=sizes or small, draw=self._draw)
+        default_sizes = Sizes(train=150, dev=15, test=15) if self.preset.integer_position else Sizes()
+        self._panels = Panels(self.name, self.version, self.tiers, sizes=sizes or default_sizes, draw=self._draw)
 
     def _draw(self, tier: str) -> Iterator[Candidate]:
         seed = 0
         while True:
             spec = draw_spec(self.preset, seed)
-            yield Candidate(spec, self._kind(spec), tier, self._key(spec))
+            yield Candidate(spec, self._kind_of(spec), tier, self._key_of(spec))
             seed += 1
 
-    def _kind(self, spec: Any) -> str:
-        """Which of 6 x 6 parts of the area of sources."""
-        spans = [(one.a, one.b) for one in self.preset.sources[:2]]
+    def _kind_of(self, spec: Any) -> str:
+        """Returns the kind of a source: its cell in a 6 x 6 grid over the area of sources."""
+        spans = [(marginal.a, marginal.b) for marginal in self.preset.sources[:2]]
         i, j = (
             min(_KINDS - 1, int(_KINDS * (value - low) / (high - low)))
             for value, (low, high) in zip(spec["source"][:2], spans, strict=True)
         )
         return f"east {i} north {j}"
 
-    def _key(self, spec: Any) -> str:
-        """The part of the area, one of 100 x 100: sources of two splits never lie in the same."""
+    def _key_of(self, spec: Any) -> str:
+        """Returns the cell in a 100 x 100 grid over the area: sources of two splits never share one."""
         parts = [
             int(_CELLS * (value - low) / (high - low))
             for value, (low, high) in zip(spec["source"][:2], self.preset.area, strict=True)
@@ -225,43 +227,43 @@ class PlumeWorld:
         return f"{self.preset.name} {parts[0]} {parts[1]}"
 
     def tasks(self, split: str, tier: str) -> Sequence[Task]:
-        """The task panel of a split; raises ConfigError for a name that does not exist."""
+        """Returns the task panel of a split; raises ConfigError for an unknown name."""
         return self._panels.tasks(split, tier)
 
     def make(self, task: Task) -> PlumeEnv:
-        """An Env for a task of this world and preset; ConfigError or VersionMismatch for any other."""
+        """Creates an Env for a task of this world and preset; raises ConfigError or VersionMismatch for any other."""
         check_task(self, task)
         return PlumeEnv(self, task)
 
     def batch(self, size: int) -> PlumeBatch:
-        """So many episodes at once; `PlumeBatch.begin` takes this world's tasks."""
+        """Creates a batch of `size` episodes; `PlumeBatch.begin` takes this world's tasks."""
         return PlumeBatch(self.preset, size, horizon=self.horizon)
 
     def prior(self, task: Task) -> PlumePrior:
-        """What an agent knows beforehand. Never the source, save where the published priors lean on it."""
+        """Returns the agent's prior. It never holds the source, except where the published priors depend on it."""
         check_task(self, task)
-        return read_spec(self.preset, task.spec)[1]
+        return parse_spec(self.preset, task.spec)[1]
 
     def source(self, task: Task) -> SourceTerm:
-        """The truth, for scoring."""
+        """Returns the true source, for scoring."""
         check_task(self, task)
-        return read_spec(self.preset, task.spec)[0]
+        return parse_spec(self.preset, task.spec)[0]
 
     def key(self, task: Task) -> str:
-        """Equal for tasks whose sources lie in the same part of the area; what panels are dealt by."""
+        """Returns a key that is equal for tasks whose sources lie in the same cell; panels are dealt by it."""
         check_task(self, task)
-        return self._key(task.spec)
+        return self._key_of(task.spec)
 
     def score(self, rewards: Sequence[float | None], info: Info) -> Score:
-        """Success = the source was declared within the tolerance; raw = the sum of the rewards, unit = 1 or 0."""
-        return score_won(rewards)
+        """Scores an episode: success = the source was declared within the tolerance; raw = the sum of the rewards."""
+        return score_if_won(rewards)
 
     def expert(self, task: Task) -> None:
-        """None: see the module."""
+        """Returns None; see the module."""
         check_task(self, task)
 
     def vocabulary(self) -> Sequence[str]:
-        """Every word and mark of observations and of the listed actions, sorted."""
+        """Returns every word and mark of observations and of the listed actions, sorted."""
         texts = (
             "wind from degrees at , . - + reading none source here expected",
             _RIGHT,

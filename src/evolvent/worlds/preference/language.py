@@ -1,12 +1,12 @@
-"""A little language of 107 words, and the reading of its sentences.
+"""A small artificial language of 107 words, and a parser of its sentences.
 
     sentence   subject predicate .
     subject    phrase | phrase prep phrase | phrase and phrase
     phrase     det [adjective] noun                  det: the this these one many
     predicate  is|are adjective | is|are prep phrase | verb [adverb] | verb phrase
 
-Every noun belongs to one of four topics and has two forms; adjectives come in pairs of opposites. A sentence is read
-whatever its numbers are: whether they agree is said of it afterwards.
+Every noun belongs to one of four topics and has two forms; adjectives come in pairs of opposites. The parser
+accepts any grammatical numbers; their agreement is checked afterwards.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ __all__ = [
     "Phrase",
     "Sentence",
     "is_plural",
-    "read_sentence",
-    "sentences_of",
+    "parse_sentence",
+    "parse_sentences",
 ]
 
 STOP = "."
@@ -82,7 +82,7 @@ WORDS: tuple[str, ...] = tuple(
 
 
 def is_plural(noun: str) -> bool:
-    """Whether a form of a noun is the plural."""
+    """Returns whether a form of a noun is the plural."""
     return noun not in NOUNS
 
 
@@ -95,118 +95,133 @@ class Phrase:
     noun: str
 
     @property
-    def agrees(self) -> bool:
-        """Whether the determiner goes with the number of the noun."""
+    def has_agreement(self) -> bool:
+        """Returns whether the determiner agrees with the number of the noun."""
         return is_plural(self.noun) in DETERMINERS[self.determiner]
 
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """A sentence, read.
+    """A parsed sentence.
 
     Args:
         subject: the phrases that the verb has to agree with: one, or two joined by "and".
-        others: all other phrases.
-        verb: without its ending; "be" for is and are.
-        plural: the number of the verb.
-        says: the adjective of the predicate, "" for none.
-        rest: all words after the verb.
+        other_phrases: all other phrases.
+        verb: the verb without its ending; "be" for is and are.
+        is_verb_plural: whether the verb is plural.
+        predicate_adjective: the adjective of the predicate, "" for none.
+        predicate_words: all words after the verb.
     """
 
     subject: tuple[Phrase, ...]
-    others: tuple[Phrase, ...]
+    other_phrases: tuple[Phrase, ...]
     verb: str
-    plural: bool
-    says: str
-    rest: tuple[str, ...]
+    is_verb_plural: bool
+    predicate_adjective: str
+    predicate_words: tuple[str, ...]
 
     @property
-    def heads(self) -> tuple[str, ...]:
-        """The nouns of the subject."""
+    def subject_nouns(self) -> tuple[str, ...]:
+        """Returns the nouns of the subject."""
         return tuple(phrase.noun for phrase in self.subject)
 
     @property
     def nouns(self) -> frozenset[str]:
-        """All nouns."""
-        return frozenset(phrase.noun for phrase in (*self.subject, *self.others))
+        """Returns all nouns."""
+        return frozenset(phrase.noun for phrase in (*self.subject, *self.other_phrases))
 
-    def claims(self) -> Iterator[tuple[str, str]]:
-        """What is said of whom: (noun, adjective), of every phrase with an adjective and by the predicate."""
-        for phrase in (*self.subject, *self.others):
+    def iterate_claims(self) -> Iterator[tuple[str, str]]:
+        """Yields the claims (noun, adjective) of the phrases with an adjective and of the predicate."""
+        for phrase in (*self.subject, *self.other_phrases):
             if phrase.adjective:
                 yield phrase.noun, phrase.adjective
-        if self.says:
-            yield from ((head, self.says) for head in self.heads)
+        if self.predicate_adjective:
+            yield from ((noun, self.predicate_adjective) for noun in self.subject_nouns)
 
     @property
-    def agrees(self) -> bool:
-        """Whether every determiner goes with its noun, and the verb with its subject; two joined are plural."""
-        plural = len(self.subject) > 1 or is_plural(self.heads[0])
-        return self.plural == plural and all(phrase.agrees for phrase in (*self.subject, *self.others))
+    def has_agreement(self) -> bool:
+        """Returns whether every determiner agrees with its noun, and the verb with its subject; a joined subject is
+        plural.
+        """
+        is_subject_plural = len(self.subject) > 1 or is_plural(self.subject_nouns[0])
+        return self.is_verb_plural == is_subject_plural and all(
+            phrase.has_agreement for phrase in (*self.subject, *self.other_phrases)
+        )
 
 
-class _Reader:
+class _Parser:
     """One pass over the words of a sentence."""
 
-    def __init__(self, words: Sequence[str]) -> None:
-        self.words, self.place = words, 0
+    def __init__(self, tokens: Sequence[str]) -> None:
+        self.words, self.place = tokens, 0
 
     @property
-    def next(self) -> str:
-        """The word to come; "" at the end."""
+    def next_word(self) -> str:
+        """Returns the next word; "" at the end."""
         return self.words[self.place] if self.place < len(self.words) else ""
 
-    def take(self) -> str:
-        word = self.next
+    def take_word(self) -> str:
+        word = self.next_word
         self.place += 1
         return word
 
-    def phrase(self) -> Phrase | None:
-        determiner = self.take()
-        adjective = self.take() if self.next in OPPOSITE else ""
-        noun = self.take()
-        known = determiner in DETERMINERS and noun in TOPIC_OF
-        return Phrase(determiner, adjective, noun) if known else None
+    def parse_phrase(self) -> Phrase | None:
+        determiner = self.take_word()
+        adjective = self.take_word() if self.next_word in OPPOSITE else ""
+        noun = self.take_word()
+        is_valid = determiner in DETERMINERS and noun in TOPIC_OF
+        return Phrase(determiner, adjective, noun) if is_valid else None
 
 
-def read_sentence(words: Sequence[str]) -> Sentence | None:
-    """The sentence that these words are, without their stop; None where they are none."""
-    reader = _Reader(words)
-    first = reader.phrase()
-    if first is None:
+def parse_sentence(tokens: Sequence[str]) -> Sentence | None:
+    """Parses words without the final stop as a sentence; returns None if they are not one."""
+    parser = _Parser(tokens)
+    first_phrase = parser.parse_phrase()
+    if first_phrase is None:
         return None
-    subject: list[Phrase] = [first]
-    others: list[Phrase] = []
-    if reader.next == "and" or reader.next in PREPOSITIONS:
-        into = subject if reader.take() == "and" else others
-        more = reader.phrase()
-        if more is None:
+    subject: list[Phrase] = [first_phrase]
+    other_phrases: list[Phrase] = []
+    if parser.next_word == "and" or parser.next_word in PREPOSITIONS:
+        phrases = subject if parser.take_word() == "and" else other_phrases
+        second_phrase = parser.parse_phrase()
+        if second_phrase is None:
             return None
-        into.append(more)
-    word = reader.take()
+        phrases.append(second_phrase)
+    word = parser.take_word()
     verb, plural = _VERB_OF.get(word, ("", False)) if word not in _COPULA else ("be", _COPULA[word])
-    rest, says = tuple(words[reader.place :]), ""
-    if verb in TRANSITIVE or (verb == "be" and reader.next in PREPOSITIONS):
+    predicate_words, predicate_adjective = tuple(tokens[parser.place :]), ""
+    if verb in TRANSITIVE or (verb == "be" and parser.next_word in PREPOSITIONS):
         if verb == "be":
-            reader.take()
-        found = reader.phrase()
-        if found is None:
+            parser.take_word()
+        object_phrase = parser.parse_phrase()
+        if object_phrase is None:
             return None
-        others.append(found)
+        other_phrases.append(object_phrase)
     elif verb == "be":
-        says = reader.take()
-    elif reader.next in ADVERBS:
-        reader.take()
-    whole = reader.place == len(words) and verb and (verb != "be" or not says or says in OPPOSITE)
-    return Sentence(tuple(subject), tuple(others), verb, plural, says, rest) if whole else None
+        predicate_adjective = parser.take_word()
+    elif parser.next_word in ADVERBS:
+        parser.take_word()
+    is_complete = (
+        parser.place == len(tokens)
+        and verb
+        and (verb != "be" or not predicate_adjective or predicate_adjective in OPPOSITE)
+    )
+    return (
+        Sentence(tuple(subject), tuple(other_phrases), verb, plural, predicate_adjective, predicate_words)
+        if is_complete
+        else None
+    )
 
 
-def sentences_of(words: Sequence[str]) -> Iterator[tuple[int, Sentence | None]]:
-    """Each sentence of a text: its words with the stop, and what it is; None for no sentence, or one without a stop."""
+def parse_sentences(tokens: Sequence[str]) -> Iterator[tuple[int, Sentence | None]]:
+    """Parses each sentence of a text; yields its number of words with the stop, and the sentence.
+
+    The sentence is None if the words are not a sentence, or have no stop.
+    """
     start = 0
-    for place, word in enumerate(words):
+    for index, word in enumerate(tokens):
         if word == STOP:
-            yield place + 1 - start, read_sentence(words[start:place])
-            start = place + 1
-    if start < len(words):
-        yield len(words) - start, None
+            yield index + 1 - start, parse_sentence(tokens[start:index])
+            start = index + 1
+    if start < len(tokens):
+        yield len(tokens) - start, None

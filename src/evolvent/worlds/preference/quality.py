@@ -1,9 +1,9 @@
-"""The hidden reward: how good a continuation is, as a fixed function of its words and the prompt's.
+"""The hidden reward: the quality of a continuation, a fixed function of its words and the prompt's.
 
-It is there for evaluation. Whoever trains or searches sees pairs that were labelled by it (`Preference.pairs`), and
-what is fitted to those pairs is another function: policies and searches that optimise it can exploit where it is wrong.
-That is the point of the world; report both against the budget (TS-LLM's alignment task, arXiv 2309.17179;
-over-optimisation: Gao, Schulman and Hilton, arXiv 2210.10760).
+It is meant for evaluation. Training and search get pairs that were labeled by it (`Preference.pairs`), and a
+model fitted to those pairs is another function: policies and searches that optimize it can exploit its errors.
+That is the purpose of the world; report both against the budget (TS-LLM's alignment task, arXiv 2309.17179;
+over-optimization: Gao, Schulman and Hilton, arXiv 2210.10760).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from itertools import pairwise
 from types import MappingProxyType
 
 from evolvent.errors import ConfigError
-from evolvent.worlds.preference.language import OPPOSITE, TOPIC_OF, Sentence, sentences_of
+from evolvent.worlds.preference.language import OPPOSITE, TOPIC_OF, Sentence, parse_sentences
 
-__all__ = ["LENGTH", "WEIGHTS", "Prompt", "quality", "read_prompt", "true_reward"]
+__all__ = ["LENGTH", "WEIGHTS", "Prompt", "compute_quality", "compute_true_reward", "parse_prompt"]
 
 LENGTH = 64
 """Words of a continuation, as in TS-LLM."""
@@ -36,133 +36,138 @@ WEIGHTS: Mapping[str, float] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A prompt, read.
+    """A parsed prompt.
 
     Args:
-        entities: (noun, adjective) of whoever is the subject of a sentence, in order; the adjective is what is said of
-            it, "" for nothing.
-        claims: everything that is said: noun -> adjectives.
-        topic: that of the first entity.
-        last: the nouns of the last sentence.
+        entities: (noun, adjective) of each noun that is the subject of a sentence, in order; the adjective is the
+            prompt's claim about it, "" for none.
+        claims: all claims: noun -> adjectives.
+        topic: topic of the first entity.
+        last_nouns: the nouns of the last sentence.
     """
 
     entities: tuple[tuple[str, str], ...]
     claims: Mapping[str, frozenset[str]]
     topic: str
-    last: frozenset[str]
+    last_nouns: frozenset[str]
 
 
 @lru_cache(maxsize=1 << 12)
-def read_prompt(text: str) -> Prompt:
-    """What a prompt says.
+def parse_prompt(text: str) -> Prompt:
+    """Parses a prompt.
 
     Raises:
-        ConfigError: a text that is not sentences of the language.
+        ConfigError: the text does not consist of sentences of the language.
     """
-    found = [sentence for _, sentence in sentences_of(text.split())]
-    known = [sentence for sentence in found if sentence is not None]
-    if not known or len(known) < len(found):
+    parsed = [sentence for _, sentence in parse_sentences(text.split())]
+    valid_sentences = [sentence for sentence in parsed if sentence is not None]
+    if not valid_sentences or len(valid_sentences) < len(parsed):
         raise ConfigError("a prompt that is not sentences of this language", value=text[:200])
     claims: dict[str, frozenset[str]] = {}
-    for sentence in known:
-        _add(claims, sentence)
-    heads = dict.fromkeys(head for sentence in known for head in sentence.heads)
-    entities = tuple((head, min(claims.get(head, ("",)))) for head in heads)
-    return Prompt(entities, MappingProxyType(claims), TOPIC_OF[entities[0][0]], known[-1].nouns)
+    for sentence in valid_sentences:
+        _add_claims(claims, sentence)
+    subject_nouns = dict.fromkeys(head for sentence in valid_sentences for head in sentence.subject_nouns)
+    entities = tuple((head, min(claims.get(head, ("",)))) for head in subject_nouns)
+    return Prompt(entities, MappingProxyType(claims), TOPIC_OF[entities[0][0]], valid_sentences[-1].nouns)
 
 
-def _add(claims: dict[str, frozenset[str]], sentence: Sentence) -> None:
-    for noun, adjective in sentence.claims():
+def _add_claims(claims: dict[str, frozenset[str]], sentence: Sentence) -> None:
+    for noun, adjective in sentence.iterate_claims():
         claims[noun] = claims.get(noun, frozenset()) | {adjective}
 
 
-def quality(words: Sequence[str], prompt: str, *, length: int = LENGTH) -> dict[str, float]:
-    """What the true reward is made of, each in 0..1.
+def compute_quality(tokens: Sequence[str], prompt: str, *, length: int = LENGTH) -> dict[str, float]:
+    """Computes the parts of the true reward, each in 0..1.
 
-    - form: the share of the `length` words that stand in whole sentences of the grammar, stops included.
-    - variety: the share of sentences that have another subject than the one before and say something new.
+    - form: the share of the `length` words that belong to valid sentences of the grammar, stops included.
+    - variety: the share of sentences with another subject than the one before and with new content.
     - agreement: the share of sentences whose determiners and verb all agree with their noun or subject in number.
     - topic: the share of nouns of the prompt's topic.
-    - coverage: the mean over the prompt's entities: half for being the subject of a sentence, half for what the prompt
-      says of it being recalled.
+    - coverage: the mean over the prompt's entities: half for being the subject of a sentence, half for a repeated
+      claim of the prompt about it.
     - consistency: the share of claims without their opposite in the prompt or earlier.
-    - thread: the share of sentences that name a noun of the sentence before; for the first that is the prompt's last.
+    - thread: the share of sentences that name a noun of the sentence before; for the first sentence, the prompt's
+      last.
     - closing: 1 if the very last word ends a sentence whose subject is the prompt's first entity.
     - reward: form * variety * the sum of the others by `WEIGHTS`.
 
-    So what a word is worth is often known only later: a sentence must end where the text ends, entities must be
-    returned to, threads prepared. All parts are 0 without a sentence. Only the first `length` words count; missing ones
+    So the value of a word is often known only later: a sentence must end where the text ends, entities must recur,
+    threads need preparation. All parts are 0 without a sentence. Only the first `length` words count; missing words
     are ill-formed.
 
     Args:
-        words: the continuation [up to length].
+        tokens: the words of the continuation [up to length].
         prompt: the prompt's text.
 
     Raises:
-        ConfigError: no prompt of this language.
+        ConfigError: the prompt is not in this language.
     """
-    asked = read_prompt(prompt)
-    found = list(sentences_of(words[:length]))
-    whole = [sentence for _, sentence in found if sentence is not None]
+    parsed_prompt = parse_prompt(prompt)
+    sized_sentences = list(parse_sentences(tokens[:length]))
+    valid_sentences = [sentence for _, sentence in sized_sentences if sentence is not None]
     parts = dict.fromkeys(("form", "variety", *WEIGHTS), 0.0)
-    if whole:
-        nouns = [phrase.noun for sentence in whole for phrase in (*sentence.subject, *sentence.others)]
+    if valid_sentences:
+        nouns = [phrase.noun for sentence in valid_sentences for phrase in (*sentence.subject, *sentence.other_phrases)]
         parts = {
-            "form": sum(size for size, sentence in found if sentence is not None) / length,
-            "variety": _variety(whole),
-            "coverage": _coverage(whole, asked),
-            "agreement": sum(sentence.agrees for sentence in whole) / len(whole),
-            "consistency": _consistency(whole, asked),
-            "thread": _thread([sentence for _, sentence in found], asked),
-            "topic": sum(TOPIC_OF[noun] == asked.topic for noun in nouns) / len(nouns),
-            "closing": _closing(found, asked, length),
+            "form": sum(size for size, sentence in sized_sentences if sentence is not None) / length,
+            "variety": _compute_variety(valid_sentences),
+            "coverage": _compute_coverage(valid_sentences, parsed_prompt),
+            "agreement": sum(sentence.has_agreement for sentence in valid_sentences) / len(valid_sentences),
+            "consistency": _compute_consistency(valid_sentences, parsed_prompt),
+            "thread": _compute_thread([sentence for _, sentence in sized_sentences], parsed_prompt),
+            "topic": sum(TOPIC_OF[noun] == parsed_prompt.topic for noun in nouns) / len(nouns),
+            "closing": _compute_closing(sized_sentences, parsed_prompt, length),
         }
-    weighed = sum(weight * parts[name] for name, weight in WEIGHTS.items())
-    reward = round(parts["form"] * parts["variety"] * weighed, 12)  # flawless is 1, whatever the order of the sum
+    weighted_sum = sum(weight * parts[name] for name, weight in WEIGHTS.items())
+    reward = round(parts["form"] * parts["variety"] * weighted_sum, 12)  # flawless is 1, whatever the order of the sum
     return {**parts, "reward": reward}
 
 
-def true_reward(words: Sequence[str], prompt: str, *, length: int = LENGTH) -> float:
-    """The reward of `quality`, 0..1."""
-    return quality(words, prompt, length=length)["reward"]
+def compute_true_reward(tokens: Sequence[str], prompt: str, *, length: int = LENGTH) -> float:
+    """Returns the reward of `compute_quality`, 0..1."""
+    return compute_quality(tokens, prompt, length=length)["reward"]
 
 
-def _variety(whole: Sequence[Sentence]) -> float:
-    said: set[tuple[object, ...]] = set()
-    new, before = 0, None
-    for sentence in whole:
-        told = (frozenset(sentence.heads), sentence.verb, sentence.rest)
-        new += told not in said and sentence.heads != before
-        said.add(told)
-        before = sentence.heads
-    return new / len(whole)
+def _compute_variety(valid_sentences: Sequence[Sentence]) -> float:
+    known_contents: set[tuple[object, ...]] = set()
+    num_new, previous_subject = 0, None
+    for sentence in valid_sentences:
+        content = (frozenset(sentence.subject_nouns), sentence.verb, sentence.predicate_words)
+        num_new += content not in known_contents and sentence.subject_nouns != previous_subject
+        known_contents.add(content)
+        previous_subject = sentence.subject_nouns
+    return num_new / len(valid_sentences)
 
 
-def _coverage(whole: Sequence[Sentence], asked: Prompt) -> float:
-    heads = {head for sentence in whole for head in sentence.heads}
-    claims = {claim for sentence in whole for claim in sentence.claims()}
-    return sum((name in heads) + ((name, said) in claims) for name, said in asked.entities) / (2 * len(asked.entities))
+def _compute_coverage(valid_sentences: Sequence[Sentence], prompt: Prompt) -> float:
+    subject_nouns = {noun for sentence in valid_sentences for noun in sentence.subject_nouns}
+    claims = {claim for sentence in valid_sentences for claim in sentence.iterate_claims()}
+    return sum((name in subject_nouns) + ((name, adjective) in claims) for name, adjective in prompt.entities) / (
+        2 * len(prompt.entities)
+    )
 
 
-def _consistency(whole: Sequence[Sentence], asked: Prompt) -> float:
-    known = dict(asked.claims)
-    right, claims = 0, 0
-    for sentence in whole:
-        for noun, adjective in sentence.claims():
-            right += OPPOSITE[adjective] not in known.get(noun, ())
-            claims += 1
-            known[noun] = known.get(noun, frozenset()) | {adjective}
-    return right / claims if claims else 1.0
+def _compute_consistency(valid_sentences: Sequence[Sentence], prompt: Prompt) -> float:
+    known_claims = dict(prompt.claims)
+    num_consistent, num_claims = 0, 0
+    for sentence in valid_sentences:
+        for noun, adjective in sentence.iterate_claims():
+            num_consistent += OPPOSITE[adjective] not in known_claims.get(noun, ())
+            num_claims += 1
+            known_claims[noun] = known_claims.get(noun, frozenset()) | {adjective}
+    return num_consistent / num_claims if num_claims else 1.0
 
 
-def _thread(found: Sequence[Sentence | None], asked: Prompt) -> float:
-    """An ill-formed sentence cuts the thread on both sides."""
-    before = [asked.last, *(sentence.nouns if sentence else frozenset() for sentence in found)]
-    links = [bool(last & then) for last, then in pairwise(before)]
+def _compute_thread(sentences: Sequence[Sentence | None], prompt: Prompt) -> float:
+    """Returns the share of linked sentences; an ill-formed sentence breaks the links on both sides."""
+    noun_sets = [prompt.last_nouns, *(sentence.nouns if sentence else frozenset() for sentence in sentences)]
+    links = [bool(previous_nouns & next_nouns) for previous_nouns, next_nouns in pairwise(noun_sets)]
     return sum(links) / len(links)
 
 
-def _closing(found: Sequence[tuple[int, Sentence | None]], asked: Prompt, length: int) -> float:
-    end = found[-1][1]
-    exact = sum(size for size, _ in found) == length
-    return float(exact and end is not None and asked.entities[0][0] in end.heads)
+def _compute_closing(sized_sentences: Sequence[tuple[int, Sentence | None]], prompt: Prompt, length: int) -> float:
+    last_sentence = sized_sentences[-1][1]
+    has_exact_length = sum(size for size, _ in sized_sentences) == length
+    return float(
+        has_exact_length and last_sentence is not None and prompt.entities[0][0] in last_sentence.subject_nouns
+    )

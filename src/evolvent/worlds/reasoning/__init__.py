@@ -1,1 +1,1 @@
-"""Worlds of one step: a question, a response with its rationale, and whether the answer is right."""
+"""Worlds of one step: a question, a response with a rationale, and a verdict on its answer."""

@@ -1,8 +1,8 @@
-"""Arithmetic: a number, and a chain of operations told one after another; what comes out?
+"""Arithmetic: compute the result of a number and a chain of operations.
 
     start with 47 ; add 7 ; halve ; times 3 ; what is it ?  ->  47 + 7 = 54 ; 54 / 2 = 27 ; 27 * 3 = 81 ### 81
 
-Every number on the way is whole, from 1 to `top`. The kind of a task is its chain of operations.
+All intermediate results are whole numbers from 1 to `top`. The kind of a task is its chain of operations.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from evolvent.worlds.panel import Sizes
 from evolvent.worlds.reasoning.chains import Chain, Chains
 from evolvent.worlds.reasoning.generated import Generated
 from evolvent.worlds.reasoning.naming import Pools
-from evolvent.worlds.reasoning.question import Question, spans
+from evolvent.worlds.reasoning.question import Question, split_rationale
 
 __all__ = ["OPERATIONS", "Arithmetic"]
 
@@ -33,40 +33,44 @@ OPERATIONS: dict[str, tuple[str, tuple[int, ...], tuple[str, ...]]] = {
 }
 """Name -> symbol, operands, and the words it is told by. With one operand, that is not told."""
 
-_FEW_RESULTS = 20  # a chain that comes to fewer numbers is guessed too easily
-_OF_TWO = Sizes(train=400, dev=40, test=100)  # chains of two do not give more
+_MIN_RESULTS = 20  # a chain that comes to fewer numbers is guessed too easily
+_DEPTH_TWO_SIZES = Sizes(train=400, dev=40, test=100)  # chains of two do not give more
 
 
-def _result(symbol: str, x: int, operand: int, top: int) -> int | None:
-    """The whole number from 1 to `top` that comes out; None where it is none."""
+def _apply_operation(symbol: str, x: int, operand: int, top: int) -> int | None:
+    """Returns the result if it is a whole number from 1 to `top`, else None."""
     if symbol == "/":
         return x // operand if x % operand == 0 else None
-    found = x + operand if symbol == "+" else x - operand if symbol == "-" else x * operand
-    return found if 1 <= found <= top else None
+    result = x + operand if symbol == "+" else x - operand if symbol == "-" else x * operand
+    return result if 1 <= result <= top else None
 
 
 @lru_cache(maxsize=1 << 14)
-def _starts(chain: Chain, top: int) -> tuple[int, ...]:
-    """The numbers from which the whole chain can be gone."""
+def _find_starts(chain: Chain, top: int) -> tuple[int, ...]:
+    """Returns the numbers from which every operation of the chain can be applied."""
     if not chain:
         return tuple(range(1, top + 1))
     symbol, operands, _ = OPERATIONS[chain[0]]
-    after = frozenset(_starts(chain[1:], top))
-    return tuple(x for x in range(1, top + 1) if any(_result(symbol, x, by, top) in after for by in operands))
+    next_starts = frozenset(_find_starts(chain[1:], top))
+    return tuple(
+        x
+        for x in range(1, top + 1)
+        if any(_apply_operation(symbol, x, operand, top) in next_starts for operand in operands)
+    )
 
 
 @lru_cache(maxsize=1 << 14)
-def _results(chain: Chain, top: int) -> frozenset[int]:
-    """The numbers that the whole chain can come to."""
-    found = set(range(1, top + 1))
+def _find_results(chain: Chain, top: int) -> frozenset[int]:
+    """Returns the numbers that the complete chain can produce."""
+    reachable = set(range(1, top + 1))
     for name in chain:
         symbol, operands, _ = OPERATIONS[name]
-        made = {_result(symbol, x, by, top) for x in found for by in operands}
-        found = {value for value in made if value is not None}
-    return frozenset(found)
+        candidates = {_apply_operation(symbol, x, operand, top) for x in reachable for operand in operands}
+        reachable = {value for value in candidates if value is not None}
+    return frozenset(reachable)
 
 
-_POOLS: Pools = {name: told for name, (_, _, told) in OPERATIONS.items()}
+_POOLS: Pools = {name: phrases for name, (_, _, phrases) in OPERATIONS.items()}
 
 
 class Arithmetic(Generated):
@@ -75,7 +79,7 @@ class Arithmetic(Generated):
     Args:
         depth: operations in the longest training chain, 2 to 16; `longer` has one more. `combo` needs 3.
         top: the largest number, 30 to 200.
-        sizes: how many tasks the panels hold; of depth 2 there are fewer than elsewhere.
+        sizes: panel sizes; with depth 2 the panels are smaller by default.
     Raises:
         ConfigError: values out of range, all at once.
     """
@@ -95,29 +99,36 @@ class Arithmetic(Generated):
         if problems:
             raise ConfigError(problems)
         self.depth, self.top = depth, top
-        self.words = f"start with what is it ? + - * / = {' '.join(map(str, range(1, top + 1)))}"
-        sizes = sizes or (_OF_TWO if depth == 2 else None)
-        super().__init__(Chains(self.name, tuple(OPERATIONS), depth), _POOLS, also={"top": top}, sizes=sizes)
+        self.vocabulary_source = f"start with what is it ? + - * / = {' '.join(map(str, range(1, top + 1)))}"
+        sizes = sizes or (_DEPTH_TWO_SIZES if depth == 2 else None)
+        super().__init__(Chains(self.name, tuple(OPERATIONS), depth), _POOLS, extra_spec={"top": top}, sizes=sizes)
 
     def draw(self, chain: Chain, seed: int) -> Question | None:
-        if len(_results(chain, self.top)) < _FEW_RESULTS:
+        if len(_find_results(chain, self.top)) < _MIN_RESULTS:
             return None
-        starts = _starts(chain, self.top)
+        starts = _find_starts(chain, self.top)
         rng = Random(sample_seed(self.name, self.top, seed, *chain))
-        x = first = rng.choice(starts)
-        told, rationale = [], []
-        for place, name in enumerate(chain):
+        current = first = rng.choice(starts)
+        clauses, rationale = [], []
+        for position, name in enumerate(chain):
             symbol, operands, _ = OPERATIONS[name]
-            after = _starts(chain[place + 1 :], self.top)
-            by = rng.choice([by for by in operands if _result(symbol, x, by, self.top) in after])
-            made = _result(symbol, x, by, self.top) or 0
-            told.append(f"{{{name}0}} {by}" if len(operands) > 1 else f"{{{name}0}}")
-            rationale.append(f"{x} {symbol} {by} = {made}")
-            x = made
-        text = f"start with {first} ; {' ; '.join(told)} ; what is it ?"
-        return Question(text, tuple(rationale), str(x))
+            next_starts = _find_starts(chain[position + 1 :], self.top)
+            operand = rng.choice(
+                [operand for operand in operands if _apply_operation(symbol, current, operand, self.top) in next_starts]
+            )
+            result = _apply_operation(symbol, current, operand, self.top) or 0
+            clauses.append(f"{{{name}0}} {operand}" if len(operands) > 1 else f"{{{name}0}}")
+            rationale.append(f"{current} {symbol} {operand} = {result}")
+            current = result
+        text = f"start with {first} ; {' ; '.join(clauses)} ; what is it ?"
+        return Question(text, tuple(rationale), str(current))
 
     def check_steps(self, task: Task, text: str) -> tuple[bool, ...]:
-        """For each span of a response's rationale, whether it is the true equation of its place in the chain."""
-        right: Sequence[str] = self.question(task).rationale
-        return tuple(place < len(right) and span == right[place] for place, span in enumerate(spans(text)))
+        """Returns, for each span of a response's rationale, whether it is the true equation at its position in the
+        chain.
+        """
+        expected_steps: Sequence[str] = self.question(task).rationale
+        return tuple(
+            position < len(expected_steps) and span == expected_steps[position]
+            for position, span in enumerate(split_rationale(text))
+        )

@@ -1,8 +1,8 @@
-"""Defeasible rules: what holds unless a preferred rule says otherwise, decided exactly.
+"""Defeasible rules, decided exactly: a conclusion stands unless a preferred rule contradicts it.
 
-A fact always holds. Otherwise rules decide: those that apply say what holds; where they disagree, the side wins whose
-rules are preferred over every applying rule of the other side. Where no side wins, or no rule applies, nothing is
-known. Rules must not depend on each other in a circle.
+A fact always holds. Otherwise the applicable rules decide. If they disagree, a side wins if each applicable
+rule of the other side is beaten by a preferred rule of this side. If no side wins, or no rule applies, the
+answer is unknown. Rules must not depend on each other in a circle.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["Literal", "Rule", "RuleBook"]
 
 
 class Literal(NamedTuple):
-    """That somebody can do something, or can not."""
+    """The statement that somebody can, or cannot, do something."""
 
     verb: str
     positive: bool = True
@@ -28,7 +28,7 @@ class Literal(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """That whoever meets all conditions has the head, unless a preferred rule denies it."""
+    """The rule that whoever meets all conditions also satisfies the head, unless a preferred rule denies it."""
 
     conditions: tuple[Literal, ...]
     head: Literal
@@ -42,41 +42,46 @@ class RuleBook:
     """Facts, rules and preferences.
 
     Args:
-        facts: (who, literal).
+        facts: pairs (name of the animal or person, literal).
         rules: in the order of their numbers.
-        preferred: (the number of a rule, the number of one that it beats).
+        preferred: pairs (number of a rule, number of a rule that it beats).
     """
 
     facts: frozenset[tuple[str, Literal]]
     rules: tuple[Rule, ...]
     preferred: frozenset[tuple[int, int]]
 
-    def holds(self, who: str, verb: str, above: Sequence[str] = ()) -> bool | None:
-        """True: they can; False: they can not; None: not known.
+    def holds(self, subject: str, verb: str, pending_verbs: Sequence[str] = ()) -> bool | None:
+        """Returns True if the subject can do it, False if the subject cannot, None if it is unknown.
 
         Args:
-            above: the verbs on whose behalf this is asked.
+            pending_verbs: the verbs whose decision depends on this one.
         Raises:
             ConfigError: rules that depend on each other in a circle, or facts that contradict each other.
         """
-        if verb in above:
-            raise ConfigError("rules that depend on each other in a circle", value=[*above, verb])
-        given = [positive for positive in (True, False) if (who, Literal(verb, positive)) in self.facts]
-        if len(given) > 1:
-            raise ConfigError("facts that contradict each other", value=f"{who} can and can not {verb}")
-        if given:
-            return given[0]
-        applying = [
+        if verb in pending_verbs:
+            raise ConfigError("rules that depend on each other in a circle", value=[*pending_verbs, verb])
+        known_facts = [positive for positive in (True, False) if (subject, Literal(verb, positive)) in self.facts]
+        if len(known_facts) > 1:
+            raise ConfigError("facts that contradict each other", value=f"{subject} can and can not {verb}")
+        if known_facts:
+            return known_facts[0]
+        applicable = [
             (number, rule.head.positive)
             for number, rule in enumerate(self.rules)
             if rule.head.verb == verb
-            and all(self.holds(who, one.verb, (*above, verb)) is one.positive for one in rule.conditions)
+            and all(
+                self.holds(subject, condition.verb, (*pending_verbs, verb)) is condition.positive
+                for condition in rule.conditions
+            )
         ]
-        for_it, against = ([number for number, says in applying if says is side] for side in (True, False))
-        if self._beats(for_it, against):
+        supporting, opposing = (
+            [number for number, positive_head in applicable if positive_head is side] for side in (True, False)
+        )
+        if self._beats(supporting, opposing):
             return True
-        return False if self._beats(against, for_it) else None
+        return False if self._beats(opposing, supporting) else None
 
-    def _beats(self, side: Collection[int], other: Collection[int]) -> bool:
-        """Whether a side says something, and something preferred to each rule of the other one."""
-        return bool(side) and all(any((one, two) in self.preferred for one in side) for two in other)
+    def _beats(self, side: Collection[int], opponents: Collection[int]) -> bool:
+        """Returns whether a side has rules, and a preferred rule against each rule of the opponents."""
+        return bool(side) and all(any((winner, loser) in self.preferred for winner in side) for loser in opponents)

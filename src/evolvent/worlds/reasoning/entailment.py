@@ -1,11 +1,11 @@
-"""Entailment: from a premise, does the hypothesis follow, is it ruled out, or can one not tell?
+"""Entailment: decide whether a hypothesis follows from a premise, contradicts it, or is undecided.
 
     premise : all dax are wug . no fep are wug . ... hypothesis : some fep are dax . does it follow ?
         ->  all dax are wug ; no fep are wug ; so no dax are fep ### no
 
-The answers are those of R3's entailment tasks. What follows is decided exactly (`syllogisms`). The kind of a task is
-the chain of statements that links its kinds of things. Answers are dealt in turn among hypotheses of the same form, and
-other statements, about other things, fill the premise up to two of each form: its words do not tell the answer.
+The answers are those of R3's entailment tasks. Entailment is decided exactly (`syllogisms`). The kind of a task is the
+chain of statements that links its categories. Answers cycle among hypotheses of the same form. Other statements, about
+other categories, fill the premise up to two of each form, so its words do not reveal the answer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from evolvent.worlds.reasoning.chains import Chain, Chains
 from evolvent.worlds.reasoning.generated import Generated
 from evolvent.worlds.reasoning.naming import Pools
 from evolvent.worlds.reasoning.question import Question
-from evolvent.worlds.reasoning.syllogisms import FORMS, Statement, follows, strongest
+from evolvent.worlds.reasoning.syllogisms import FORMS, Statement, follows, strongest_claims
 
 __all__ = ["ANSWERS", "LINKS", "Entailment"]
 
@@ -29,8 +29,8 @@ ANSWERS: tuple[str, ...] = ("yes", "it is not possible to tell", "no")
 LINKS: tuple[str, ...] = ("all", "all of", "no", "some", "some not", "some not of")
 """How two neighbours in a chain are linked: a form, and with "of" the later one is its subject."""
 _TRUTHS = (True, None, False)
-_OF_EACH = 2  # statements of each form in a premise
-_THINGS = (
+_STATEMENTS_PER_FORM = 2  # statements of each form in a premise
+_CATEGORIES = (
     "bakers",
     "cooks",
     "divers",
@@ -54,40 +54,42 @@ _THINGS = (
 )
 
 
-def _statement(link: str, place: int) -> Statement:
+def _build_statement(link: str, position: int) -> Statement:
     form = link.removesuffix(" of")
-    pair = (f"{{things{place}}}", f"{{things{place + 1}}}")
+    pair = (f"{{things{position}}}", f"{{things{position + 1}}}")
     return Statement(form, *(pair if form == link else pair[::-1]))
 
 
 @lru_cache(maxsize=1 << 15)
-def _truth(links: Chain, form: str, backwards: bool) -> bool | None:
-    """Whether a statement about the two ends of a chain follows from it. What hangs on either end does not matter."""
-    premises = [_statement(link, place) for place, link in enumerate(links)]
+def _decide_ends(links: Chain, form: str, backwards: bool) -> bool | None:
+    """Decides whether a statement about the two ends of a chain follows from it; other links do not matter."""
+    premises = [_build_statement(link, position) for position, link in enumerate(links)]
     ends = ("{things0}", f"{{things{len(links)}}}")
     return follows(premises, Statement(form, *(ends[::-1] if backwards else ends)))
 
 
 @lru_cache(maxsize=1 << 13)
-def _hypotheses(chain: Chain) -> dict[str, dict[bool | None, tuple[Statement, ...]]]:
-    """Form -> truth -> hypotheses that no premise says or denies; forms that have all three truths alone."""
-    premises = [_statement(link, place) for place, link in enumerate(chain)]
-    kinds = [f"{{things{place}}}" for place in range(len(chain) + 1)]
-    found: dict[str, dict[bool | None, tuple[Statement, ...]]] = {}
+def _list_hypotheses(chain: Chain) -> dict[str, dict[bool | None, tuple[Statement, ...]]]:
+    """Returns form -> truth -> hypotheses that no premise states or denies, for forms that have all three truths."""
+    premises = [_build_statement(link, position) for position, link in enumerate(chain)]
+    kinds = [f"{{things{position}}}" for position in range(len(chain) + 1)]
+    hypotheses: dict[str, dict[bool | None, tuple[Statement, ...]]] = {}
     for form in FORMS:
         truths: dict[bool | None, tuple[Statement, ...]] = dict.fromkeys(_TRUTHS, ())
-        for at, first in enumerate(kinds):
-            for place, second in enumerate(kinds):
+        for first_index, first in enumerate(kinds):
+            for position, second in enumerate(kinds):
                 claim = Statement(form, first, second)
-                if at != place and claim not in premises and claim.opposite not in premises:
-                    truth = _truth(chain[min(at, place) : max(at, place)], form, at > place)
+                if first_index != position and claim not in premises and claim.opposite not in premises:
+                    truth = _decide_ends(
+                        chain[min(first_index, position) : max(first_index, position)], form, first_index > position
+                    )
                     truths[truth] = (*truths[truth], claim)
         if all(truths.values()):
-            found[form] = truths
-    return found
+            hypotheses[form] = truths
+    return hypotheses
 
 
-_POOLS: Pools = {"things": _THINGS}
+_POOLS: Pools = {"things": _CATEGORIES}
 
 
 class Entailment(Generated):
@@ -95,7 +97,7 @@ class Entailment(Generated):
 
     Args:
         links: statements in the longest training chain, 3 to 5; `longer` has one more.
-        sizes: how many tasks the panels hold.
+        sizes: panel sizes.
     Raises:
         ConfigError: links out of range.
     """
@@ -106,45 +108,51 @@ class Entailment(Generated):
         "Does the hypothesis follow from the premise? There is at least one thing of each kind. Write what leads to "
         f"your answer, divided by ';', then '###' and one of: {', '.join(ANSWERS)}."
     )
-    words = f"premise hypothesis : . ? does it follow so all no some are not and {' '.join(ANSWERS)} both are possible"
+    vocabulary_source = (
+        f"premise hypothesis : . ? does it follow so all no some are not and {' '.join(ANSWERS)} both are possible"
+    )
 
     def __init__(self, *, links: int = 4, sizes: Sizes | None = None) -> None:
         if not 3 <= links <= 5:
             raise ConfigError([Problem("links", f"{links} statements in a chain", "give 3 to 5")])
         self.links = links
-        super().__init__(Chains(self.name, LINKS, links, fewest=2), _POOLS, sizes=sizes)
+        super().__init__(Chains(self.name, LINKS, links, min_length=2), _POOLS, sizes=sizes)
 
     def draw(self, chain: Chain, seed: int) -> Question | None:
         forms = [link.removesuffix(" of") for link in chain]
-        found = _hypotheses(chain) if max(forms.count(form) for form in FORMS) <= _OF_EACH else None
-        if not found:
+        hypotheses = (
+            _list_hypotheses(chain) if max(forms.count(form) for form in FORMS) <= _STATEMENTS_PER_FORM else None
+        )
+        if not hypotheses:
             return None
         rng = Random(sample_seed(self.name, seed, *chain))
         truth = _TRUTHS[seed % 3]
-        claim = rng.choice(found[rng.choice(list(found))][truth])
-        premises = [_statement(link, place) for place, link in enumerate(chain)]
-        told = [*premises, *_others(forms, len(chain) + 1)]
-        rng.shuffle(told)
-        text = f"premise : {' . '.join(map(str, told))} . hypothesis : {claim} . does it follow ?"
-        return Question(text, _rationale(premises, claim, truth), ANSWERS[_TRUTHS.index(truth)], ANSWERS)
+        claim = rng.choice(hypotheses[rng.choice(list(hypotheses))][truth])
+        premises = [_build_statement(link, position) for position, link in enumerate(chain)]
+        statements = [*premises, *_draw_fillers(forms, len(chain) + 1)]
+        rng.shuffle(statements)
+        text = f"premise : {' . '.join(map(str, statements))} . hypothesis : {claim} . does it follow ?"
+        return Question(text, _explain(premises, claim, truth), ANSWERS[_TRUTHS.index(truth)], ANSWERS)
 
 
-def _others(forms: Sequence[str], first: int) -> list[Statement]:
-    """Statements about other things, so that there are two of each form in all."""
-    missing = [form for form in FORMS for _ in range(_OF_EACH - forms.count(form))]
+def _draw_fillers(forms: Sequence[str], first: int) -> list[Statement]:
+    """Returns statements about other categories, so that the premise has two statements of each form."""
+    missing = [form for form in FORMS for _ in range(_STATEMENTS_PER_FORM - forms.count(form))]
     return [
-        Statement(form, f"{{things{first + place}}}", f"{{things{first + place + 1}}}")
-        for place, form in enumerate(missing)
+        Statement(form, f"{{things{first + position}}}", f"{{things{first + position + 1}}}")
+        for position, form in enumerate(missing)
     ]
 
 
-def _rationale(premises: Sequence[Statement], claim: Statement, truth: bool | None) -> tuple[str, ...]:
-    """The statements between the two kinds, and what they come to."""
-    at, place = sorted(int(kind.strip("{}").removeprefix("things")) for kind in claim[1:])
-    used = premises[at:place]
+def _explain(premises: Sequence[Statement], claim: Statement, truth: bool | None) -> tuple[str, ...]:
+    """Returns the statements between the two categories, and their conclusion."""
+    start, stop = sorted(int(kind.strip("{}").removeprefix("things")) for kind in claim[1:])
+    used = premises[start:stop]
     if truth is None:
         return (*map(str, used), f"so both {claim} and {claim.opposite} are possible")
-    right = claim if truth else claim.opposite
-    closest = strongest(used, claim.subject, claim.other)
-    steps = [f"so {one}" for one in closest if one != right and follows([one], right)][:1]
-    return (*map(str, used), *steps, f"so {right}")
+    conclusion = claim if truth else claim.opposite
+    closest = strongest_claims(used, claim.subject, claim.predicate)
+    steps = [
+        f"so {statement}" for statement in closest if statement != conclusion and follows([statement], conclusion)
+    ][:1]
+    return (*map(str, used), *steps, f"so {conclusion}")

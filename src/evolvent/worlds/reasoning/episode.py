@@ -1,4 +1,4 @@
-"""The environment of one question: the first action is the whole response, and ends the episode."""
+"""The environment of one question: the first action is the complete response and ends the episode."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from evolvent.errors import ScoringError, SessionGone
 from evolvent.grade.base import Grade
 from evolvent.trajectory import Task, Value
-from evolvent.worlds.base import Info, Reply, own_moment
+from evolvent.worlds.base import Info, Reply, check_snapshot
 
 __all__ = ["OUTCOMES", "QuestionEnv"]
 
@@ -16,23 +16,23 @@ OUTCOMES: tuple[str, ...] = ("right", "wrong", "no answer could be read")
 
 
 @dataclass(frozen=True, slots=True)
-class _Moment:
-    """A snapshot. A question never changes, so all that an episode carries is whether it runs."""
+class _Snapshot:
+    """A snapshot of an episode. A question never changes, so the only state is whether the episode runs."""
 
     task: str
     running: bool
 
 
 class QuestionEnv:
-    """One question.
+    """The environment of one question.
 
-    The info of the only step says `answered` (whether an answer could be read: what R3's partial credit asks),
-    `answer` (as it was read, or None) and, without one, `invalid`.
+    The info of the only step contains `answered` (whether an answer could be read, as R3's partial credit needs),
+    `answer` (the answer as it was read, or None) and, without an answer, `invalid`.
 
     Args:
-        task: whose question it is.
+        task: the task of the question.
         text: the observation.
-        grade: the verdict on a response.
+        grade: grades a response.
     """
 
     def __init__(self, task: Task, text: str, grade: Callable[[str], Grade]) -> None:
@@ -44,31 +44,31 @@ class QuestionEnv:
         return self._text, {}
 
     def step(self, action: Value) -> Reply:
-        """The verdict on a response; the episode is over.
+        """Returns the verdict on a response and ends the episode.
 
         Raises:
             SessionGone: a step before `reset`, or after the end.
-            ScoringError: nothing can be said about the response. SafetyError: the host cannot run a program safely.
+            ScoringError: the response could not be graded. SafetyError: the host cannot run a program safely.
         """
         if not self._running:
             raise SessionGone("a step after the end of the episode", value=str(action), expected="reset() first")
-        found = self._grade(str(action))
-        if found.correct is None:
-            raise ScoringError("the response could not be graded", value=found.why)
+        verdict = self._grade(str(action))
+        if verdict.correct is None:
+            raise ScoringError("the response could not be graded", value=verdict.why)
         self._running = False
-        answered = found.extracted is not None
-        info: dict[str, object] = {"answered": answered, "answer": found.extracted}
+        answered = verdict.extracted is not None
+        info: dict[str, object] = {"answered": answered, "answer": verdict.extracted}
         if not answered:
             info["invalid"] = True
-        told = OUTCOMES[0] if found.correct else OUTCOMES[1] if answered else OUTCOMES[2]
-        return told, float(found.correct), True, False, info
+        observation = OUTCOMES[0] if verdict.correct else OUTCOMES[1] if answered else OUTCOMES[2]
+        return observation, float(verdict.correct), True, False, info
 
     def snapshot(self) -> object:
-        return _Moment(self._task.id, self._running)
+        return _Snapshot(self._task.id, self._running)
 
-    def restore(self, value: object) -> None:
-        """Back to the moment of a snapshot of the same task; ConfigError for anything else."""
-        self._running = own_moment(value, _Moment, self._task).running
+    def restore(self, snapshot: object) -> None:
+        """Restores a snapshot of the same task; raises ConfigError for any other value."""
+        self._running = check_snapshot(snapshot, _Snapshot, self._task).running
 
     def close(self) -> None:
         self._running = False

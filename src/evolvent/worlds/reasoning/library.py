@@ -1,8 +1,9 @@
-"""Worlds over a user's files: word problems, entailment, reading and rules as their data sets have them.
+"""Worlds over a user's files: word problems, entailment, reading and rules in the formats of their data sets.
 
-A file whose name says train, dev (or val) or test is that split; without a dev file about a tenth of the training rows
-are dev. Rows of other files are dealt by the hash of the question. A question is in one split only: what is in test or
-dev is left out of train. There is one tier, `seen`; the vocabulary is open.
+A file belongs to the split that its name contains: train, dev (or val) or test. Without a dev file, about a
+tenth of the training rows becomes dev. Rows of other files are dealt by the hash of the question. A question is
+in one split only: questions of test or dev are left out of train. There is one tier, `seen`; the vocabulary is
+open.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
 
-from evolvent.errors import ConfigError, Problem, VersionMismatch, unknown
+from evolvent.errors import ConfigError, Problem, VersionMismatch, unknown_name_problem
 from evolvent.grade.base import Grade
-from evolvent.grade.numbers import number_of
+from evolvent.grade.numbers import parse_number
 from evolvent.sandbox.limits import CodeRunner
 from evolvent.trajectory import Task, sample_seed
 from evolvent.worlds.base import SPLITS, check_task, split_of
@@ -35,115 +36,120 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
     "rules": rules.ANSWERS,
 }
 """What files can be about, and the answers there are; none: numbers."""
-_ORDER = ("test", "dev", "train")  # who keeps a question that several files have
+_SPLIT_PRIORITY = ("test", "dev", "train")  # who keeps a question that several files have
 
 
 class Library(Questions):
     """The questions of a file or a folder.
 
     Args:
-        path: a `.json` or `.jsonl` file, or a folder of such (`files` says what is read).
+        path: a `.json` or `.jsonl` file, or a folder of such files (see `files`).
         subject: one of `SUBJECTS`.
-        form: for problems, "cot" or "program"; then a demonstration is a program or there is none.
-        runner: what runs programs that are not straight-line; None: boxes of our own.
+        form: for problems, "cot" or "program"; with "program" a demonstration is a program, or there is none.
+        runner: runs programs that are not straight-line; None: sandboxes created when first needed.
     Attributes:
-        problems: the rows that are left out, and why.
+        problems: the rows that are left out, with the reasons.
     Raises:
-        ConfigError: an unknown subject or form, or nothing that can be used.
+        ConfigError: an unknown subject or form, or no usable row.
     """
 
     def __init__(
         self, path: str | Path, subject: str = "problems", *, form: Form = "cot", runner: CodeRunner | None = None
     ) -> None:
-        wrong = [] if subject in SUBJECTS else [unknown("subject", subject, SUBJECTS)]
+        invalid = [] if subject in SUBJECTS else [unknown_name_problem("subject", subject, SUBJECTS)]
         if form not in FORMS or (form == "program" and subject != "problems"):
-            wrong.append(Problem("form", f"{form!r} for {subject}", f"problems have {' and '.join(FORMS)}"))
-        if wrong:
-            raise ConfigError(wrong)
+            invalid.append(Problem("form", f"{form!r} for {subject}", f"problems have {' and '.join(FORMS)}"))
+        if invalid:
+            raise ConfigError(invalid)
         self.name, self.form = f"{subject}-files", form
         self.version = "1" if form == "cot" else "1-program"
-        self.blocking = form == "program"
+        self.run_in_thread = form == "program"
         answers = SUBJECTS[subject]
         self.chance = 1 / len(answers) if answers else 0.0
-        choose = f"Answer the question. Write the steps that lead there, then '###' and one of: {', '.join(answers)}."
-        self.instructions = choose if answers else INSTRUCTIONS[form]
+        choice_instructions = (
+            f"Answer the question. Write the steps that lead there, then '###' and one of: {', '.join(answers)}."
+        )
+        self.instructions = choice_instructions if answers else INSTRUCTIONS[form]
         self._programs = Programs(runner)
-        found, self.problems = read_questions(Path(path), answers)
-        self._rows = {(row.file, row.place): row for row in found}
+        rows, self.problems = read_questions(Path(path), answers)
+        self._rows = {(row.file, row.index): row for row in rows}
 
     @cached_property
     def _panels(self) -> Mapping[str, tuple[Task, ...]]:
-        has_dev = any(_named(row.file) == "dev" for row in self._rows.values())
-        places = {at: _split(row, has_dev=has_dev) for at, row in self._rows.items()}
+        has_dev = any(_split_in_name(row.file) == "dev" for row in self._rows.values())
+        splits = {row_key: _choose_split(row, has_dev=has_dev) for row_key, row in self._rows.items()}
         owner: dict[str, tuple[str, int]] = {}
-        for split in _ORDER:
-            for at, row in self._rows.items():
-                if places[at] == split:
-                    owner.setdefault(row.key, at)
-        copies = [at for at, row in self._rows.items() if owner[row.key] != at]
-        told = [Problem(f"{at[0]}, row {at[1]}", "asks what another row asks", "the row is left out") for at in copies]
-        self.problems += tuple(told)
+        for split in _SPLIT_PRIORITY:
+            for row_key, row in self._rows.items():
+                if splits[row_key] == split:
+                    owner.setdefault(row.key, row_key)
+        copies = [row_key for row_key, row in self._rows.items() if owner[row.key] != row_key]
+        copy_problems = [
+            Problem(f"{row_key[0]}, row {row_key[1]}", "asks what another row asks", "the row is left out")
+            for row_key in copies
+        ]
+        self.problems += tuple(copy_problems)
         panels: dict[str, list[Task]] = {split: [] for split in SPLITS}
-        for at in owner.values():
-            panels[places[at]].append(self._task(self._rows[at], places[at]))
+        for row_key in owner.values():
+            panels[splits[row_key]].append(self._build_task(self._rows[row_key], splits[row_key]))
         return {split: tuple(tasks) for split, tasks in panels.items()}
 
-    def _task(self, row: Row, split: str) -> Task:
-        spec = {"file": row.file, "row": row.place, "digest": row.digest}
+    def _build_task(self, row: Row, split: str) -> Task:
+        spec = {"file": row.file, "row": row.index, "digest": row.digest}
         return Task(self.name, self.version, spec, row.kind, self.tiers[0], split)
 
     def tasks(self, split: str, tier: str) -> Sequence[Task]:
-        """The task panel of a split and tier, in the order of files and rows."""
+        """Returns the task panel of a split and tier, in the order of files and rows."""
         check_names(split, tier, self.tiers)
         return self._panels[split]
 
-    def _row(self, task: Task) -> Row:
+    def _find_row(self, task: Task) -> Row:
         check_task(self, task)
         row = self._rows.get((task.spec.get("file", ""), task.spec.get("row", -1)))
         if row is None:
             raise ConfigError("no such row that can be used", value=dict(task.spec), expected="a file and a row of it")
         if task.spec.get("digest") != row.digest:
-            where = f"{row.file}, row {row.place}"
-            raise VersionMismatch(f"{where} says something else", value=task.spec.get("digest"), expected=row.digest)
+            row_name = f"{row.file}, row {row.index}"
+            raise VersionMismatch(f"{row_name} says something else", value=task.spec.get("digest"), expected=row.digest)
         return row
 
     def question(self, task: Task) -> Question:
-        """The question of a row.
+        """Returns the question of a row.
 
         Raises:
-            ConfigError: a task of another world, or of a row that is not there. VersionMismatch: of a row that says
-                something else now.
+            ConfigError: a task of another world, or of a missing row. VersionMismatch: of a row whose content has
+                changed.
         """
-        question = self._row(task).question
+        question = self._find_row(task).question
         if self.form == "cot":
             return question
-        said = question.said if not question.rationale else None
-        return Question(f"{question.text}\n{HEAD}", (), question.answer, said=said)
+        demonstration = question.demonstration if not question.rationale else None
+        return Question(f"{question.text}\n{HEAD}", (), question.answer, demonstration=demonstration)
 
-    def grade(self, said: str, question: Question) -> Grade:
-        """The verdict on a response."""
+    def grade(self, response: str, question: Question) -> Grade:
+        """Returns the grade of a response."""
         if self.form == "program":
-            return self._programs.grade(said, number_of(question.answer) or Fraction(0))
-        return super().grade(said, question)
+            return self._programs.grade(response, parse_number(question.answer) or Fraction(0))
+        return super().grade(response, question)
 
     def key(self, task: Task) -> str:
-        """The question's own words: rows that ask the same are copies."""
-        return self._row(task).key
+        """Returns the words of the question: rows with the same question are copies."""
+        return self._find_row(task).key
 
     def vocabulary(self) -> Sequence[str] | None:
-        """None: it is open."""
+        """Returns None: the vocabulary is open."""
         return None
 
 
-def _named(file: str) -> str | None:
-    """The split that a file's name says."""
+def _split_in_name(file: str) -> str | None:
+    """Returns the split that a file's name contains, or None."""
     stem = Path(file).stem.lower()
-    marks = {"train": "train", "dev": "dev", "val": "dev", "test": "test"}
-    return next((split for mark, split in marks.items() if mark in stem), None)
+    split_of_word = {"train": "train", "dev": "dev", "val": "dev", "test": "test"}
+    return next((split for word, split in split_of_word.items() if word in stem), None)
 
 
-def _split(row: Row, *, has_dev: bool) -> str:
-    split = _named(row.file)
+def _choose_split(row: Row, *, has_dev: bool) -> str:
+    split = _split_in_name(row.file)
     if split is None:
         return split_of({"key": row.key}, salt="questions")
     if split == "train" and not has_dev and sample_seed("questions", "dev", row.key) % 10 == 0:

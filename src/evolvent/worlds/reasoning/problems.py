@@ -1,12 +1,12 @@
-"""Word problems: who has how many, answered by a chain of thought or by a program.
+"""Word problems about quantities, answered by a chain of thought or by a program.
 
     anna has 12 apples . boris has 5 more apples than anna . how many apples do anna and boris have together ?
         ->  anna has 12 ; boris has 12 + 5 = 17 ; 12 + 17 = 29 ### 29
         ->  anna = 12 ; boris = anna + 5 ; return anna + boris
 
-The kind of a task is its chain of relations with what is asked at the end. Half of the stories also tell of somebody
-who has nothing to do with it. In the form "program" (P-CoT of R3) the question ends with `def solution():`, and the
-response is the body of that function.
+The kind of a task is its chain of relations and the quantity asked for at the end. Half of the stories also
+mention an unrelated person. In the form "program" (P-CoT of R3) the question ends with `def solution():`, and
+the response is the body of that function.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fractions import Fraction
 from random import Random
 from typing import Literal
 
-from evolvent.errors import ConfigError, Problem, unknown
+from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.grade.base import Grade
 from evolvent.sandbox.limits import CodeRunner
 from evolvent.trajectory import sample_seed
@@ -26,7 +26,7 @@ from evolvent.worlds.reasoning.generated import Generated
 from evolvent.worlds.reasoning.naming import Pools
 from evolvent.worlds.reasoning.programs import Programs
 from evolvent.worlds.reasoning.question import Question
-from evolvent.worlds.reasoning.stories import ASKED, MOST, RELATIONS, WORDS, tell
+from evolvent.worlds.reasoning.stories import FIXED_WORDS, MAX_NUMBER, QUESTION_FORMS, RELATIONS, draw_story
 
 __all__ = ["FORMS", "HEAD", "INSTRUCTIONS", "Form", "Problems"]
 
@@ -41,7 +41,7 @@ INSTRUCTIONS = {
         "It ends at the first blank line."
     ),
 }
-_TRIES = 20  # draws of the numbers of one story
+_MAX_DRAWS = 20  # draws of the numbers of one story
 _POOLS: Pools = {
     "person": PEOPLE,
     "thing": ("apples", "books", "coins", "eggs", "pens", "cards", "shells", "stamps", "nuts", "keys"),
@@ -57,8 +57,8 @@ class Problems(Generated):
     Args:
         form: "cot" (a chain of thought) or "program".
         relations: relations in the longest training story, 2 to 8; `longer` has one more.
-        runner: what runs programs that are not straight-line; None: boxes of our own, made when first needed.
-        sizes: how many tasks the panels hold.
+        runner: runs programs that are not straight-line; None: sandboxes created when first needed.
+        sizes: panel sizes.
     Raises:
         ConfigError: an unknown form, or relations out of range.
     """
@@ -75,32 +75,32 @@ class Problems(Generated):
     ) -> None:
         problems = []
         if form not in FORMS:
-            problems.append(unknown("form", form, FORMS))
+            problems.append(unknown_name_problem("form", form, FORMS))
         if not 2 <= relations <= 8:
             problems.append(Problem("relations", f"{relations} relations in a story", "give 2 to 8"))
         if problems:
             raise ConfigError(problems)
         self.form, self.instructions = form, INSTRUCTIONS[form]
         self.version = "1" if form == "cot" else "1-program"  # the same name: a story is in one split in both forms
-        self.blocking = form == "program"
+        self.run_in_thread = form == "program"
         self.ending = f"\n{HEAD}" if form == "program" else ""
-        self.words = f"{WORDS} {' '.join(map(str, range(1, MOST + 1)))}"
+        self.vocabulary_source = f"{FIXED_WORDS} {' '.join(map(str, range(1, MAX_NUMBER + 1)))}"
         self._programs = Programs(runner)
-        super().__init__(Chains(self.name, RELATIONS, relations + 1, ends=ASKED), _POOLS, sizes=sizes)
+        super().__init__(Chains(self.name, RELATIONS, relations + 1, ends=QUESTION_FORMS), _POOLS, sizes=sizes)
 
     def draw(self, chain: Chain, seed: int) -> Question | None:
         rng = Random(sample_seed(self.name, seed, *chain))
-        drawn = (tell(chain[:-1], chain[-1], rng) for _ in range(_TRIES))
-        story = next((story for story in drawn if story is not None), None)
+        stories = (draw_story(chain[:-1], chain[-1], rng) for _ in range(_MAX_DRAWS))
+        story = next((story for story in stories if story is not None), None)
         if story is None:
             return None
         text = " ".join((*story.sentences, story.question))
         if self.form == "program":
-            return Question(text, (), str(story.answer), said=story.program)
+            return Question(text, (), str(story.answer), demonstration=story.program)
         return Question(text, story.rationale, str(story.answer))
 
-    def grade(self, said: str, question: Question) -> Grade:
-        """The verdict on a response: a number as the answer, or a program that returns one."""
+    def grade(self, response: str, question: Question) -> Grade:
+        """Returns the grade of a response: a number as the answer, or a program that returns a number."""
         if self.form == "program":
-            return self._programs.grade(said, Fraction(question.answer))
-        return super().grade(said, question)
+            return self._programs.grade(response, Fraction(question.answer))
+        return super().grade(response, question)

@@ -1,7 +1,7 @@
-"""A question of one step: what is asked, the rationale that leads to the answer, and what a response says.
+"""A question of one step: its text, the rationale that leads to the answer, and the grading of a response.
 
-A response is a rationale, `###` and the answer: "47 + 7 = 54 ; 54 * 3 = 162 ### 162". The spans of a rationale are
-divided by `;`, which a tokenizer of whole words keeps.
+A response is a rationale, `###` and the answer: "47 + 7 = 54 ; 54 * 3 = 162 ### 162". The spans of a rationale
+are separated by `;`, which a tokenizer of whole words keeps.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from evolvent.grade.base import Grade
-from evolvent.grade.numbers import after_mark, grade_number
+from evolvent.grade.numbers import grade_number, text_after_mark
 
-__all__ = ["MARK", "SEPARATOR", "Question", "grade_choice", "grade_question", "response", "spans"]
+__all__ = ["MARK", "SEPARATOR", "Question", "format_demonstration", "grade_choice", "grade_question", "split_rationale"]
 
 MARK = "###"
 SEPARATOR = ";"
@@ -24,55 +24,56 @@ class Question:
     """A question and its right answer.
 
     Args:
-        text: what is asked, with the form of the answer.
+        text: the question, with the form of the answer.
         rationale: the spans that lead to the answer, in order.
         answer: the right answer.
-        choices: all answers there are, each a word or a phrase; empty: the answer is a number.
-        said: the demonstration; None: the spans joined, the mark and the answer.
+        choices: all possible answers, each a word or a phrase; empty: the answer is a number.
+        demonstration: a complete right response; None: the spans joined, the mark and the answer.
     """
 
     text: str
     rationale: tuple[str, ...]
     answer: str
     choices: tuple[str, ...] = ()
-    said: str | None = None
+    demonstration: str | None = None
 
 
-def response(question: Question) -> str | None:
-    """The demonstration: rationale, mark, answer; None for a question without a rationale."""
-    if question.said is not None or not question.rationale:
-        return question.said
+def format_demonstration(question: Question) -> str | None:
+    """Returns the demonstration (rationale, mark, answer), or None for a question without a rationale."""
+    if question.demonstration is not None or not question.rationale:
+        return question.demonstration
     return f"{f' {SEPARATOR} '.join(question.rationale)} {MARK} {question.answer}".strip()
 
 
-def spans(text: str) -> tuple[str, ...]:
-    """The spans of the rationale in a response: what stands before the last mark, divided, with single spaces."""
-    before = re.split(r"#(?:\s*#){2,}", text)
-    rationale = before[0] if len(before) == 1 else MARK.join(before[:-1])
-    divided = (" ".join(span.split()) for span in re.split(rf"[{SEPARATOR}\n]", rationale))
-    return tuple(span for span in divided if span)
+def split_rationale(text: str) -> tuple[str, ...]:
+    """Splits the rationale of a response: the text before the last mark, divided, with single spaces."""
+    parts = re.split(r"#(?:\s*#){2,}", text)
+    rationale = parts[0] if len(parts) == 1 else MARK.join(parts[:-1])
+    pieces = (" ".join(span.split()) for span in re.split(rf"[{SEPARATOR}\n]", rationale))
+    return tuple(span for span in pieces if span)
 
 
-def grade_choice(said: str, gold: str, choices: Sequence[str]) -> Grade:
-    """Whether a response chooses the right answer: what follows its mark is one of the choices and nothing else.
+def grade_choice(response: str, gold: str, choices: Sequence[str]) -> Grade:
+    """Returns the grade of a response with fixed choices: the text after its mark must be the right choice and nothing
+    else.
 
-    Letter case and punctuation around do not matter. Of options (A, B, ...) the letter may be followed by ")" or "."
-    and the option's words. A response without a mark, or with something else after it, is read as no answer.
+    Letter case and surrounding punctuation do not matter. For options (A, B, ...) the letter may be followed by ")"
+    or "." and the option's words. A response without a mark, or with other text after it, counts as no answer.
     """
-    marked = after_mark(said)
-    if marked is None:
+    answer_text = text_after_mark(response)
+    if answer_text is None:
         return Grade(correct=False, extracted=None, why=f"no {MARK} in the response")
-    line = " ".join(marked.split("\n", 1)[0].split())
+    line = " ".join(answer_text.split("\n", 1)[0].split())
     for choice in choices:
         tail = r"(?:\W*|\s*[).:].*)" if len(choice) == 1 else r"\W*"
         if re.fullmatch(rf"\W*{re.escape(choice)}{tail}", line, re.IGNORECASE):
-            right = choice == gold
-            return Grade(correct=right, extracted=choice, why="" if right else "another answer")
+            is_correct = choice == gold
+            return Grade(correct=is_correct, extracted=choice, why="" if is_correct else "another answer")
     return Grade(correct=False, extracted=None, why="none of the answers")
 
 
-def grade_question(said: str, question: Question) -> Grade:
-    """Whether a response gives the right answer; `extracted` None where no answer could be read."""
+def grade_question(response: str, question: Question) -> Grade:
+    """Returns the grade of a response; `extracted` is None if no answer could be read."""
     if question.choices:
-        return grade_choice(said, question.answer, question.choices)
-    return grade_number(said, question.answer)
+        return grade_choice(response, question.answer, question.choices)
+    return grade_number(response, question.answer)

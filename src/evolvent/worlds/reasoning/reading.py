@@ -1,10 +1,10 @@
-"""Reading: a passage about people, places and times, a question that takes several of its facts, and four options.
+"""Reading: a passage about people, places and times, a question that needs several of its facts, and four options.
 
     the boss of anna is boris . ... boris lives in keldon . ... where does the boss of anna live ? A : arvik . B : ...
         ->  the boss of anna is boris ; boris lives in keldon ### B
 
-The kind of a task is the chain of relations asked about. Every person of the passage is named as often as any other
-one, and so is every option; the letter of the right one is dealt in turn.
+The kind of a task is the chain of relations in the question. All people of the passage are named equally often,
+and so are the options; the letter of the right option cycles.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Reading(Generated):
     """The world of passages.
 
     Args:
-        relations: relations from one person to another in the longest training question, 2 to 4; `longer` has one more.
-        sizes: how many tasks the panels hold.
+        relations: relations between people in the longest training question, 2 to 4; `longer` has one more.
+        sizes: panel sizes.
     Raises:
         ConfigError: relations out of range.
     """
@@ -58,7 +58,7 @@ class Reading(Generated):
         "Read the passage and answer the question. Write the facts that lead to the answer, divided by ';', then '###' "
         "and the letter of the right option."
     )
-    words = (
+    vocabulary_source = (
         f"the of is . : ? A B C D {' '.join(_RELATIONS)} lives in was born arrives on works travels a "
         "where does live when arrive work travel what"
     )
@@ -71,47 +71,51 @@ class Reading(Generated):
 
     def draw(self, chain: Chain, seed: int) -> Question:
         rng = Random(sample_seed(self.name, seed, *chain))
-        *relations, asked = chain
-        people = [f"{{person{place}}}" for place in range(max(4, len(relations) + 1))]
-        links = _links(relations, len(people), rng)
-        told, question = _FACTS[asked]
-        kind = next(kind for kind in ("city", "day", "month", "job") if f"{{{kind}}}" in told)
-        values = [f"{{{kind}{place}}}" for place in range(len(people))]
+        *relations, fact_name = chain
+        people = [f"{{person{position}}}" for position in range(max(4, len(relations) + 1))]
+        links = _draw_links(relations, len(people), rng)
+        sentence, question = _FACTS[fact_name]
+        kind = next(kind for kind in ("city", "day", "month", "job") if f"{{{kind}}}" in sentence)
+        values = [f"{{{kind}{position}}}" for position in range(len(people))]
         facts = [
-            told.replace("{who}", who).replace(f"{{{kind}}}", value) for who, value in zip(people, values, strict=True)
+            sentence.replace("{who}", person).replace(f"{{{kind}}}", value)
+            for person, value in zip(people, values, strict=True)
         ]
         linked = {
-            (relation, place): f"the {relation} of {people[place]} is {people[to]}"
-            for relation, link in links.items()
-            for place, to in enumerate(link)
+            (relation, position): f"the {relation} of {people[position]} is {people[target]}"
+            for relation, targets in links.items()
+            for position, target in enumerate(targets)
         }
         passage = [*linked.values(), *facts]
         rng.shuffle(passage)
-        way = [linked[relation, place] for place, relation in enumerate(relations)]
-        whom = people[0]
+        path = [linked[relation, position] for position, relation in enumerate(relations)]
+        subject = people[0]
         for relation in relations:
-            whom = f"the {relation} of {whom}"
-        right, letter = len(relations), seed % len(LETTERS)
-        wrong = rng.sample([value for place, value in enumerate(values) if place != right], len(LETTERS) - 1)
-        options = [*wrong[:letter], values[right], *wrong[letter:]]
-        listed = " . ".join(f"{name} : {value}" for name, value in zip(LETTERS, options, strict=True))
-        text = f"{' . '.join(passage)} . {question.replace('{whom}', whom)} ? {listed} ."
-        return Question(text, (*way, facts[right]), LETTERS[letter], LETTERS)
+            subject = f"the {relation} of {subject}"
+        right_index, letter = len(relations), seed % len(LETTERS)
+        distractors = rng.sample(
+            [value for position, value in enumerate(values) if position != right_index], len(LETTERS) - 1
+        )
+        options = [*distractors[:letter], values[right_index], *distractors[letter:]]
+        options_text = " . ".join(f"{name} : {value}" for name, value in zip(LETTERS, options, strict=True))
+        text = f"{' . '.join(passage)} . {question.replace('{whom}', subject)} ? {options_text} ."
+        return Question(text, (*path, facts[right_index]), LETTERS[letter], LETTERS)
 
 
-def _links(relations: Sequence[str], people: int, rng: Random) -> dict[str, list[int]]:
-    """For each relation, whom it leads to from each person: to everybody once, to nobody from themselves.
+def _draw_links(relations: Sequence[str], people: int, rng: Random) -> dict[str, list[int]]:
+    """Draws, for each relation, the person it leads to from each person: everybody is a target once, nobody of
+    themselves.
 
     The chain leads from person 0 to 1, to 2, and so on.
     """
-    found = {}
+    links = {}
     for relation in dict.fromkeys(relations):
-        fixed = {place: place + 1 for place, name in enumerate(relations) if name == relation}
-        rest = [place for place in range(people) if place not in fixed]
-        free = [place for place in range(people) if place not in fixed.values()]
-        rng.shuffle(free)
-        while any(place == to for place, to in zip(rest, free, strict=True)):
-            rng.shuffle(free)
-        link = {**fixed, **dict(zip(rest, free, strict=True))}
-        found[relation] = [link[place] for place in range(people)]
-    return found
+        fixed = {person: person + 1 for person, name in enumerate(relations) if name == relation}
+        open_sources = [person for person in range(people) if person not in fixed]
+        open_targets = [person for person in range(people) if person not in fixed.values()]
+        rng.shuffle(open_targets)
+        while any(person == target for person, target in zip(open_sources, open_targets, strict=True)):
+            rng.shuffle(open_targets)
+        link = {**fixed, **dict(zip(open_sources, open_targets, strict=True))}
+        links[relation] = [link[person] for person in range(people)]
+    return links

@@ -1,13 +1,14 @@
-"""Rules with exceptions: facts, rules that may contradict each other, preferences; is a statement proved, disproved or
-unknown?
+"""Rules with exceptions: given facts, contradicting rules and preferences, decide whether a statement is proved,
+disproved or unknown.
 
     the dog can sing . rule 1 : whoever can sing can dance . rule 2 : whoever can hum can not dance . ...
     rule 1 beats rule 2 . ... proved , disproved or unknown : the dog can not dance ?
         ->  the dog can sing ; the dog can hum ; rule 1 beats rule 2 ; the dog can dance ### disproved
 
-In the manner of BoardgameQA (Kazemi et al., arXiv 2306.07934): `main` has some contradicting rules, `conflict` has some
-at every step. What holds is decided exactly (`defeasible`). The kind of a task is its chain of steps. A question holds
-two chains to the same statement, for two animals, one of which is broken; the words are the same either way.
+Modeled on BoardgameQA (Kazemi et al., arXiv 2306.07934): `main` has some contradicting rules, `conflict` has
+some at every step. Conclusions are decided exactly (`defeasible`). The kind of a task is its chain of steps. A
+question contains two chains to the same statement, for two animals, one of which is broken; the words are the
+same either way.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Literal as Choice
 
-from evolvent.errors import ConfigError, Problem, unknown
+from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.trajectory import sample_seed
 from evolvent.worlds.panel import Sizes
 from evolvent.worlds.reasoning.chains import Chain, Chains
@@ -99,19 +100,19 @@ _VERBS = (
     "gamble",
     "wrestle",
 )
-_TRIES = 30  # draws until the wanted answer is the one that holds
-_THIRD = "the {animal2}"
+_MAX_DRAWS = 30  # draws until the wanted answer is the one that holds
+_THIRD_ANIMAL = "the {animal2}"
 
 
 @dataclass(slots=True)
-class _Led:
-    """What leads one animal to the statement."""
+class _Derivation:
+    """The facts, rules and preferences from which the statement follows for one animal."""
 
-    who: str
+    animal: str
     facts: list[Literal] = field(default_factory=list)
     rules: list[Rule] = field(default_factory=list)
     beats: list[tuple[Rule, Rule]] = field(default_factory=list)
-    idle: list[Literal] = field(default_factory=list)
+    idle_facts: list[Literal] = field(default_factory=list)
     steps: list[tuple[tuple[Literal, ...], Rule, tuple[Rule, ...]]] = field(default_factory=list)
 
 
@@ -124,7 +125,7 @@ class Rules(Generated):
     Args:
         form: "main" or "conflict".
         steps: steps of the longest training chain, 3 to 5; `longer` has one more.
-        sizes: how many tasks the panels hold.
+        sizes: panel sizes.
     Raises:
         ConfigError: an unknown form, or steps out of range.
     """
@@ -134,124 +135,133 @@ class Rules(Generated):
         "Is the statement proved, disproved or unknown? Rules hold unless a rule that beats them says the opposite. "
         "Write what leads to your answer, divided by ';', then '###' and the answer."
     )
-    words = f"the can not rule whoever and beats . : ? , or so it is open whether {' '.join(ANSWERS)}"
+    vocabulary_source = f"the can not rule whoever and beats . : ? , or so it is open whether {' '.join(ANSWERS)}"
 
     def __init__(
         self, *, form: Choice["main", "conflict"] = "main", steps: int = 4, sizes: Sizes | None = None
     ) -> None:
-        problems = [] if form in STEPS else [unknown("form", form, STEPS)]
+        problems = [] if form in STEPS else [unknown_name_problem("form", form, STEPS)]
         if not 3 <= steps <= 5:
             problems.append(Problem("steps", f"{steps} steps in a chain", "give 3 to 5"))
         if problems:
             raise ConfigError(problems)
         self.form, self.steps = form, steps
         self.name = "rules" if form == "main" else "rules-conflict"
-        self.words += " " + " ".join(map(str, range(1, 6 * (steps + 1) + 1)))
-        super().__init__(Chains(self.name, STEPS[form], steps, fewest=2), _POOLS, sizes=sizes)
+        self.vocabulary_source += " " + " ".join(map(str, range(1, 6 * (steps + 1) + 1)))
+        super().__init__(Chains(self.name, STEPS[form], steps, min_length=2), _POOLS, sizes=sizes)
 
     def draw(self, chain: Chain, seed: int) -> Question | None:
         rng, answer = Random(sample_seed(self.name, seed, *chain)), seed % len(ANSWERS)
-        for _ in range(_TRIES):
-            drawn = _drawn(chain, rng, known=answer < 2)
-            if drawn is not None:
-                return _told(drawn, rng, ANSWERS[answer])
+        for _ in range(_MAX_DRAWS):
+            draft = _draw_draft(chain, rng, is_decided=answer < 2)
+            if draft is not None:
+                return _build_question(draft, rng, ANSWERS[answer])
         return None
 
 
 @dataclass(frozen=True, slots=True)
-class _Drawn:
+class _Draft:
     book: RuleBook
-    first: _Led
+    derivation: _Derivation
     claim: Literal
     holds: bool | None
     facts: tuple[tuple[str, Literal], ...]
 
 
-def _drawn(chain: Sequence[str], rng: Random, *, known: bool) -> _Drawn | None:
-    """Two chains to one statement, the first one whole (`known`) or broken; None where the break changes nothing."""
+def _draw_draft(chain: Sequence[str], rng: Random, *, is_decided: bool) -> _Draft | None:
+    """Draws two chains to one statement, the first intact (`is_decided`) or broken; None if the break changes
+    nothing.
+    """
     verbs = (f"{{verb{number}}}" for number in range(len(_VERBS)))
     goal, positive = next(verbs), rng.random() < 0.5
     pair = [
-        _led(chain, f"the {{animal{place}}}", Literal(goal, positive is (place == 0)), verbs=verbs, rng=rng)
-        for place in range(2)
+        _draw_derivation(chain, f"the {{animal{index}}}", Literal(goal, positive is (index == 0)), verbs=verbs, rng=rng)
+        for index in range(2)
     ]
-    broken = pair[known]
-    facts = [(led.who, fact) for led in pair for fact in led.facts]
-    for lost in _lost(broken, rng):
-        facts[facts.index((broken.who, lost))] = (_THIRD, lost)
-        facts.append((broken.who, Literal(next(verbs))))
-    facts += [(_THIRD, fact) for led in pair for fact in led.idle]
+    broken_derivation = pair[is_decided]
+    facts = [(derivation.animal, fact) for derivation in pair for fact in derivation.facts]
+    for removed_fact in _choose_removed_facts(broken_derivation, rng):
+        facts[facts.index((broken_derivation.animal, removed_fact))] = (_THIRD_ANIMAL, removed_fact)
+        facts.append((broken_derivation.animal, Literal(next(verbs))))
+    facts += [(_THIRD_ANIMAL, fact) for derivation in pair for fact in derivation.idle_facts]
     rng.shuffle(facts)
-    rules = [rule for led in pair for rule in led.rules]
+    rules = [rule for derivation in pair for rule in derivation.rules]
     rng.shuffle(rules)
-    preferred = frozenset((rules.index(one), rules.index(two)) for led in pair for one, two in led.beats)
+    preferred = frozenset(
+        (rules.index(winner), rules.index(loser)) for derivation in pair for winner, loser in derivation.beats
+    )
     book = RuleBook(frozenset(facts), tuple(rules), preferred)
-    holds = book.holds(pair[0].who, goal)
-    if (holds is None) is known:
+    holds = book.holds(pair[0].animal, goal)
+    if (holds is None) is is_decided:
         return None
-    return _Drawn(book, pair[0], Literal(goal), holds, tuple(facts))
+    return _Draft(book, pair[0], Literal(goal), holds, tuple(facts))
 
 
-def _lost(led: _Led, rng: Random) -> list[Literal]:
-    """The facts that a third animal gets instead: a condition of a rule that leads on, and all that speaks against the
-    last rule, which would else decide."""
-    needed = {condition for _, rule, _ in led.steps for condition in rule.conditions}
-    against = [other.conditions[0] for other in led.steps[-1][2]]
-    return [rng.choice([fact for fact in led.facts if fact in needed]), *against]
+def _choose_removed_facts(derivation: _Derivation, rng: Random) -> list[Literal]:
+    """Returns the facts that a third animal gets instead: a needed condition, and all conditions that oppose the
+    last rule.
+    """
+    needed = {condition for _, rule, _ in derivation.steps for condition in rule.conditions}
+    opposing_conditions = [opposing_rule.conditions[0] for opposing_rule in derivation.steps[-1][2]]
+    return [rng.choice([fact for fact in derivation.facts if fact in needed]), *opposing_conditions]
 
 
-def _led(chain: Sequence[str], who: str, goal: Literal, *, verbs: Iterator[str], rng: Random) -> _Led:
-    """The facts, rules and preferences that lead one animal along a chain of steps to the goal."""
-    have = Literal(next(verbs))
-    led = _Led(who, [have])
-    for place, step in enumerate(chain):
-        then = goal if place == len(chain) - 1 else Literal(next(verbs), rng.random() < 0.5)
-        conditions = [have]
+def _draw_derivation(
+    chain: Sequence[str], animal: str, goal: Literal, *, verbs: Iterator[str], rng: Random
+) -> _Derivation:
+    """Draws the facts, rules and preferences that lead one animal along a chain of steps to the goal."""
+    current = Literal(next(verbs))
+    derivation = _Derivation(animal, [current])
+    for index, step in enumerate(chain):
+        conclusion = goal if index == len(chain) - 1 else Literal(next(verbs), rng.random() < 0.5)
+        conditions = [current]
         if step in ("two", "won two"):
             conditions.append(Literal(next(verbs)))
-            led.facts.append(conditions[1])
+            derivation.facts.append(conditions[1])
         rng.shuffle(conditions)
-        rule = Rule(tuple(conditions), then)
-        against: list[Rule] = []
+        rule = Rule(tuple(conditions), conclusion)
+        opposing_rules: list[Rule] = []
         for _ in range({"one": 0, "two": 0, "won twice": 2}.get(step, 1)):
-            other = Literal(next(verbs))
-            against.append(Rule((other,), Literal(then.verb, not then.positive)))
-            (led.idle if step == "idle" else led.facts).append(other)
-            led.beats.append((against[-1], rule) if step == "idle" else (rule, against[-1]))
-        led.rules += [rule, *against]
-        led.steps.append((tuple(conditions), rule, () if step == "idle" else tuple(against)))
-        have = then
-    return led
+            opposing_condition = Literal(next(verbs))
+            opposing_rules.append(Rule((opposing_condition,), Literal(conclusion.verb, not conclusion.positive)))
+            (derivation.idle_facts if step == "idle" else derivation.facts).append(opposing_condition)
+            derivation.beats.append((opposing_rules[-1], rule) if step == "idle" else (rule, opposing_rules[-1]))
+        derivation.rules += [rule, *opposing_rules]
+        derivation.steps.append((tuple(conditions), rule, () if step == "idle" else tuple(opposing_rules)))
+        current = conclusion
+    return derivation
 
 
-def _told(drawn: _Drawn, rng: Random, answer: str) -> Question:
-    book, who = drawn.book, drawn.first.who
-    claim = drawn.claim if drawn.holds is None else Literal(drawn.claim.verb, drawn.holds is (answer == "proved"))
-    if drawn.holds is None and rng.random() < 0.5:
+def _build_question(draft: _Draft, rng: Random, answer: str) -> Question:
+    book, animal = draft.book, draft.derivation.animal
+    claim = draft.claim if draft.holds is None else Literal(draft.claim.verb, draft.holds is (answer == "proved"))
+    if draft.holds is None and rng.random() < 0.5:
         claim = Literal(claim.verb, not claim.positive)
-    facts = [f"{name} {fact}" for name, fact in drawn.facts]
+    facts = [f"{name} {fact}" for name, fact in draft.facts]
     rules = [f"rule {number} : {rule}" for number, rule in enumerate(book.rules, 1)]
-    beats = [f"rule {one + 1} beats rule {two + 1}" for one, two in sorted(book.preferred)]
-    rng.shuffle(beats)
-    text = " . ".join([*facts, *rules, *beats, f"proved , disproved or unknown : {who} {claim} ?"])
-    return Question(text, tuple(_rationale(drawn)), answer, ANSWERS)
+    preferences = [f"rule {winner + 1} beats rule {loser + 1}" for winner, loser in sorted(book.preferred)]
+    rng.shuffle(preferences)
+    text = " . ".join([*facts, *rules, *preferences, f"proved , disproved or unknown : {animal} {claim} ?"])
+    return Question(text, tuple(_explain(draft)), answer, ANSWERS)
 
 
-def _rationale(drawn: _Drawn) -> Iterator[str]:
-    """The steps of the asked animal as far as they go: facts used, preferences used, what follows."""
-    book, who = drawn.book, drawn.first.who
-    told: set[Literal] = set()
-    for conditions, rule, against in drawn.first.steps:
-        met = [other for other in against if book.holds(who, other.conditions[0].verb)]
-        for fact in (*conditions, *(other.conditions[0] for other in met)):
-            if (who, fact) in book.facts and fact not in told:
-                told.add(fact)
-                yield f"{who} {fact}"
-        if book.holds(who, rule.head.verb) is not rule.head.positive:
+def _explain(draft: _Draft) -> Iterator[str]:
+    """Yields the steps for the first animal as far as they lead: facts used, preferences used, conclusions."""
+    book, animal = draft.book, draft.derivation.animal
+    stated: set[Literal] = set()
+    for conditions, rule, opposing_rules in draft.derivation.steps:
+        active_rules = [
+            opposing_rule for opposing_rule in opposing_rules if book.holds(animal, opposing_rule.conditions[0].verb)
+        ]
+        for fact in (*conditions, *(opposing_rule.conditions[0] for opposing_rule in active_rules)):
+            if (animal, fact) in book.facts and fact not in stated:
+                stated.add(fact)
+                yield f"{animal} {fact}"
+        if book.holds(animal, rule.head.verb) is not rule.head.positive:
             break
         number = book.rules.index(rule) + 1
-        yield from (f"rule {number} beats rule {book.rules.index(other) + 1}" for other in met)
-        yield f"rule {number} : {who} {rule.head}"
-        told.add(rule.head)
-    if drawn.holds is None:
-        yield f"so it is open whether {who} {drawn.claim}"
+        yield from (f"rule {number} beats rule {book.rules.index(opposing_rule) + 1}" for opposing_rule in active_rules)
+        yield f"rule {number} : {animal} {rule.head}"
+        stated.add(rule.head)
+    if draft.holds is None:
+        yield f"so it is open whether {animal} {draft.claim}"

@@ -1,8 +1,8 @@
-"""Statements about all, no and some things of a kind, and an exact check of what follows from them.
+"""Statements about all, no and some members of a category, and an exact check of their consequences.
 
-Every kind has at least one thing. A model is the set of combinations of kinds that some thing has; whether statements
-can hold together is decided over all models, of any size: "all" and "no" forbid combinations, "some" and the existence
-of each kind ask for one, and these never get in each other's way.
+Every category has at least one member. A model is the set of combinations of categories that members have.
+Whether statements can hold together is decided over models of any size: "all" and "no" forbid combinations;
+"some" and the existence of each category require one. Requirements never conflict with each other.
 """
 
 from __future__ import annotations
@@ -11,72 +11,79 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-__all__ = ["FORMS", "Statement", "follows", "possible", "strongest"]
+__all__ = ["FORMS", "Statement", "follows", "is_consistent", "strongest_claims"]
 
 FORMS: tuple[str, ...] = ("all", "no", "some", "some not")
 
 
 class Statement(NamedTuple):
-    """A statement: one of `FORMS` about the kinds `subject` and `other`."""
+    """A statement: one of `FORMS` about the categories `subject` and `predicate`."""
 
     form: str
     subject: str
-    other: str
+    predicate: str
 
     def __str__(self) -> str:
         first, _, negated = self.form.partition(" ")
-        return f"{first} {self.subject} are {'not ' if negated else ''}{self.other}"
+        return f"{first} {self.subject} are {'not ' if negated else ''}{self.predicate}"
 
     @property
     def opposite(self) -> Statement:
-        """The statement that is true exactly where this one is false."""
+        """Returns the statement that is true exactly if this one is false."""
         opposites = {"all": "some not", "some not": "all", "no": "some", "some": "no"}
-        return Statement(opposites[self.form], self.subject, self.other)
+        return Statement(opposites[self.form], self.subject, self.predicate)
 
 
-def possible(statements: Sequence[Statement]) -> bool:
-    """Whether all the statements can be true together.
+def is_consistent(statements: Sequence[Statement]) -> bool:
+    """Returns whether all statements can be true together.
 
-    A thing that is needed (one of each kind, one for each "some") exists if some combination of kinds has what is asked
-    and is forbidden by none. All things needed can be there at once, since each only forbids what "all" and "no" do.
+    A required member (one of each category, one for each "some") exists if some combination of categories has the
+    required properties and is not forbidden. All required members can exist at once: each is restricted only by
+    "all" and "no".
     """
     kinds = sorted({kind for statement in statements for kind in statement[1:]})
-    with_kind = {kind: _combinations(place, len(kinds)) for place, kind in enumerate(kinds)}
+    with_kind = {kind: _combinations_with(index, len(kinds)) for index, kind in enumerate(kinds)}
     allowed = (1 << (1 << len(kinds))) - 1
-    for form, subject, other in statements:
+    for form, subject, predicate in statements:
         if form in ("all", "no"):
-            in_other = with_kind[other] if form == "no" else ~with_kind[other]
-            allowed &= ~(with_kind[subject] & in_other)
+            in_predicate = with_kind[predicate] if form == "no" else ~with_kind[predicate]
+            allowed &= ~(with_kind[subject] & in_predicate)
     needed = list(with_kind.values())
-    for form, subject, other in statements:
+    for form, subject, predicate in statements:
         if form in ("some", "some not"):
-            in_other = with_kind[other] if form == "some" else ~with_kind[other]
-            needed.append(with_kind[subject] & in_other)
+            in_predicate = with_kind[predicate] if form == "some" else ~with_kind[predicate]
+            needed.append(with_kind[subject] & in_predicate)
     return all(allowed & need for need in needed)
 
 
 @lru_cache(maxsize=256)
-def _combinations(place: int, count: int) -> int:
-    """The combinations of `count` kinds that hold the kind at `place`, as the set bits of a number."""
-    return sum(1 << combination for combination in range(1 << count) if combination >> place & 1)
+def _combinations_with(index: int, count: int) -> int:
+    """Returns the combinations of `count` categories that contain the category at `index`, as the set bits of a
+    number.
+    """
+    return sum(1 << combination for combination in range(1 << count) if combination >> index & 1)
 
 
 def follows(premises: Sequence[Statement], claim: Statement) -> bool | None:
-    """True: the claim follows; False: its opposite does; None: both are possible."""
-    if not possible([*premises, claim.opposite]):
+    """Returns True if the claim follows, False if its opposite follows, None if both are possible."""
+    if not is_consistent([*premises, claim.opposite]):
         return True
-    return None if possible([*premises, claim]) else False
+    return None if is_consistent([*premises, claim]) else False
 
 
-def strongest(premises: Sequence[Statement], subject: str, other: str) -> tuple[Statement, ...]:
-    """The statements about two kinds that follow, without those that follow from another one of them."""
-    pairs = ((subject, other), (other, subject))
+def strongest_claims(premises: Sequence[Statement], subject: str, predicate: str) -> tuple[Statement, ...]:
+    """Returns the statements about two categories that follow, without those implied by another of them."""
+    pairs = ((subject, predicate), (predicate, subject))
     claims = [Statement(form, *pair) for form in FORMS for pair in pairs]
-    found = [claim for claim in claims if follows(premises, claim)]
-    return tuple(claim for place, claim in enumerate(found) if not _told_by(claim, found, place))
+    valid_claims = [claim for claim in claims if follows(premises, claim)]
+    return tuple(claim for index, claim in enumerate(valid_claims) if not _is_implied(claim, valid_claims, index))
 
 
-def _told_by(claim: Statement, others: Sequence[Statement], place: int) -> bool:
-    """Whether a claim, at its place among others, follows from one of them; of two equal ones the first stays."""
-    stronger = [other for at, other in enumerate(others) if at < place or not follows([claim], other)]
-    return any(follows([other], claim) for other in stronger)
+def _is_implied(claim: Statement, claims: Sequence[Statement], index: int) -> bool:
+    """Returns whether a claim, at its index, is implied by another claim; of two equivalent claims the first stays."""
+    stronger = [
+        other_claim
+        for other_index, other_claim in enumerate(claims)
+        if other_index < index or not follows([claim], other_claim)
+    ]
+    return any(follows([other_claim], claim) for other_claim in stronger)

@@ -1,4 +1,4 @@
-"""What all worlds of one question have in common: one step, one response, right or wrong."""
+"""The base class of worlds of one question: one step, one response, right or wrong."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from evolvent.grade.base import Grade
-from evolvent.grade.numbers import number_of
+from evolvent.grade.numbers import parse_number
 from evolvent.trajectory import Score, Task
-from evolvent.worlds.base import Info, score_won
+from evolvent.worlds.base import Info, score_if_won
 from evolvent.worlds.grammar import Grammar, Plain
 from evolvent.worlds.reasoning.episode import QuestionEnv
-from evolvent.worlds.reasoning.question import Question, grade_question, response
+from evolvent.worlds.reasoning.question import Question, format_demonstration, grade_question
 
 __all__ = ["Questions"]
 
 
 class Questions(ABC):
-    """A world of questions: an episode is one response, worth 1 if its answer is right and 0 else.
+    """A world of questions: an episode is one response, with reward 1 if its answer is right, else 0.
 
     Attributes:
-        chance: the share that guessing an answer wins (0 where answers are open); no audit can ask for less.
+        chance: the success rate of guessing (0 if answers are open); the lower bound that an audit allows.
     """
 
     name: str
@@ -30,12 +30,12 @@ class Questions(ABC):
     horizon = 1
     reward_range = (0.0, 1.0)
     tiers: tuple[str, ...] = ("seen",)
-    blocking = False
+    run_in_thread = False
     chance = 0.0
 
     @abstractmethod
     def question(self, task: Task) -> Question:
-        """The question of a task.
+        """Returns the question of a task.
 
         Raises:
             ConfigError: a task of another world, or a spec that names no question.
@@ -43,24 +43,24 @@ class Questions(ABC):
         """
 
     def make(self, task: Task) -> QuestionEnv:
-        """An Env for one task; raises what `question` raises."""
+        """Creates an Env for one task; raises the errors of `question`."""
         question = self.question(task)
-        return QuestionEnv(task, question.text, lambda said: self.grade(said, question))
+        return QuestionEnv(task, question.text, lambda response: self.grade(response, question))
 
-    def grade(self, said: str, question: Question) -> Grade:
-        """The verdict on a response."""
-        return grade_question(said, question)
+    def grade(self, response: str, question: Question) -> Grade:
+        """Returns the grade of a response."""
+        return grade_question(response, question)
 
     def same(self, a: str, b: str) -> bool:
-        """Whether two answers are one, as votes count them: equal texts, or equal numbers."""
-        number = number_of(a)
-        return a == b or (number is not None and number == number_of(b))
+        """Returns whether two answers count as equal in a vote: equal texts, or equal numbers."""
+        number = parse_number(a)
+        return a == b or (number is not None and number == parse_number(b))
 
     def score(self, rewards: Sequence[float | None], info: Info) -> Score:
-        """Success = the right answer; raw = the reward, unit = 1 or 0."""
-        return score_won(rewards)
+        """Scores an episode: success = the right answer; raw = the reward, unit = 1 or 0."""
+        return score_if_won(rewards)
 
     def expert(self, task: Task) -> Sequence[str] | None:
-        """One response, with its rationale and the right answer; None where nobody has shown one."""
-        said = response(self.question(task))
-        return None if said is None else [said]
+        """Returns one response with a rationale and the right answer, or None without a demonstration."""
+        demonstration = format_demonstration(self.question(task))
+        return None if demonstration is None else [demonstration]

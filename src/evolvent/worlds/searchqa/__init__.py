@@ -1,1 +1,1 @@
-"""Questions over a collection of short documents: a search engine, invented collections, a reader for a user's own."""
+"""Questions over a collection of short documents: a search engine, generated collections, a reader for user files."""

@@ -1,4 +1,4 @@
-"""When two answers are the same: exact match as SQuAD has it (Rajpurkar et al., 2016)."""
+"""The equality of answers: exact match as in SQuAD (Rajpurkar et al., 2016)."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import re
 import string
 from collections.abc import Iterable
 
-__all__ = ["exact_match", "normalised"]
+__all__ = ["exact_match", "normalize_answer"]
 
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
-_NO_MARKS = str.maketrans("", "", string.punctuation)
+_WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
-def normalised(text: str) -> str:
-    """The text in lower case, without the marks of ASCII, then without articles and spare spaces.
+def normalize_answer(text: str) -> str:
+    """Returns the text in lower case, without ASCII punctuation, articles and extra spaces.
 
-    >>> normalised("  The U.S.A.,  an   Example! ")
+    >>> normalize_answer("  The U.S.A.,  an   Example! ")
     'usa example'
     """
-    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_MARKS)).split())
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_WITHOUT_PUNCTUATION)).split())
 
 
-def exact_match(answer: str, golden: Iterable[str]) -> bool:
-    """Whether an answer is one of the golden ones, once all are normalised."""
-    given = normalised(answer)
-    return any(given == normalised(text) for text in golden)
+def exact_match(answer: str, gold_answers: Iterable[str]) -> bool:
+    """Returns whether an answer equals one of the gold answers after normalization."""
+    normalized = normalize_answer(answer)
+    return any(normalized == normalize_answer(text) for text in gold_answers)

@@ -1,8 +1,10 @@
-"""Invented facts about people, towns, firms and books, drawn afresh for each question, and the chains that are asked.
+"""Generated facts about people, towns, firms and books, drawn anew for each question, and the chains of the
+questions.
 
-Fifteen relations, each a function from entities of one type to entities of one type. A `chain` is a sequence of
-relations in the order in which they are looked up: ("teacher", "home") is the home of the teacher of somebody. The
-pools of names are fixed; which names a question uses, and for whom, is drawn: no name says anything about the answer.
+There are fifteen relations, each a function from entities of one type to entities of one type. A `chain` is a
+sequence of relations in the order of lookup: ("teacher", "home") is the home of somebody's teacher. The pools
+of names are fixed; the names that a question uses, and their entities, are drawn: a name says nothing about the
+answer.
 """
 
 from __future__ import annotations
@@ -27,10 +29,10 @@ __all__ = [
     "Draws",
     "Facts",
     "Relation",
-    "chains",
+    "chains_by_tier",
     "draw_facts",
-    "possible",
-    "tiers_of_chains",
+    "is_chain",
+    "iterate_chains",
 ]
 
 Chain = tuple[str, ...]
@@ -125,29 +127,31 @@ POOLS: Mapping[str, tuple[str, ...]] = {
 }
 """The names that an entity of each type can have."""
 
-_HELD = {"person": 8, "town": 6, "firm": 5, "book": 5}  # entities of a question's world, by type
-_FIRST = {"person": 0, "town": 8, "firm": 14, "book": 19}
-_LONGEST = 6  # relations in a chain
-_SAME = 2  # most entities that share one value of a relation
+_COUNT_BY_TYPE = {"person": 8, "town": 6, "firm": 5, "book": 5}  # entities of a question's world, by type
+_FIRST_BY_TYPE = {"person": 0, "town": 8, "firm": 14, "book": 19}
+_MAX_CHAIN_LENGTH = 6  # relations in a chain
+_MAX_SHARED_VALUES = 2  # most entities that share one value of a relation
 
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """One relation: its name, the type of entity it is asked of, and the type of its value."""
+    """One relation: its name, the type of its subjects, and the type of its values."""
 
     name: str
-    of: str
-    value: str
+    subject_type: str
+    value_type: str
 
     @property
     def subjects(self) -> range:
-        """The numbers of the entities that have this relation."""
-        return range(_FIRST[self.of], _FIRST[self.of] + _HELD[self.of])
+        """Returns the numbers of the entities that have this relation."""
+        return range(
+            _FIRST_BY_TYPE[self.subject_type], _FIRST_BY_TYPE[self.subject_type] + _COUNT_BY_TYPE[self.subject_type]
+        )
 
 
 RELATIONS: Mapping[str, Relation] = {
-    name: Relation(name, of, value)
-    for name, of, value in (
+    name: Relation(name, subject_type, value)
+    for name, subject_type, value in (
         ("teacher", "person", "person"),
         ("friend", "person", "person"),
         ("home", "person", "town"),
@@ -167,67 +171,73 @@ RELATIONS: Mapping[str, Relation] = {
 }
 """All relations by name. None of them need be mutual."""
 
-_OF_TYPE = {kind: tuple(r for r in RELATIONS.values() if r.of == kind) for kind in POOLS}
+_RELATIONS_BY_TYPE = {kind: tuple(r for r in RELATIONS.values() if r.subject_type == kind) for kind in POOLS}
 
 
-def possible(chain: object) -> bool:
-    """Whether this is a chain that can be asked.
+def is_chain(chain: object) -> bool:
+    """Returns whether the value is a valid chain.
 
-    That is one to six known relations, each asked of the type of value of the one before it, and no more entities of a
-    type on the way than there are.
+    A valid chain has one to six known relations. The subject type of each is the value type of the one before it,
+    and the chain needs no more entities of a type than there are.
     """
-    if not isinstance(chain, list | tuple) or not 1 <= len(chain) <= _LONGEST:
+    if not isinstance(chain, list | tuple) or not 1 <= len(chain) <= _MAX_CHAIN_LENGTH:
         return False
     if not all(isinstance(name, str) and name in RELATIONS for name in chain):
         return False
-    types = [RELATIONS[chain[0]].of, *(RELATIONS[name].value for name in chain)]
-    asked = all(RELATIONS[name].of == kind for name, kind in zip(chain, types, strict=False))
-    return asked and all(times <= _HELD[kind] for kind, times in Counter(types).items())
+    types = [RELATIONS[chain[0]].subject_type, *(RELATIONS[name].value_type for name in chain)]
+    types_match = all(RELATIONS[name].subject_type == kind for name, kind in zip(chain, types, strict=False))
+    return types_match and all(times <= _COUNT_BY_TYPE[kind] for kind, times in Counter(types).items())
 
 
-def chains(length: int) -> Iterator[Chain]:
-    """All sequences of so many relations (at least 1), each asked of the type of value of the one before it."""
+def iterate_chains(length: int) -> Iterator[Chain]:
+    """Yields all sequences of `length` (at least 1) relations in which each subject type is the preceding value
+    type.
+    """
     if length == 1:
         yield from ((name,) for name in RELATIONS)
         return
-    for head in chains(length - 1):
-        yield from ((*head, relation.name) for relation in _OF_TYPE[RELATIONS[head[-1]].value])
+    for head in iterate_chains(length - 1):
+        yield from ((*head, relation.name) for relation in _RELATIONS_BY_TYPE[RELATIONS[head[-1]].value_type])
 
 
-def _demonstrated(first: str, then: str) -> bool:
-    """Whether demonstrations show these two relations one after the other: two thirds of all pairs are shown.
+def _is_demonstrated(first: str, second: str) -> bool:
+    """Returns whether demonstrations contain these two relations in sequence: two thirds of all pairs are
+    demonstrated.
 
-    Number the relations that lead to a type and those that are asked of it: every third diagonal is kept back.
+    Number the relations with a type as value and those with it as subject: every third diagonal is held back.
     """
-    kind = RELATIONS[first].value
-    leading = [name for name, relation in RELATIONS.items() if relation.value == kind]
-    asked = [relation.name for relation in _OF_TYPE[kind]]
-    return (leading.index(first) + asked.index(then)) % 3 != 0
+    kind = RELATIONS[first].value_type
+    leading = [name for name, relation in RELATIONS.items() if relation.value_type == kind]
+    following = [relation.name for relation in _RELATIONS_BY_TYPE[kind]]
+    return (leading.index(first) + following.index(second)) % 3 != 0
 
 
-def tiers_of_chains(hops: int) -> dict[str, tuple[Chain, ...]]:
-    """The chains of each tier, where training chains have up to `hops` (at least 3) relations.
+def chains_by_tier(hops: int) -> dict[str, tuple[Chain, ...]]:
+    """Returns the chains of each tier, where training chains have up to `hops` (at least 3) relations.
 
     Chains of demonstrated pairs are `seen` up to two relations; of the longer ones the hash of the chain makes half
     `seen` and half `combo`. A chain with another pair is `evo`. `longer` chains have `hops + 1` relations, of
-    demonstrated pairs. Within a tier chains of all lengths are mixed, in the order of a hash.
+    demonstrated pairs. Within a tier, chains of all lengths are mixed, in the order of a hash.
     """
     tiers: dict[str, list[Chain]] = {tier: [] for tier in TIERS}
     for length in range(1, hops + 2):
-        for chain in filter(possible, chains(length)):
-            shown = all(_demonstrated(*pair) for pair in pairwise(chain))
+        for chain in filter(is_chain, iterate_chains(length)):
+            is_demonstrated = all(_is_demonstrated(*pair) for pair in pairwise(chain))
             if length > hops:
-                tiers["longer"] += [chain] if shown else []
-            elif not shown:
+                tiers["longer"] += [chain] if is_demonstrated else []
+            elif not is_demonstrated:
                 tiers["evo"].append(chain)
             else:
-                kept_back = length > 2 and sample_seed("searchqa", "seen", *chain) % 2 == 0
-                tiers["combo" if kept_back else "seen"].append(chain)
-    return {tier: tuple(sorted(found, key=lambda chain: sample_seed("chain", *chain))) for tier, found in tiers.items()}
+                is_held_back = length > 2 and sample_seed("searchqa", "seen", *chain) % 2 == 0
+                tiers["combo" if is_held_back else "seen"].append(chain)
+    return {
+        tier: tuple(sorted(tier_chains, key=lambda chain: sample_seed("chain", *chain)))
+        for tier, tier_chains in tiers.items()
+    }
 
 
 class Draws:
-    """512 random numbers by name: the bytes of SHAKE-256, the same under every version of Python and numpy.
+    """A stream of 512 random numbers by name: the bytes of SHAKE-256, the same in every version of Python and numpy.
 
     Args:
         name: equal names give equal numbers.
@@ -237,14 +247,14 @@ class Draws:
         self._raw = hashlib.shake_256(" ".join(map(str, ("evolvent searchqa 1", *name))).encode()).digest(4 * 512)
         self._taken = 0
 
-    def numbers(self, size: int) -> NDArray[np.uint32]:
-        """`[size]` numbers below 2**32 that were not given before."""
+    def draw_numbers(self, size: int) -> NDArray[np.uint32]:
+        """Returns `[size]` numbers below 2**32 that were not returned before."""
         begin, self._taken = self._taken, self._taken + size
         return np.frombuffer(self._raw, dtype="<u4", count=size, offset=4 * begin)
 
-    def order(self, size: int) -> list[int]:
-        """The numbers 0 to size - 1 in an order drawn."""
-        order: list[int] = self.numbers(size).argsort(kind="stable").tolist()
+    def draw_order(self, size: int) -> list[int]:
+        """Returns the numbers 0 to size - 1 in random order."""
+        order: list[int] = self.draw_numbers(size).argsort(kind="stable").tolist()
         return order
 
 
@@ -255,68 +265,69 @@ class Facts:
     Args:
         names: the name of each entity, by its number: people, towns, firms, books.
         values: relation -> the numbers of its values, in the order of its subjects.
-        start: the entity that the question is about.
-        chain: the relations of the question in the order in which they are looked up.
+        start_entity: the entity that the question is about.
+        chain: the relations of the question in the order of lookup.
     """
 
     names: tuple[str, ...]
     values: Mapping[str, Sequence[int]]
-    start: int
+    start_entity: int
     chain: Chain
 
-    def value(self, relation: Relation, entity: int) -> int:
-        """The number of the value of `relation` of `entity`."""
-        return self.values[relation.name][entity - _FIRST[relation.of]]
+    def value_of(self, relation: Relation, entity: int) -> int:
+        """Returns the number of the entity that is the value of `relation` for `entity`."""
+        return self.values[relation.name][entity - _FIRST_BY_TYPE[relation.subject_type]]
 
     def walk(self) -> list[int]:
-        """The numbers of all entities on the way from the start to the answer, both included."""
-        path = [self.start]
+        """Returns the numbers of all entities on the path from the start to the answer, both included."""
+        path = [self.start_entity]
         for name in self.chain:
-            path.append(self.value(RELATIONS[name], path[-1]))
+            path.append(self.value_of(RELATIONS[name], path[-1]))
         return path
 
     @property
     def question(self) -> str:
-        """The question in words, last relation first: "what is the home of the teacher of anna?"."""
-        asked = " of ".join(f"the {name}" for name in reversed(self.chain))
-        who = "who" if RELATIONS[self.chain[-1]].value == "person" else "what"
-        return f"{who} is {asked} of {self.names[self.start]}?"
+        """Returns the question in words, last relation first: "what is the home of the teacher of anna?"."""
+        description = " of ".join(f"the {name}" for name in reversed(self.chain))
+        question_word = "who" if RELATIONS[self.chain[-1]].value_type == "person" else "what"
+        return f"{question_word} is {description} of {self.names[self.start_entity]}?"
 
     @property
     def answer(self) -> str:
-        """The name of the entity at the end of the way."""
+        """Returns the name of the entity at the end of the path."""
         return self.names[self.walk()[-1]]
 
-    def canonical(self) -> str:
-        """A digest of question and facts that is the same exactly for those that differ in names only.
+    def digest(self) -> str:
+        """Returns a digest of question and facts that is the same exactly for those that differ only in names.
 
-        Relations are functions, so numbering entities as they are met from the start, relations in a fixed order, gives
-        one numbering for all namings. Facts that cannot be reached from the start do not count.
+        Relations are functions, so numbering entities in the order of discovery from the start, with relations in a
+        fixed order, gives one numbering for all namings. Facts that are unreachable from the start do not count.
         """
-        number = {self.start: 0}
-        met, code = [self.start], []
-        for entity in met:
-            for relation in _OF_TYPE[_TYPES[entity]]:
-                value = self.value(relation, entity)
-                if value not in number:
-                    number[value] = len(met)
-                    met.append(value)
-                code.append(number[value])
+        number_of = {self.start_entity: 0}
+        visited, code = [self.start_entity], []
+        for entity in visited:
+            for relation in _RELATIONS_BY_TYPE[_TYPE_OF_ENTITY[entity]]:
+                value = self.value_of(relation, entity)
+                if value not in number_of:
+                    number_of[value] = len(visited)
+                    visited.append(value)
+                code.append(number_of[value])
         return hashlib.sha256(bytes(code) + " ".join(self.chain).encode()).hexdigest()
 
 
-_TYPES = tuple(kind for kind, held in _HELD.items() for _ in range(held))
+_TYPE_OF_ENTITY = tuple(kind for kind, count in _COUNT_BY_TYPE.items() for _ in range(count))
 
 
 def draw_facts(chain: Chain, seed: int, *, naming: int | None = None) -> Facts:
-    """The facts of the question (chain, seed): no relation has one value more than twice, nobody is related to itself.
+    """Draws the facts of the question (chain, seed): no value occurs more than twice in a relation, and none is
+    reflexive.
 
-    The start is drawn among the entities from which the chain meets no entity twice: then no search can be left out.
-    Where there is none, all is drawn again.
+    The start is drawn among the entities from which the chain visits no entity twice: then no search can be
+    skipped. If there is none, all facts are drawn again.
 
     Args:
-        chain: a `possible` one.
-        naming: draw other names; all else stays.
+        chain: a valid chain (`is_chain`).
+        naming: seed of other names; everything else stays.
     """
     names = _draw_names(Draws("names", seed, *chain) if naming is None else Draws("renamed", naming))
     attempt = 0
@@ -324,8 +335,8 @@ def draw_facts(chain: Chain, seed: int, *, naming: int | None = None) -> Facts:
         draws = Draws("facts", seed, attempt, *chain)
         values = {relation.name: _draw_values(draws, relation) for relation in RELATIONS.values()}
         subjects = RELATIONS[chain[0]].subjects
-        for place in draws.order(len(subjects)):
-            facts = Facts(names, values, subjects[place], chain)
+        for index in draws.draw_order(len(subjects)):
+            facts = Facts(names, values, subjects[index], chain)
             path = facts.walk()
             if len(set(path)) == len(path):
                 return facts
@@ -333,18 +344,25 @@ def draw_facts(chain: Chain, seed: int, *, naming: int | None = None) -> Facts:
 
 
 def _draw_names(draws: Draws) -> tuple[str, ...]:
-    return tuple(pool[place] for kind, pool in POOLS.items() for place in draws.order(len(pool))[: _HELD[kind]])
+    return tuple(
+        pool[index] for kind, pool in POOLS.items() for index in draws.draw_order(len(pool))[: _COUNT_BY_TYPE[kind]]
+    )
 
 
 def _draw_values(draws: Draws, relation: Relation) -> tuple[int, ...]:
-    """The numbers of the values: any of their type, none more than twice, none the subject itself."""
-    first, held = _FIRST[relation.value], _HELD[relation.value]
-    values = [first + place % held for place in draws.order(_SAME * held)[: _HELD[relation.of]]]
-    if relation.of == relation.value:
-        for place, subject in enumerate(relation.subjects):
-            if values[place] == subject:
-                other = next(
-                    i for i, own in enumerate(relation.subjects) if values[i] != subject and own != values[place]
+    """Returns the numbers of the values: any of their type, none more than twice, none the subject itself."""
+    first_value, value_count = _FIRST_BY_TYPE[relation.value_type], _COUNT_BY_TYPE[relation.value_type]
+    values = [
+        first_value + index % value_count
+        for index in draws.draw_order(_MAX_SHARED_VALUES * value_count)[: _COUNT_BY_TYPE[relation.subject_type]]
+    ]
+    if relation.subject_type == relation.value_type:
+        for index, subject in enumerate(relation.subjects):
+            if values[index] == subject:
+                swap_index = next(
+                    i
+                    for i, other_subject in enumerate(relation.subjects)
+                    if values[i] != subject and other_subject != values[index]
                 )
-                values[place], values[other] = values[other], values[place]
+                values[index], values[swap_index] = values[swap_index], values[index]
     return tuple(values)

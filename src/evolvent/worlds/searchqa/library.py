@@ -1,7 +1,7 @@
-"""A user's own collection: documents and questions read from JSON lines, an index over the documents.
+"""A user's collection: documents and questions read from JSON lines, and an index over the documents.
 
-The formats are those that searching agents are usually trained on: documents as `{"id", "contents"}` with the title in
-the first line (FlashRAG, Search-R1), or as `{"id", "title", "text"}`; questions as `{"question", "golden_answers"}`.
+The formats are common for search agents: documents as `{"id", "contents"}` with the title in the first line
+(FlashRAG, Search-R1), or as `{"id", "title", "text"}`; questions as `{"question", "golden_answers"}`.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any, TypeVar
 
 from evolvent.errors import ConfigError, Problem, SampleInvalid
 from evolvent.worlds.base import SPLITS
-from evolvent.worlds.searchqa.answers import normalised
+from evolvent.worlds.searchqa.answers import normalize_answer
 from evolvent.worlds.searchqa.bm25 import Index
 from evolvent.worlds.searchqa.pages import Document
 
 __all__ = ["Library", "Question", "read_library"]
 
-_SHOWN = 3  # bad rows quoted where a file has no good one
+_MAX_QUOTED_ROWS = 3  # bad rows quoted where a file has no good one
 _ANSWERS = ("answer", "answers", "golden_answers")
 T = TypeVar("T")
 
@@ -32,10 +32,10 @@ class Question:
 
     Args:
         text: the question.
-        answers: the golden answers; any of them is right.
-        kind: what sort of question it is.
+        answers: the gold answers; any of them is right.
+        kind: the category of the question.
         split: "train", "dev" or "test"; None: by the hash of the question.
-        queries: searches that lead to the answer, where they are known.
+        queries: searches that lead to the answer, if they are known.
     """
 
     text: str
@@ -50,14 +50,14 @@ class Library:
 
     Args:
         documents: in the order in which ties are broken.
-        questions: different ones.
-        invalid: what was wrong with rows that were left out.
+        questions: no two of them are the same.
+        invalid: the problems of rows that were left out.
     Attributes:
         index: the index over the documents.
-        digest: 16 hex digits that name the documents.
+        digest: 16 hex digits that identify the documents.
 
     Raises:
-        ConfigError: where there is no document with a word in it.
+        ConfigError: no document contains a word.
     """
 
     def __init__(
@@ -72,57 +72,58 @@ class Library:
 
 
 def read_library(corpus: str | Path, questions: str | Path) -> Library:
-    """The library of two files of JSON lines; blank lines are passed over.
+    """Reads a library from two files of JSON lines; blank lines are skipped.
 
-    A document has an `id` (text or a whole number, different in each) and its words: `contents`, whose first line is
-    the title if there are more, or `text` and perhaps a `title`. Ties in a search go by id, whole numbers first.
-    A question has a `question` and its right answers (`answer`, `answers` or `golden_answers`: one, or a list). It may
-    have a `kind` or `type`, a `split` (train, dev or test), and `queries` (searches that lead to the answer).
+    A document has an `id` (text or a whole number, different in each) and its words: `contents`, whose first line
+    is the title if there are more lines, or `text` and perhaps a `title`. Ties in a search go by id, whole numbers
+    first. A question has a `question` and its right answers (`answer`, `answers` or `golden_answers`: one, or a
+    list). It may have a `kind` or `type`, a `split` (train, dev or test), and `queries` (searches that lead to the
+    answer).
 
     Returns:
-        The library; its `invalid` names each row that was left out, with the file and the row's number from 1 on.
+        The library; its `invalid` names each row that was left out, with the file and the row's number from 1.
 
     Raises:
-        ConfigError: a file that cannot be read or has no good row.
+        ConfigError: a file cannot be read or has no valid row.
     """
     problems: list[Problem] = []
     invalid: list[SampleInvalid] = []
-    documents = _good(Path(corpus), _Documents(), problems=problems, invalid=invalid)
-    asked = _good(Path(questions), _Questions(), problems=problems, invalid=invalid)
+    documents = _read_valid_rows(Path(corpus), _DocumentReader(), problems=problems, invalid=invalid)
+    questions_read = _read_valid_rows(Path(questions), _QuestionReader(), problems=problems, invalid=invalid)
     if problems:
         raise ConfigError(problems)
-    documents.sort(key=_by_id)
-    return Library(documents, asked, invalid=invalid)
+    documents.sort(key=_sort_key)
+    return Library(documents, questions_read, invalid=invalid)
 
 
-def _by_id(document: Document) -> tuple[bool, int, str]:
-    number = document.id.isascii() and document.id.isdigit() and len(document.id) < 19
-    return not number, int(document.id) if number else 0, document.id
+def _sort_key(document: Document) -> tuple[bool, int, str]:
+    is_number = document.id.isascii() and document.id.isdigit() and len(document.id) < 19
+    return not is_number, int(document.id) if is_number else 0, document.id
 
 
-def _good(
-    path: Path, read: Callable[[Mapping[str, Any]], T], *, problems: list[Problem], invalid: list[SampleInvalid]
+def _read_valid_rows(
+    path: Path, parse: Callable[[Mapping[str, Any]], T], *, problems: list[Problem], invalid: list[SampleInvalid]
 ) -> list[T]:
-    """What the rows of a file hold; what is wrong with others goes to `invalid`, with the file itself to `problems`."""
-    good: list[T] = []
-    wrong: list[str] = []
+    """Reads the valid rows of a file; problems of other rows go to `invalid`, problems of the file to `problems`."""
+    valid_rows: list[T] = []
+    errors: list[str] = []
     try:
-        for number, line in _lines(path):
+        for number, line in _iterate_lines(path):
             try:
-                good.append(read(_row(line)))
+                valid_rows.append(parse(_parse_object(line)))
             except SampleInvalid as error:
-                wrong.append(f"row {number}: {error}")
+                errors.append(f"row {number}: {error}")
     except OSError as error:
         problems.append(Problem(str(path), f"it cannot be read: {error.strerror}", "give a file of JSON lines"))
-        return good
-    invalid += [SampleInvalid(f"{path} {what}") for what in wrong]
-    if not good:
-        what = f"no good row; {'; '.join(wrong[:_SHOWN])}" if wrong else "no row"
-        problems.append(Problem(str(path), what, "give one JSON object a line"))
-    return good
+        return valid_rows
+    invalid += [SampleInvalid(f"{path} {message}") for message in errors]
+    if not valid_rows:
+        message = f"no good row; {'; '.join(errors[:_MAX_QUOTED_ROWS])}" if errors else "no row"
+        problems.append(Problem(str(path), message, "give one JSON object a line"))
+    return valid_rows
 
 
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+def _iterate_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if number == 1:
@@ -131,7 +132,7 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
                 yield number, line
 
 
-def _row(line: bytes) -> Mapping[str, Any]:
+def _parse_object(line: bytes) -> Mapping[str, Any]:
     try:
         row = json.loads(line)
         json.dumps(row, ensure_ascii=False).encode()  # half surrogates cannot be written anywhere again
@@ -142,66 +143,72 @@ def _row(line: bytes) -> Mapping[str, Any]:
     return row
 
 
-class _Documents:
+class _DocumentReader:
     """Reads a document from each row; ids must differ."""
 
     def __init__(self) -> None:
         self._ids: set[str] = set()
 
     def __call__(self, row: Mapping[str, Any]) -> Document:
-        name = row.get("id")
-        if not isinstance(name, str | int) or isinstance(name, bool) or name == "":
-            raise SampleInvalid("a document without an id", value=name, expected="text or a whole number")
+        document_id = row.get("id")
+        if not isinstance(document_id, str | int) or isinstance(document_id, bool) or document_id == "":
+            raise SampleInvalid("a document without an id", value=document_id, expected="text or a whole number")
         title, text = row.get("title", ""), row.get("contents", row.get("text"))
         if not isinstance(text, str) or not isinstance(title, str) or not text.strip():
-            raise SampleInvalid(f"document {name} without text", value=text, expected='words in "text" or "contents"')
-        if str(name) in self._ids:
-            raise SampleInvalid("an id that came before", value=name, expected="a different id for each document")
-        self._ids.add(str(name))
-        first, line, rest = text.strip().partition("\n")
-        if "contents" in row and not title and line:
-            title, text = first, rest
+            raise SampleInvalid(
+                f"document {document_id} without text", value=text, expected='words in "text" or "contents"'
+            )
+        if str(document_id) in self._ids:
+            raise SampleInvalid(
+                "an id that came before", value=document_id, expected="a different id for each document"
+            )
+        self._ids.add(str(document_id))
+        first, newline, remaining_text = text.strip().partition("\n")
+        if "contents" in row and not title and newline:
+            title, text = first, remaining_text
         title, text = title.strip(), text.strip()
-        known = _name_of(title)
-        return Document(str(name), title, text, (known,) if known else ())
+        answer_name = _clean_title(title)
+        return Document(str(document_id), title, text, (answer_name,) if answer_name else ())
 
 
-def _name_of(title: str) -> str:
-    """A title as an answer or a query gives it: without the quotes that collections put around it, in one line."""
+def _clean_title(title: str) -> str:
+    """Returns a title as an answer or a query gives it: in one line, without the quotes that collections put around
+    it.
+    """
     return " ".join(title.strip().strip('"').split())
 
 
-class _Questions:
-    """Reads a question from each row; questions must differ in more than capitals, marks and articles."""
+class _QuestionReader:
+    """Reads a question from each row; questions must differ in more than capitals, punctuation and articles."""
 
     def __init__(self) -> None:
         self._asked: set[str] = set()
 
     def __call__(self, row: Mapping[str, Any]) -> Question:
         text = row.get("question")
-        if not isinstance(text, str) or not normalised(text):
+        if not isinstance(text, str) or not normalize_answer(text):
             raise SampleInvalid("a row without a question", value=text, expected='words in "question"')
-        given = next((row[key] for key in _ANSWERS if key in row), None)
-        answers = _texts(given)
+        raw_answers = next((row[key] for key in _ANSWERS if key in row), None)
+        answers = _parse_texts(raw_answers)
         if not answers:
-            raise SampleInvalid(f"no answer to {text!r}", value=given, expected="a text or a list of texts")
+            raise SampleInvalid(f"no answer to {text!r}", value=raw_answers, expected="a text or a list of texts")
         kind, split = row.get("kind", row.get("type", "question")), row.get("split")
         if not isinstance(kind, str) or not kind:
             raise SampleInvalid(f"the kind of {text!r} is no text", value=kind, expected="a word")
         if split is not None and split not in SPLITS:
             raise SampleInvalid(f"the split of {text!r} is unknown", value=split, expected=", ".join(SPLITS))
-        queries = _texts(row.get("queries", []))
+        queries = _parse_texts(row.get("queries", []))
         if queries is None:
             raise SampleInvalid(f"the queries of {text!r} are none", value=row["queries"], expected="a list of texts")
-        if normalised(text) in self._asked:
+        if normalize_answer(text) in self._asked:
             raise SampleInvalid("a question that came before", value=text, expected="different questions")
-        self._asked.add(normalised(text))
+        self._asked.add(normalize_answer(text))
         return Question(" ".join(text.split()), answers, kind, split, queries)
 
 
-def _texts(value: object) -> tuple[str, ...] | None:
-    """One text or number, or a list of them, as texts without those that say nothing; None for anything else."""
-    every = value if isinstance(value, list) else [value]
-    if not all(isinstance(one, str | int | float) and not isinstance(one, bool) for one in every):
+def _parse_texts(value: object) -> tuple[str, ...] | None:
+    """Returns one text or number, or a list of them, as texts without empty ones; None for anything else."""
+    entries = value if isinstance(value, list) else [value]
+    if not all(isinstance(entry, str | int | float) and not isinstance(entry, bool) for entry in entries):
         return None
-    return tuple(" ".join(str(one).split()) for one in every if normalised(str(one)))
+    return tuple(" ".join(str(entry).split()) for entry in entries if normalize_answer(str(entry)))

@@ -1,8 +1,8 @@
-"""Documents, how they are shown, and the invented ones: facts told in one or two sentences.
+"""Documents and their rendering, and the generated documents: facts told in one or two sentences.
 
-A fact stands on the page of the entity that it is about ("the teacher of anna is boris.") or, one in four, on the page
-of its value ("boris is the teacher of anna."). So the documents that fit a query best also speak of whose teacher anna
-is, and must be read.
+A fact is on the page of its subject ("the teacher of anna is boris.") or, one in four, on the page of its
+value ("boris is the teacher of anna."). So the documents that match a query best also mention whose teacher
+anna is, and must be read.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from evolvent.worlds.searchqa.invented import RELATIONS, Draws, Facts
 
-__all__ = ["TOLD", "Document", "documents_of", "shown"]
+__all__ = ["FIXED_WORDS", "Document", "build_documents", "render_results"]
 
-TOLD = "the of is. <information> nothing found </information> Doc 1 2 3 (Title:)"
+FIXED_WORDS = "the of is. <information> nothing found </information> Doc 1 2 3 (Title:)"
 """The words and marks of observations besides names and relations."""
 
 
@@ -23,10 +23,10 @@ class Document:
     """A document of a collection.
 
     Args:
-        id: names it in its collection.
-        title: what it is about; may be empty.
-        text: what it says.
-        names: what it names that could be an answer or be searched for next.
+        id: identifies the document in its collection.
+        title: its subject; may be empty.
+        text: its text.
+        names: the names in it that could be an answer or the next search.
     """
 
     id: str
@@ -36,17 +36,17 @@ class Document:
 
     @property
     def contents(self) -> str:
-        """What is searched: the title and the text."""
+        """Returns the searched text: the title and the text."""
         return f"{self.title}\n{self.text}" if self.title else self.text
 
 
-def shown(documents: Sequence[Document], *, numbered: bool) -> str:
-    """What a search is answered.
+def render_results(documents: Sequence[Document], *, numbered: bool) -> str:
+    """Renders the reply to a search.
 
     Args:
-        documents: what was found, best first.
-        numbered: as AgentGym shows them, `Doc 1(Title: anna) text`. Else the texts alone, after their title where they
-            do not hold it.
+        documents: the results, best first.
+        numbered: as in AgentGym, `Doc 1(Title: anna) text`. Else the texts alone, with the title in front if the
+            text does not contain it.
     """
     if numbered:
         lines = [
@@ -63,36 +63,37 @@ def shown(documents: Sequence[Document], *, numbered: bool) -> str:
     return f"<information>{chr(10).join(lines) or 'nothing found'}</information>"
 
 
-_ASKED = tuple((relation, entity) for relation in RELATIONS.values() for entity in relation.subjects)
+_RELATION_ENTITIES = tuple((relation, entity) for relation in RELATIONS.values() for entity in relation.subjects)
 
 
-def documents_of(facts: Facts, draws: Draws) -> tuple[Document, ...]:
-    """All facts as documents, in an order drawn; their ids are their numbers from 1 on.
+def build_documents(facts: Facts, draws: Draws) -> tuple[Document, ...]:
+    """Builds documents from all facts, in random order; their ids are their numbers from 1.
 
     At k1 = 0.9 and b = 0.4 a fact R of E is always among the three best documents for the query "R of E": the only
-    ones before it hold both words because E is a value of R, which happens at most twice. What names R and E in two
-    sentences is longer, and facts told from the side of their value stand alone.
+    ones before it contain both words because E is a value of R, which happens at most twice. A page that names R
+    and E in two sentences is longer, and facts told from the side of their value stand alone.
     """
     names = facts.names
-    sides = (draws.numbers(len(_ASKED)) % 4).tolist()
-    joins = (draws.numbers(len(_ASKED)) % 4).tolist()
+    side_draws = (draws.draw_numbers(len(_RELATION_ENTITIES)) % 4).tolist()
+    join_draws = (draws.draw_numbers(len(_RELATION_ENTITIES)) % 4).tolist()
     pages: list[tuple[str, str, tuple[str, ...]]] = []
-    told: dict[int, list[int]] = {}
-    for place in draws.order(len(_ASKED)):
-        relation, entity = _ASKED[place]
-        if sides[place]:
-            told.setdefault(entity, []).append(place)
+    facts_by_entity: dict[int, list[int]] = {}
+    for index in draws.draw_order(len(_RELATION_ENTITIES)):
+        relation, entity = _RELATION_ENTITIES[index]
+        if side_draws[index]:
+            facts_by_entity.setdefault(entity, []).append(index)
             continue
-        value, subject = names[facts.value(relation, entity)], names[entity]
+        value, subject = names[facts.value_of(relation, entity)], names[entity]
         pages.append((value, f"{value} is the {relation.name} of {subject}.", (value, subject)))
-    for entity, places in told.items():
-        while places:
-            taken = [places.pop() for _ in range(min(len(places), 1 if joins[places[-1]] else 2))]
-            of = names[entity]
+    for entity, indices in facts_by_entity.items():
+        while indices:
+            page_indices = [indices.pop() for _ in range(min(len(indices), 1 if join_draws[indices[-1]] else 2))]
+            subject_name = names[entity]
             pairs = [
-                (relation.name, names[facts.value(relation, entity)]) for relation, _ in map(_ASKED.__getitem__, taken)
+                (relation.name, names[facts.value_of(relation, entity)])
+                for relation, _ in map(_RELATION_ENTITIES.__getitem__, page_indices)
             ]
-            text = " ".join(f"the {relation} of {of} is {value}." for relation, value in pairs)
-            pages.append((of, text, (of, *(value for _, value in pairs))))
-    order = draws.order(len(pages))
-    return tuple(Document(str(number), *pages[place]) for number, place in enumerate(order, 1))
+            text = " ".join(f"the {relation} of {subject_name} is {value}." for relation, value in pairs)
+            pages.append((subject_name, text, (subject_name, *(value for _, value in pairs))))
+    order = draws.draw_order(len(pages))
+    return tuple(Document(str(number), *pages[index]) for number, index in enumerate(order, 1))

@@ -1,4 +1,4 @@
-"""Where questions come from: invented afresh for each task, or from a user's own collection."""
+"""Sources of questions: generated anew for each task, or taken from a user's collection."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from evolvent.errors import ConfigError, Problem, VersionMismatch
 from evolvent.trajectory import Json, Task
 from evolvent.worlds.base import SPLITS, TIERS, split_of
 from evolvent.worlds.panel import Candidate, Panels, Sizes, check_names
-from evolvent.worlds.searchqa.answers import normalised
+from evolvent.worlds.searchqa.answers import normalize_answer
 from evolvent.worlds.searchqa.bm25 import Index
 from evolvent.worlds.searchqa.episode import Material
 from evolvent.worlds.searchqa.invented import (
@@ -21,61 +21,63 @@ from evolvent.worlds.searchqa.invented import (
     Chain,
     Draws,
     Facts,
+    chains_by_tier,
     draw_facts,
-    possible,
-    tiers_of_chains,
+    is_chain,
 )
 from evolvent.worlds.searchqa.library import Library, Question
-from evolvent.worlds.searchqa.pages import TOLD, documents_of
+from evolvent.worlds.searchqa.pages import FIXED_WORDS, build_documents
 from evolvent.worlds.searchqa.tags import Move
 
-__all__ = ["Collection", "Invented", "Source"]
+__all__ = ["Collection", "GeneratedQuestions", "Source"]
 
 
 class Source(Protocol):
-    """Where a world's questions come from. Its methods raise ConfigError for a spec that is none of its own."""
+    """A source of a world's questions. Its methods raise ConfigError for a spec that is not its own."""
 
     name: str
     tiers: tuple[str, ...]
 
     def tasks(self, split: str, tier: str) -> Sequence[Task]:
-        """The panel of a split and tier."""
+        """Returns the panel of a split and tier."""
         ...
 
     def material(self, task: Task) -> Material:
-        """What a task is made of."""
+        """Returns the contents of a task."""
         ...
 
-    def moves(self, name: str) -> tuple[Move, ...]:
-        """The moves that speak of a name."""
+    def moves_about(self, name: str) -> tuple[Move, ...]:
+        """Returns the moves that mention a name."""
         ...
 
     def plan(self, task: Task) -> tuple[Move, ...] | None:
-        """Moves that lead to the right answer by way of documents that hold it, where they are known."""
+        """Returns moves that lead to the right answer through documents that contain it, or None if they are
+        unknown.
+        """
         ...
 
     def key(self, task: Task) -> str:
-        """Equal for tasks that are the same up to names, or up to how they are written."""
+        """Returns a key that is equal for tasks that differ only in names or in spelling."""
         ...
 
-    def renamed(self, task: Task, rng: Random) -> Task:
+    def rename(self, task: Task, rng: Random) -> Task:
         """The task under other names; ConfigError where names mean something."""
         ...
 
-    def words(self) -> tuple[str, ...] | None:
-        """Texts with all words of its questions and documents, or None where these are open."""
+    def vocabulary_texts(self) -> tuple[str, ...] | None:
+        """Returns texts with all words of its questions and documents, or None if these are open."""
         ...
 
 
-class Invented:
-    """Questions about invented facts, each with documents of its own.
+class GeneratedQuestions:
+    """Questions about generated facts, each with its own documents.
 
-    A task is (chain of relations, seed), and, where it was renamed, the seed of its names.
+    A task is (chain of relations, seed), and, if it was renamed, the seed of its names.
 
     Args:
-        version: the world's.
-        hops: most relations in a training question.
-        sizes: of the panels.
+        version: version of the world.
+        hops: maximum number of relations in a training question.
+        sizes: panel sizes.
     """
 
     name = "searchqa"
@@ -87,22 +89,22 @@ class Invented:
 
     @cached_property
     def _chains(self) -> Mapping[str, tuple[Chain, ...]]:
-        return tiers_of_chains(self._hops)
+        return chains_by_tier(self._hops)
 
     def _draw(self, tier: str) -> Iterator[Candidate]:
-        """Tasks without end: one of every kind of the tier, then the next of every kind."""
+        """Yields tasks without end: one of every kind of the tier, then the next of every kind."""
         for seed in count():
             for chain in self._chains[tier]:
                 spec: dict[str, Json] = {"chain": list(chain), "seed": seed}
-                yield Candidate(spec, " of ".join(reversed(chain)), tier, draw_facts(chain, seed).canonical())
+                yield Candidate(spec, " of ".join(reversed(chain)), tier, draw_facts(chain, seed).digest())
 
     def tasks(self, split: str, tier: str) -> Sequence[Task]:
         return self._panels.tasks(split, tier)
 
-    def _facts(self, task: Task) -> Facts:
+    def _build_facts(self, task: Task) -> Facts:
         chain, seed, naming = (task.spec.get(key) for key in ("chain", "seed", "names"))
         problems = []
-        if not possible(chain):
+        if not is_chain(chain):
             problems.append(Problem("chain", f"{chain!r} is no chain of relations", f"known: {', '.join(RELATIONS)}"))
         if type(seed) is not int:
             problems.append(Problem("seed", f"{seed!r} is no whole number", "give one"))
@@ -113,42 +115,46 @@ class Invented:
         return draw_facts(tuple(task.spec["chain"]), task.spec["seed"], naming=naming)
 
     def material(self, task: Task) -> Material:
-        facts = self._facts(task)
-        documents = documents_of(facts, Draws("pages", task.spec["seed"], *facts.chain))
+        facts = self._build_facts(task)
+        documents = build_documents(facts, Draws("pages", task.spec["seed"], *facts.chain))
         index = Index(document.contents for document in documents)
-        return Material(facts.question, (facts.answer,), documents, index, (facts.names[facts.start],))
+        return Material(facts.question, (facts.answer,), documents, index, (facts.names[facts.start_entity],))
 
-    def moves(self, name: str) -> tuple[Move, ...]:
-        of = next(kind for kind, pool in POOLS.items() if name in pool)
-        searches = (Move("search", f"{r.name} of {name}") for r in RELATIONS.values() if r.of == of)
+    def moves_about(self, name: str) -> tuple[Move, ...]:
+        subject_type = next(kind for kind, pool in POOLS.items() if name in pool)
+        searches = (
+            Move("search", f"{relation.name} of {name}")
+            for relation in RELATIONS.values()
+            if relation.subject_type == subject_type
+        )
         return (*searches, Move("answer", name))
 
     def plan(self, task: Task) -> tuple[Move, ...]:
-        """Search for the relations in their order, then answer: the shortest way."""
-        facts = self._facts(task)
+        """Returns searches for the relations in their order, then the answer: the shortest solution."""
+        facts = self._build_facts(task)
         path = [facts.names[entity] for entity in facts.walk()]
-        searches = (Move("search", f"{r} of {name}") for r, name in zip(facts.chain, path, strict=False))
+        searches = (Move("search", f"{relation} of {name}") for relation, name in zip(facts.chain, path, strict=False))
         return (*searches, Move("answer", path[-1]))
 
     def key(self, task: Task) -> str:
-        return self._facts(task).canonical()
+        return self._build_facts(task).digest()
 
-    def renamed(self, task: Task, rng: Random) -> Task:
-        self._facts(task)
+    def rename(self, task: Task, rng: Random) -> Task:
+        self._build_facts(task)
         spec = {**task.spec, "names": rng.getrandbits(31)}
         return Task(task.world, task.version, spec, task.kind, task.tier, task.split)
 
-    def words(self) -> tuple[str, ...]:
-        return (*(name for pool in POOLS.values() for name in pool), *RELATIONS, TOLD, "who what?")
+    def vocabulary_texts(self) -> tuple[str, ...]:
+        return (*(name for pool in POOLS.values() for name in pool), *RELATIONS, FIXED_WORDS, "who what?")
 
 
 class Collection:
     """The questions of a library. A task is a question with its answers and the digest of the documents.
 
     Args:
-        version: the world's.
+        version: version of the world.
         library: documents and questions.
-        sizes: most tasks of each split (None: all questions).
+        sizes: maximum number of tasks of each split (None: all questions).
     """
 
     name = "searchqa_files"
@@ -158,11 +164,11 @@ class Collection:
         self._library, self._version = library, version
         self._panel: dict[str, list[Task]] = {split: [] for split in SPLITS}
         for question in library.questions:
-            task = self._task(question)
+            task = self._build_task(question)
             if sizes is None or len(self._panel[task.split]) < sizes.of(task.split):
                 self._panel[task.split].append(task)
 
-    def _task(self, question: Question) -> Task:
+    def _build_task(self, question: Question) -> Task:
         spec: dict[str, Json] = {
             "corpus": self._library.digest,
             "question": question.text,
@@ -170,21 +176,21 @@ class Collection:
         }
         if question.queries:
             spec["queries"] = list(question.queries)
-        split = question.split or split_of({"key": normalised(question.text)}, salt=self.name)
+        split = question.split or split_of({"key": normalize_answer(question.text)}, salt=self.name)
         return Task(self.name, self._version, spec, question.kind, self.tiers[0], split)
 
     def tasks(self, split: str, tier: str) -> Sequence[Task]:
         check_names(split, tier, self.tiers)
         return tuple(self._panel[split])
 
-    def _question(self, task: Task) -> Question:
+    def _parse_question(self, task: Task) -> Question:
         text, answers, queries = task.spec.get("question"), task.spec.get("answers"), task.spec.get("queries", [])
         problems = []
         if not isinstance(text, str) or not text:
             problems.append(Problem("question", f"{text!r} is no question", "give a text"))
-        if not _texts(answers) or not answers:
+        if not _are_texts(answers) or not answers:
             problems.append(Problem("answers", f"{answers!r} are no answers", "give a list of texts, at least one"))
-        if not _texts(queries):
+        if not _are_texts(queries):
             problems.append(Problem("queries", f"{queries!r} are no queries", "give a list of texts"))
         if problems:
             raise ConfigError(problems)
@@ -195,32 +201,42 @@ class Collection:
         return Question(task.spec["question"], tuple(task.spec["answers"]), task.kind, task.split, tuple(queries))
 
     def material(self, task: Task) -> Material:
-        question, library = self._question(task), self._library
+        question, library = self._parse_question(task), self._library
         always = (Move("search", question.text),)
-        return Material(question.text, question.answers, library.documents, library.index, always=always)
+        return Material(question.text, question.answers, library.documents, library.index, fixed_moves=always)
 
-    def moves(self, name: str) -> tuple[Move, ...]:
+    def moves_about(self, name: str) -> tuple[Move, ...]:
         return Move("search", name), Move("answer", name)
 
     def plan(self, task: Task) -> tuple[Move, ...] | None:
-        """The known queries, else the question itself; None unless what they find holds a golden answer."""
-        question, library = self._question(task), self._library
+        """Returns the known queries, else the question itself, then the answer; None if no gold answer is in the
+        results.
+        """
+        question, library = self._parse_question(task), self._library
         queries = question.queries or (question.text,)
-        found = [library.documents[place].contents for query in queries for place in library.index.best(query)]
-        read = f" {normalised(' '.join(found))} "
-        told = next((answer for answer in question.answers if f" {normalised(answer)} " in read), None)
-        return None if told is None else (*(Move("search", query) for query in queries), Move("answer", told))
+        contents = [
+            library.documents[position].contents for query in queries for position in library.index.search(query)
+        ]
+        normalized_contents = f" {normalize_answer(' '.join(contents))} "
+        answer_in_contents = next(
+            (answer for answer in question.answers if f" {normalize_answer(answer)} " in normalized_contents), None
+        )
+        return (
+            None
+            if answer_in_contents is None
+            else (*(Move("search", query) for query in queries), Move("answer", answer_in_contents))
+        )
 
     def key(self, task: Task) -> str:
-        return normalised(self._question(task).text)
+        return normalize_answer(self._parse_question(task).text)
 
-    def renamed(self, task: Task, rng: Random) -> Task:
+    def rename(self, task: Task, rng: Random) -> Task:
         raise ConfigError("the names of a collection mean something", value=task.id, hint="use invented questions")
 
-    def words(self) -> None:
+    def vocabulary_texts(self) -> None:
         return None
 
 
-def _texts(value: object) -> bool:
-    """Whether this is a list of texts."""
+def _are_texts(value: object) -> bool:
+    """Returns whether the value is a list of texts."""
     return isinstance(value, list | tuple) and all(isinstance(text, str) for text in value)

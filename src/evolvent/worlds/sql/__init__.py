@@ -1,1 +1,1 @@
-"""Questions to be answered by one SQL query: generated databases, or a folder in the layout of BIRD."""
+"""Questions to be answered by one SQL query, over generated databases or a folder in the layout of BIRD."""

@@ -1,10 +1,10 @@
-"""Reading the layout of BIRD: questions in one JSON file, a SQLite file for each database, notes on columns as CSV.
+"""Reads the layout of BIRD: questions in one JSON file, a SQLite file per database, notes on columns as CSV.
 
     train/train.json        train/train_databases/DB/DB.sqlite
     dev/dev.json            dev/dev_databases/DB/DB.sqlite
     dev/dev_tables.json     dev/dev_databases/DB/database_description/TABLE.csv
 
-The folders `train` and `dev` may be left out, and so may one of the two parts, the lists of tables and the notes.
+The folders `train` and `dev` may be left out, as may one of the two parts, the lists of tables and the notes.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from typing import Any
 from evolvent.errors import ConfigError, Problem, UnsafePath
 from evolvent.files import safe_join
 from evolvent.trajectory import canonical_json
-from evolvent.worlds.sql.schema import Schema, listed_schema
+from evolvent.worlds.sql.schema import Schema, parse_listed_schema
 
-__all__ = ["PARTS", "Folder", "Question", "notes_of", "read_part"]
+__all__ = ["PARTS", "Folder", "Question", "read_notes", "read_part"]
 
 PARTS: tuple[str, ...] = ("train", "dev")
 _FIELDS = {"db_id": "the name of a database", "question": "a question", "SQL": "its gold query"}
-_LONGEST_NOTE = 400  # characters
+_MAX_NOTE_LENGTH = 400  # characters
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A row that can be used.
+    """A usable row.
 
     Args:
-        part, row: "train" or "dev", and the row's place in that file, from 0.
+        part, row: "train" or "dev", and the index of the row in that file, from 0.
         db, path: the name and the file of its database.
-        question, evidence, gold: what is asked, what has to be known, the query that answers it.
+        question, evidence, gold: the question, the knowledge it needs, and the query that answers it.
     """
 
     part: str
@@ -49,59 +49,59 @@ class Question:
 
     @property
     def digest(self) -> str:
-        """16 hex digits over all that the row says."""
+        """Returns 16 hex digits of a hash over the row's content."""
         text = canonical_json([self.db, self.question, self.evidence, self.gold])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A part of BIRD as far as it can be used.
+    """The usable content of a part of BIRD.
 
     Args:
-        questions: row -> question; rows that cannot be used are missing.
-        count: how many rows the file has.
-        listed: name of a database -> its schema by the names of the list of tables.
-        problems: what cannot be used, each with its file and row.
+        questions: row -> question; unusable rows are missing.
+        count: number of rows of the file.
+        listed_schemas: name of a database -> its schema, with the names of the list of tables.
+        problems: the problems, each with its file and row.
     """
 
     questions: Mapping[int, Question]
     count: int
-    listed: Mapping[str, Schema]
+    listed_schemas: Mapping[str, Schema]
     problems: tuple[Problem, ...]
 
 
 @dataclass(slots=True)
-class _Reading:
+class _PartReader:
     part: str
     folder: Path
     files: dict[str, Path | str] = field(default_factory=dict)
 
-    def database(self, db: str) -> Path | str:
-        """The file of a database, or why there is none."""
+    def find_database(self, db: str) -> Path | str:
+        """Returns the file of a database, or the reason why there is none."""
         if db not in self.files:
-            self.files[db] = self._find(db)
+            self.files[db] = self._locate_database(db)
         return self.files[db]
 
-    def _find(self, db: str) -> Path | str:
+    def _locate_database(self, db: str) -> Path | str:
         try:
             path = safe_join(self.folder / f"{self.part}_databases", f"{db}/{db}.sqlite")
         except UnsafePath as error:
             return str(error)
         return path if path.is_file() else f"there is no file {self.part}_databases/{db}/{db}.sqlite"
 
-    def question(self, row: int, entry: object) -> Question | str:
-        """The question of a row, or what is wrong with it."""
+    def parse_question(self, row: int, entry: object) -> Question | str:
+        """Parses the question of a row, or returns the problem of the row."""
         if not isinstance(entry, Mapping):
             return f"{type(entry).__name__} where an object was expected"
-        wrong = [
-            f"no {name} ({what})"
-            for name, what in _FIELDS.items()
+        missing = [
+            f"no {name} ({description})"
+            for name, description in _FIELDS.items()
             if not isinstance(entry.get(name), str) or not entry[name].strip()
         ]
-        if wrong:
-            return ", ".join(wrong)
-        path = self.database(entry["db_id"])
+        if missing:
+            return ", ".join(missing)
+        path = self.find_database(entry["db_id"])
         if isinstance(path, str):
             return path
         evidence = entry.get("evidence")
@@ -111,27 +111,27 @@ class _Reading:
 
 
 def read_part(root: Path, part: str) -> Folder | None:
-    """A part of a folder in BIRD's layout; None where it has no such part.
+    """Reads a part of a folder in BIRD's layout; returns None if the folder has no such part.
 
     Raises:
-        ConfigError: a file of questions that is no JSON array.
+        ConfigError: a file of questions that is not a JSON array.
     """
-    folder = next((at for at in (root, root / part) if (at / f"{part}.json").is_file()), None)
+    folder = next((candidate for candidate in (root, root / part) if (candidate / f"{part}.json").is_file()), None)
     if folder is None:
         return None
-    reading, questions, problems = _Reading(part, folder), {}, []
-    rows = _json_array(folder / f"{part}.json")
+    reader, questions, problems = _PartReader(part, folder), {}, []
+    rows = _read_json_array(folder / f"{part}.json")
     for row, entry in enumerate(rows):
-        found = reading.question(row, entry)
-        if isinstance(found, Question):
-            questions[row] = found
+        parsed = reader.parse_question(row, entry)
+        if isinstance(parsed, Question):
+            questions[row] = parsed
         else:
-            problems.append(Problem(f"{part}.json, row {row}", found, "the row is left out"))
-    listed, more = _listed(folder / f"{part}_tables.json")
-    return Folder(questions, len(rows), listed, (*problems, *more))
+            problems.append(Problem(f"{part}.json, row {row}", parsed, "the row is left out"))
+    listed_schemas, list_problems = _read_listed_schemas(folder / f"{part}_tables.json")
+    return Folder(questions, len(rows), listed_schemas, (*problems, *list_problems))
 
 
-def _json_array(path: Path) -> list[Any]:
+def _read_json_array(path: Path) -> list[Any]:
     try:
         rows = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
@@ -141,41 +141,41 @@ def _json_array(path: Path) -> list[Any]:
     return rows
 
 
-def _listed(path: Path) -> tuple[dict[str, Schema], list[Problem]]:
-    """The schemas of a list of tables, by database; the list may be missing."""
+def _read_listed_schemas(path: Path) -> tuple[dict[str, Schema], list[Problem]]:
+    """Reads the schemas of a list of tables, by database; the list may be missing."""
     if not path.is_file():
         return {}, []
-    found: dict[str, Schema] = {}
+    schemas: dict[str, Schema] = {}
     problems = []
-    for row, entry in enumerate(_json_array(path)):
+    for row, entry in enumerate(_read_json_array(path)):
         try:
-            schema = listed_schema(entry)
-            found[schema.name] = schema
+            schema = parse_listed_schema(entry)
+            schemas[schema.name] = schema
         except ConfigError as error:
             problems.append(Problem(f"{path.name}, row {row}", str(error), "the database's own names are told instead"))
-    return found, problems
+    return schemas, problems
 
 
-def notes_of(question: Question) -> tuple[list[str], list[Problem]]:
-    """What `database_description` says of the columns of a database, as comments of SQL, and what cannot be read."""
+def read_notes(question: Question) -> tuple[list[str], list[Problem]]:
+    """Reads the notes of `database_description` on the columns of a database, as SQL comments, and the problems."""
     folder = question.path.parent / "database_description"
     notes: list[str] = []
     problems = []
     for path in sorted(folder.glob("*.csv")) if folder.is_dir() else ():
         try:
-            notes += _notes(path)
+            notes += _read_table_notes(path)
         except (OSError, csv.Error) as error:
-            where = f"{question.db}/database_description/{path.name}"
-            problems.append(Problem(where, f"cannot be read ({error})", "its notes are left out"))
+            file_name = f"{question.db}/database_description/{path.name}"
+            problems.append(Problem(file_name, f"cannot be read ({error})", "its notes are left out"))
     return notes, problems
 
 
-def _notes(path: Path) -> Iterator[str]:
-    """The notes of one table; bytes that are no UTF-8, of which BIRD's files have some, become marks."""
+def _read_table_notes(path: Path) -> Iterator[str]:
+    """Yields the notes of one table; bytes that are not UTF-8, which some of BIRD's files contain, are replaced."""
     with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
         for row in csv.DictReader(file):
-            said = [row.get(name) or "" for name in ("column_description", "value_description")]
-            note = " ".join(" ".join(said).split())
+            descriptions = [row.get(name) or "" for name in ("column_description", "value_description")]
+            note = " ".join(" ".join(descriptions).split())
             column = (row.get("original_column_name") or "").strip()
             if column and note:
-                yield f"-- {path.stem}.{column}: {note[:_LONGEST_NOTE]}"
+                yield f"-- {path.stem}.{column}: {note[:_MAX_NOTE_LENGTH]}"

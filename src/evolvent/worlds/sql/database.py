@@ -1,12 +1,13 @@
-"""A SQLite database that a model may ask anything: read only, one query at a time, within limits of time and memory.
+"""A SQLite database for arbitrary queries of a model: read only, one query at a time, with limits on time and
+memory.
 
-What keeps a query harmless, each by itself:
+Each of these safeguards protects by itself:
 
 - the connection: a database in memory, or a file opened read only (`immutable`), with `query_only` and without trust in
   the schema; temporary tables stay in memory, so nothing is ever written to disk;
 - the authorizer: SELECT, the tables of the database, and functions of a list. No PRAGMA, no ATTACH, no virtual tables,
   no random numbers, no extension, no file;
-- limits of SQLite on lengths, columns, depth, compound queries and the size of a program;
+- SQLite's limits on lengths, columns, depth, compound queries and the size of a program;
 - the text: its length, its first word, and how large it becomes when it is prepared (`lexer.expansion`), because
   SQLite cannot be interrupted while it prepares a query;
 - a count of SQLite's instructions, which is the same on every machine, a bound on the result, and a heap limit.
@@ -25,22 +26,24 @@ from typing import Any
 from evolvent.errors import EnvLost
 from evolvent.worlds.sql.lexer import expansion, is_query
 
-__all__ = ["FILE", "FUNCTIONS", "MEMORY", "Answer", "Database", "Limits", "Row", "connect"]
+__all__ = ["FILE_LIMITS", "FUNCTIONS", "MEMORY_LIMITS", "Answer", "Database", "Limits", "Row", "connect"]
 
 Row = tuple[Any, ...]
 
-_PURE = (
+_PURE_FUNCTIONS = (
     "abs avg ceil ceiling char coalesce concat concat_ws count exp floor format glob group_concat hex ifnull iif instr "
     "length like ln log log10 log2 lower ltrim max min mod nullif pi pow power printf quote replace round rtrim sign "
     "sqrt string_agg substr substring sum total trim trunc typeof unicode upper "
     "cume_dist dense_rank first_value lag last_value lead nth_value ntile percent_rank rank row_number"
 )
-_CLOCK = "current_date current_time current_timestamp date datetime julianday strftime time timediff unixepoch"
-FUNCTIONS: frozenset[str] = frozenset(_PURE.split())
+_CLOCK_FUNCTIONS = (
+    "current_date current_time current_timestamp date datetime julianday strftime time timediff unixepoch"
+)
+FUNCTIONS: frozenset[str] = frozenset(_PURE_FUNCTIONS.split())
 """What a query may call: functions that depend on their arguments alone."""
 
 _SCHEMA_TABLES = frozenset({"sqlite_master", "sqlite_schema", "sqlite_sequence"})
-_BROKEN = frozenset(
+_FATAL_CODES = frozenset(
     {
         sqlite3.SQLITE_BUSY,
         sqlite3.SQLITE_CANTOPEN,
@@ -52,26 +55,26 @@ _BROKEN = frozenset(
         sqlite3.SQLITE_PROTOCOL,
     }
 )
-_HEAP = 1 << 30  # bytes; SQLite has this limit for a whole process, and only ever lowers it
+_HEAP_LIMIT = 1 << 30  # bytes; SQLite has this limit for a whole process, and only ever lowers it
 _SETTINGS = "PRAGMA temp_store = MEMORY; PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON; PRAGMA mmap_size = 0"
-_STEPS = "the query takes too many steps"
-_COMPLEX = "the query is too complex"
-_MEMORY = "the query needs too much memory"
-_LONGEST = 300  # characters of an error
+_STEPS_ERROR = "the query takes too many steps"
+_COMPLEXITY_ERROR = "the query is too complex"
+_MEMORY_ERROR = "the query needs too much memory"
+_MAX_ERROR_LENGTH = 300  # characters of an error
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How far a query may go.
+    """The limits of a query.
 
     Args:
         text: characters of the query.
-        length: bytes of one value, also of those in between.
+        length: bytes of one value, intermediate values included.
         steps: instructions of SQLite's virtual machine, a multiple of `stride`.
-        stride: after how many instructions the count is looked at.
-        seconds: of time; a backstop for instructions that are slow (None: no clock is read).
-        rows, size: of the result; the size is the characters and bytes of its values, and eight for each of them.
-        columns: of the result, and of every table on the way.
+        stride: number of instructions between two checks of the count.
+        seconds: time limit; a backstop for slow instructions (None: no clock is read).
+        rows, size: of the result; the size is the characters and bytes of its values, plus eight for each value.
+        columns: of the result, and of every intermediate table.
         expansion: see `lexer.expansion`.
         clock: whether the functions of date and time, which may read the clock, can be called.
     """
@@ -88,9 +91,9 @@ class Limits:
     clock: bool = False
 
 
-MEMORY = Limits()
+MEMORY_LIMITS = Limits()
 """For generated databases of some ten rows: a query ends within some milliseconds and some megabytes."""
-FILE = Limits(
+FILE_LIMITS = Limits(
     text=20_000,
     length=200_000,
     steps=500_000_000,
@@ -108,41 +111,41 @@ hundredths of a second, so that a larger stride would read the clock too late.""
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a query came to: its rows, or why there are none (`error`, a sentence)."""
+    """The result of a query: its rows, or the reason why there are none (`error`, a sentence)."""
 
     rows: Sequence[Row] = ()
     error: str = ""
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """A read-only connection to a file, for queries of our own.
+    """Opens a read-only connection to a file, for trusted queries.
 
-    The file is taken as immutable: no lock, no journal and no index of a log is made beside it. Where it has a log that
-    was not merged yet (`-wal`), only the log's index may be made.
+    The file is treated as immutable: no lock, journal or log index is created beside it. If it has a log that was
+    not merged yet (`-wal`), only the log's index may be created.
 
     Raises:
-        sqlite3.Error: if it cannot be opened.
+        sqlite3.Error: the file cannot be opened.
     """
-    log = path.with_name(f"{path.name}-wal")
-    fixed = "" if log.is_file() and log.stat().st_size else "&immutable=1"
-    uri = f"{path.resolve().as_uri()}?mode=ro{fixed}"
+    log_path = path.with_name(f"{path.name}-wal")
+    immutable_flag = "" if log_path.is_file() and log_path.stat().st_size else "&immutable=1"
+    uri = f"{path.resolve().as_uri()}?mode=ro{immutable_flag}"
     connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
     try:
         connection.executescript(_SETTINGS)
     except sqlite3.Error:
         connection.close()
         raise
-    connection.text_factory = _text
+    connection.text_factory = _decode
     return connection
 
 
-def _text(raw: bytes) -> str:
-    """Text of a database whose bytes may be no UTF-8."""
+def _decode(raw: bytes) -> str:
+    """Decodes text of a database whose bytes may not be UTF-8."""
     return raw.decode("utf-8", "replace")
 
 
-def _limit(connection: sqlite3.Connection, limits: Limits) -> None:
-    for which, most in (
+def _set_limits(connection: sqlite3.Connection, limits: Limits) -> None:
+    for category, maximum in (
         (sqlite3.SQLITE_LIMIT_LENGTH, limits.length),
         (sqlite3.SQLITE_LIMIT_SQL_LENGTH, 4 * limits.text + 4),  # bytes, where ours are characters
         (sqlite3.SQLITE_LIMIT_COLUMN, limits.columns),
@@ -155,16 +158,16 @@ def _limit(connection: sqlite3.Connection, limits: Limits) -> None:
         (sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, 0),
         (sqlite3.SQLITE_LIMIT_WORKER_THREADS, 0),
     ):
-        connection.setlimit(which, most)
+        connection.setlimit(category, maximum)
 
 
-def _sentence(error: Exception) -> str:
+def _format_error(error: Exception) -> str:
     text = str(error) or type(error).__name__
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+    return text if len(text) <= _MAX_ERROR_LENGTH else f"{text[:_MAX_ERROR_LENGTH]}..."
 
 
 class _Budget:
-    """What SQLite calls every `stride` instructions; True breaks the query off."""
+    """The callback that SQLite calls every `stride` instructions; True interrupts the query."""
 
     def __init__(self, limits: Limits, clock: Callable[[], float]) -> None:
         self._limits, self._clock = limits, clock
@@ -180,13 +183,13 @@ class _Budget:
 
 
 class Database:
-    """A database to be asked. Made by `filled` or `opened`; to be closed.
+    """A database for queries. Created by `in_memory` or `open_file`; the caller closes it.
 
     Args:
-        connection: to the database; belongs to this object from now on.
-        limits: how far a query may go.
+        connection: to the database; owned by this object from now on.
+        limits: the limits of a query.
         tables: the names of the tables and views that may be read.
-        clock: what is read where the limits are of time.
+        clock: the clock that is read if the limits include time.
     """
 
     def __init__(
@@ -200,9 +203,9 @@ class Database:
         self._connection, self._limits = connection, limits
         self._budget = _Budget(limits, clock)
         tables = {name.lower() for name in tables} | _SCHEMA_TABLES
-        functions = FUNCTIONS | frozenset(_CLOCK.split()) if limits.clock else FUNCTIONS
+        functions = FUNCTIONS | frozenset(_CLOCK_FUNCTIONS.split()) if limits.clock else FUNCTIONS
 
-        def judge(action: int, first: str | None, second: str | None, *_: str | None) -> int:
+        def authorize(action: int, first: str | None, second: str | None, *_: str | None) -> int:
             if action == sqlite3.SQLITE_READ:  # without a column also for what WITH defines
                 allowed = second == "" or str(first).lower() in tables
             elif action == sqlite3.SQLITE_FUNCTION:
@@ -211,15 +214,17 @@ class Database:
                 allowed = action in (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_RECURSIVE)
             return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY
 
-        connection.execute(f"PRAGMA hard_heap_limit = {_HEAP}")
+        connection.execute(f"PRAGMA hard_heap_limit = {_HEAP_LIMIT}")
         connection.execute("PRAGMA query_only = ON")
-        _limit(connection, limits)
+        _set_limits(connection, limits)
         connection.set_progress_handler(self._budget, limits.stride)
-        connection.set_authorizer(judge)
+        connection.set_authorizer(authorize)
 
     @classmethod
-    def filled(cls, create: Mapping[str, str], rows: Mapping[str, Sequence[Row]], limits: Limits = MEMORY) -> Database:
-        """A database of its own in memory.
+    def in_memory(
+        cls, create: Mapping[str, str], rows: Mapping[str, Sequence[Row]], limits: Limits = MEMORY_LIMITS
+    ) -> Database:
+        """Creates a new database in memory.
 
         Args:
             create: name of a table -> its CREATE TABLE statement.
@@ -227,19 +232,19 @@ class Database:
         """
         connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
         connection.executescript(f"PRAGMA temp_store = MEMORY; BEGIN; {';'.join(create.values())}")
-        for name, values in rows.items():
-            if values:
-                places = ", ".join("?" * len(values[0]))
-                connection.executemany(f"INSERT INTO {name} VALUES ({places})", values)
+        for name, table_rows in rows.items():
+            if table_rows:
+                placeholders = ", ".join("?" * len(table_rows[0]))
+                connection.executemany(f"INSERT INTO {name} VALUES ({placeholders})", table_rows)
         connection.execute("COMMIT")
         return cls(connection, limits, tables=create)
 
     @classmethod
-    def opened(cls, path: Path, limits: Limits = FILE) -> Database:
-        """A database file. It is read as it is: no lock is taken, and nothing is made beside it.
+    def open_file(cls, path: Path, limits: Limits = FILE_LIMITS) -> Database:
+        """Opens a database file. It is read as it is: no lock is taken, and nothing is created beside it.
 
         Raises:
-            EnvLost: if it cannot be opened, or is no database of SQLite.
+            EnvLost: the file cannot be opened, or is not a SQLite database.
         """
         try:
             connection = connect(path)
@@ -247,38 +252,40 @@ class Database:
             raise EnvLost(f"the database cannot be opened ({error})", value=path.name) from error
         try:
             names = connection.execute("SELECT name, sql FROM sqlite_master WHERE type IN ('table', 'view')").fetchall()
-            plain = [name for name, made in names if not str(made).lower().startswith("create virtual")]
-            return cls(connection, limits, tables=plain)
+            readable_names = [
+                name for name, statement in names if not str(statement).lower().startswith("create virtual")
+            ]
+            return cls(connection, limits, tables=readable_names)
         except sqlite3.Error as error:
             connection.close()
             raise EnvLost(f"the database cannot be read ({error})", value=path.name) from error
 
     def ask(self, text: str) -> Answer:
-        """What a text from anywhere comes to as a query."""
+        """Runs an untrusted text as a query, after checks of its length, first word and expansion."""
         if len(text) > self._limits.text:
             return Answer(error=f"the query is longer than {self._limits.text} characters")
         if not is_query(text):
             return Answer(error="expected one SELECT query")
         if expansion(text) > self._limits.expansion:
-            return Answer(error=_COMPLEX)
+            return Answer(error=_COMPLEXITY_ERROR)
         return self.run(text)
 
     def run(self, text: str) -> Answer:
-        """What a query comes to of which the text is known to be sound; all other limits hold.
+        """Runs a query with a trusted text; all other limits hold.
 
         Raises:
-            EnvLost: the database is closed, gone or broken; that is nobody's answer.
+            EnvLost: the database is closed, missing or corrupt; this is not a fault of the query.
         """
         self._budget.renew()
         try:
             return self._fetch(self._connection.execute(text))
         except MemoryError:
-            return Answer(error=_MEMORY)
+            return Answer(error=_MEMORY_ERROR)
         except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError) as error:
             code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-            if code in _BROKEN or "closed database" in str(error):
+            if code in _FATAL_CODES or "closed database" in str(error):
                 raise EnvLost(f"the database did not answer ({error})", value=text[:200]) from error
-            return Answer(error=_STEPS if code == sqlite3.SQLITE_INTERRUPT else _sentence(error))
+            return Answer(error=_STEPS_ERROR if code == sqlite3.SQLITE_INTERRUPT else _format_error(error))
 
     def _fetch(self, cursor: sqlite3.Cursor) -> Answer:
         rows: list[Row] = []
@@ -288,10 +295,10 @@ class Database:
                 rows.append(row)
                 size += 8 * len(row) + sum(len(value) for value in row if isinstance(value, (str, bytes)))
                 if len(rows) > self._limits.rows or size > self._limits.size:
-                    most = f"{self._limits.rows} rows or is larger than {self._limits.size} bytes"
-                    return Answer(error=f"the result has more than {most}")
+                    limit_text = f"{self._limits.rows} rows or is larger than {self._limits.size} bytes"
+                    return Answer(error=f"the result has more than {limit_text}")
         return Answer(rows)
 
     def close(self) -> None:
-        """Give everything back; calling it twice is harmless."""
+        """Releases all resources; a second call is harmless."""
         self._connection.close()

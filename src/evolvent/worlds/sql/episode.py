@@ -1,4 +1,4 @@
-"""One question, asked and answered: what all episodes of a task share, and the environment."""
+"""One question and its answer: the scene that all episodes of a task share, and the environment."""
 
 from __future__ import annotations
 
@@ -8,45 +8,47 @@ from dataclasses import dataclass, field
 
 from evolvent.errors import EnvLost, SessionGone
 from evolvent.trajectory import Task, Value
-from evolvent.worlds.base import Info, Reply, own_moment
-from evolvent.worlds.sql.database import MEMORY, Answer, Database, Row
+from evolvent.worlds.base import Info, Reply, check_snapshot
+from evolvent.worlds.sql.database import MEMORY_LIMITS, Answer, Database, Row
 from evolvent.worlds.sql.equal import Comparison, same_result
-from evolvent.worlds.sql.grammar import query_in
-from evolvent.worlds.sql.lexer import is_ordered, unspaced
+from evolvent.worlds.sql.grammar import extract_query
+from evolvent.worlds.sql.lexer import is_ordered, remove_spaces
 
-__all__ = ["DONE", "NUMBERS", "Scene", "SqlEnv", "shown", "shown_closed"]
+__all__ = ["DONE", "NUMBERS", "Scene", "SqlEnv", "render_answer", "render_closed"]
 
 DONE = "done"
 """What ends an episode of several rounds: the last query that was answered counts."""
 NUMBERS = range(100)
 """The whole numbers that a closed vocabulary has words for."""
 
-_CUT = 100  # characters of a result; AgentGym's number
-_ENOUGH = 60  # rows that surely have more characters than that
-_WORDS = 24  # of a result in a closed vocabulary
-_ERROR_WORDS = 16
-_KNOWN_TEXTS = 32  # queries per task of which the outcome is kept
-_KNOWN_LENGTH = 500  # characters of such a query
+_MAX_RESULT_LENGTH = 100  # characters of a result; AgentGym's number
+_MAX_RENDERED_ROWS = 60  # rows that surely have more characters than that
+_MAX_RESULT_WORDS = 24  # of a result in a closed vocabulary
+_MAX_ERROR_WORDS = 16
+_MAX_CACHED_QUERIES = 32  # queries per task of which the outcome is kept
+_MAX_CACHED_LENGTH = 500  # characters of such a query
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
-def shown(answer: Answer) -> str:
-    """An answer as AgentGym's server shows it: the rows as Python writes them, cut to 100 characters; or the error."""
+def render_answer(answer: Answer) -> str:
+    """Renders an answer like AgentGym's server: the rows as Python prints them, cut to 100 characters; or the error."""
     if answer.error:
         return answer.error
-    text = str(list(answer.rows[:_ENOUGH]))
-    return text if len(text) <= _CUT else f"{text[:_CUT]}..."
+    text = str(list(answer.rows[:_MAX_RENDERED_ROWS]))
+    return text if len(text) <= _MAX_RESULT_LENGTH else f"{text[:_MAX_RESULT_LENGTH]}..."
 
 
-def shown_closed(answer: Answer, words: frozenset[str]) -> str:
-    """An answer in known words, `?` for every other: values by commas, rows by semicolons, cut to some words."""
+def render_closed(answer: Answer, vocabulary: frozenset[str]) -> str:
+    """Renders an answer in a closed vocabulary, `?` for other words: values by commas, rows by semicolons, cut in
+    length.
+    """
     if answer.error:
-        return _cut(_known(answer.error, words), _ERROR_WORDS)
-    rows = "; ".join(", ".join(map(_told, row)) for row in answer.rows[:_ENOUGH])
-    return _cut(_known(rows, words), _WORDS) if answer.rows else "no rows"
+        return _truncate(_mask_unknown(answer.error, vocabulary), _MAX_ERROR_WORDS)
+    rows = "; ".join(", ".join(map(_format_value, row)) for row in answer.rows[:_MAX_RENDERED_ROWS])
+    return _truncate(_mask_unknown(rows, vocabulary), _MAX_RESULT_WORDS) if answer.rows else "no rows"
 
 
-def _told(value: object) -> str:
+def _format_value(value: object) -> str:
     if value is None:
         return "NULL"
     if isinstance(value, float):
@@ -54,86 +56,90 @@ def _told(value: object) -> str:
     return str(value)
 
 
-def _known(text: str, words: frozenset[str]) -> str:
-    return _WORD.sub(lambda found: found[0] if found[0] in words else "?", text)
+def _mask_unknown(text: str, vocabulary: frozenset[str]) -> str:
+    return _WORD.sub(lambda token: token[0] if token[0] in vocabulary else "?", text)
 
 
-def _cut(text: str, most: int) -> str:
-    """The first words of a text."""
-    ends = [found.end() for found in _WORD.finditer(text)]
-    return text if len(ends) <= most else text[: ends[most - 1]]
+def _truncate(text: str, max_words: int) -> str:
+    """Returns the first words of a text."""
+    ends = [token.end() for token in _WORD.finditer(text)]
+    return text if len(ends) <= max_words else text[: ends[max_words - 1]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What a text came to: what is told of it, and whether it is the right answer (None: it is no answer)."""
+    """The outcome of a text: its observation, and whether it is the right answer (None: not an answer)."""
 
-    told: str
-    right: bool | None
+    observation: str
+    is_right: bool | None
 
 
 @dataclass(slots=True)
 class Scene:
-    """What all episodes of a task share.
+    """The state that all episodes of a task share.
 
     Args:
-        first: the first observation.
+        first_observation: the first observation.
         gold: the query that answers the question.
         admissible: queries to choose from.
         open: opens the database; the caller closes it.
-        compare: when two results are the same.
-        words: the closed vocabulary in which everything is told; None: it is open.
-        kept: whether the outcome of a query may be kept; not where the clock can be read.
+        compare: the rule by which two results are equal.
+        vocabulary: the closed vocabulary of all observations; None: it is open.
+        cacheable: whether the outcome of a query may be cached; False if the clock can be read.
     """
 
-    first: str
+    first_observation: str
     gold: str
     admissible: tuple[str, ...]
     open: Callable[[], Database]
     compare: Comparison = "rows"
-    words: frozenset[str] | None = None
-    kept: bool = True
+    vocabulary: frozenset[str] | None = None
+    cacheable: bool = True
     _outcomes: dict[str, _Outcome] = field(default_factory=dict)
     _rows: Sequence[Row] | None = None
 
-    def known(self, text: str) -> _Outcome | None:
-        """The outcome of a text that was tried before."""
+    def get_cached(self, text: str) -> _Outcome | None:
+        """Returns the cached outcome of a text, or None."""
         return self._outcomes.get(text)
 
-    def tried(self, text: str, database: Database) -> _Outcome:
-        """The outcome of a text; raises EnvLost where the database does not answer."""
-        outcome = self._try(text, database)
-        if self.kept and len(text) <= _KNOWN_LENGTH and len(self._outcomes) < _KNOWN_TEXTS:
+    def evaluate(self, text: str, database: Database) -> _Outcome:
+        """Returns the outcome of a text; raises EnvLost if the database does not answer."""
+        outcome = self._run_text(text, database)
+        if self.cacheable and len(text) <= _MAX_CACHED_LENGTH and len(self._outcomes) < _MAX_CACHED_QUERIES:
             self._outcomes[text] = outcome
         return outcome
 
-    def _try(self, text: str, database: Database) -> _Outcome:
+    def _run_text(self, text: str, database: Database) -> _Outcome:
         if text == self.gold or text in self.admissible:
             answer = database.run(text)
         else:
-            query = query_in(text)[0]
-            answer = database.ask(unspaced(query) if self.words is not None and len(query) <= MEMORY.text else query)
-        told = shown(answer) if self.words is None else shown_closed(answer, self.words)
+            query = extract_query(text)[0]
+            answer = database.ask(
+                remove_spaces(query) if self.vocabulary is not None and len(query) <= MEMORY_LIMITS.text else query
+            )
+        observation = render_answer(answer) if self.vocabulary is None else render_closed(answer, self.vocabulary)
         if answer.error:
-            return _Outcome(told, None)
-        gold = answer.rows if text == self.gold else self._gold(database)
-        return _Outcome(told, same_result(gold, answer.rows, ordered=is_ordered(self.gold), compare=self.compare))
+            return _Outcome(observation, None)
+        gold = answer.rows if text == self.gold else self._gold_rows(database)
+        return _Outcome(
+            observation, same_result(gold, answer.rows, ordered=is_ordered(self.gold), compare=self.compare)
+        )
 
-    def _gold(self, database: Database) -> Sequence[Row]:
+    def _gold_rows(self, database: Database) -> Sequence[Row]:
         rows = self._rows
         if rows is None:
             answer = database.run(self.gold)
             if answer.error:
                 raise EnvLost(f"the gold query of this task has no result ({answer.error})", value=self.gold[:200])
             rows = answer.rows
-            if self.kept:
+            if self.cacheable:
                 self._rows = rows
         return rows
 
 
 @dataclass(frozen=True, slots=True)
-class _Moment:
-    """A snapshot: all that changes in an episode. The database never does."""
+class _Snapshot:
+    """A snapshot: the changing state of an episode. The database never changes."""
 
     task: str
     running: bool
@@ -142,11 +148,11 @@ class _Moment:
 
 
 class SqlEnv:
-    """One question. The database is opened at the first query that was not tried before, and closed at the end.
+    """The environment of one question. The first query that is not cached opens the database; the end closes it.
 
-    With one round the first query that the database answers is the answer, right or wrong. With several, a query shows
-    its result; `done`, or the last round, makes the last one that was answered the answer. A text that is no query, or
-    that the database refuses, spends a round and tells why.
+    With one round, the first query that the database answers is the answer, right or wrong. With several, a query
+    shows its result; `done`, or the last round, makes the last answered query the answer. A text that is not a
+    query, or that the database refuses, uses a round and reports the reason.
     """
 
     def __init__(self, task: Task, scene: Scene, *, rounds: int = 1, penalty: float = 0.0) -> None:
@@ -158,44 +164,44 @@ class SqlEnv:
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Value, Info]:
         self._running, self._turn, self._last = True, 0, None
-        return self._scene.first, self._info()
+        return self._scene.first_observation, self._info()
 
     def step(self, action: Value) -> Reply:
         if not self._running:
             raise SessionGone("a step after the end of the episode", value=str(action), expected="reset() first")
         text = action if isinstance(action, str) else str(action)
         if self._last is not None and text.strip().lower() == DONE:
-            return self._end(self._last)
-        outcome = self._scene.known(text) or self._tried(text)
+            return self._finish(self._last)
+        outcome = self._scene.get_cached(text) or self._evaluate(text)
         self._turn += 1
-        if outcome.right is None:
-            return outcome.told, self._penalty, False, False, {**self._info(), "invalid": True}
+        if outcome.is_right is None:
+            return outcome.observation, self._penalty, False, False, {**self._info(), "invalid": True}
         self._last = outcome if self._rounds > 1 else None
         if self._turn >= self._rounds:
-            return self._end(outcome)
-        return outcome.told, 0.0, False, False, self._info()
+            return self._finish(outcome)
+        return outcome.observation, 0.0, False, False, self._info()
 
-    def _tried(self, text: str) -> _Outcome:
+    def _evaluate(self, text: str) -> _Outcome:
         if self._database is None:
             self._database = self._scene.open()
-        return self._scene.tried(text, self._database)
+        return self._scene.evaluate(text, self._database)
 
-    def _end(self, outcome: _Outcome) -> Reply:
+    def _finish(self, outcome: _Outcome) -> Reply:
         info = self._info()
         self.close()
-        return outcome.told, float(outcome.right or False), True, False, info
+        return outcome.observation, float(outcome.is_right or False), True, False, info
 
     def _info(self) -> dict[str, object]:
         admissible = self._scene.admissible
         return {"admissible": admissible if self._last is None else (*admissible, DONE)}
 
     def snapshot(self) -> object:
-        return _Moment(self._task.id, self._running, self._turn, self._last)
+        return _Snapshot(self._task.id, self._running, self._turn, self._last)
 
-    def restore(self, value: object) -> None:
-        """Back to the moment of a snapshot of the same task; ConfigError for anything else."""
-        moment = own_moment(value, _Moment, self._task)
-        self._running, self._turn, self._last = moment.running, moment.turn, moment.last
+    def restore(self, snapshot: object) -> None:
+        """Restores a snapshot of the same task; raises ConfigError for any other value."""
+        checked = check_snapshot(snapshot, _Snapshot, self._task)
+        self._running, self._turn, self._last = checked.running, checked.turn, checked.last
 
     def close(self) -> None:
         self._running = False

@@ -1,4 +1,4 @@
-"""How a model's text holds a query: in a fenced block of SQL, or as nothing but the query."""
+"""The query in a model's text: in a fenced block of SQL, or as the whole text."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from evolvent.errors import InvalidAction
 from evolvent.worlds.grammar import Parsed
 
-__all__ = ["Fenced", "query_in"]
+__all__ = ["Fenced", "extract_query"]
 
 _FENCE = "```"
 _BLOCK = re.compile(r"```[ \t]*(?:sqlite|sql)\b(.*?)(?:```|\Z)", re.DOTALL | re.IGNORECASE)
 
 
-def query_in(text: str) -> tuple[str, str]:
-    """The query in a text and what comes before it.
+def extract_query(text: str) -> tuple[str, str]:
+    """Extracts the query from a text, and the text before it.
 
-    The last block that is marked as `sql` counts, also where its end is missing; without such a block the text up to
-    the first fence is the query, as for AgentGym's client.
+    The last block marked as `sql` counts, even if its end is missing. Without such a block, the text up to the
+    first fence is the query, as for AgentGym's client.
     """
     blocks = list(_BLOCK.finditer(text))
     if not blocks:
@@ -28,22 +28,23 @@ def query_in(text: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Fenced:
-    """A thought, then one query in a block marked as `sql`; the last block counts. A text without one is the query.
+    """A thought, then one query in a block marked as `sql`; the last block counts. A text without a block is the
+    query.
 
-    A query without a thought is written bare, one with a thought as AgentGym's data has it: `Thought:`, `Action:` and a
-    block on lines of its own.
+    A query without a thought is written bare. A query with a thought is written as in AgentGym's data: `Thought:`,
+    `Action:` and a block on separate lines.
     """
 
     def parse(self, text: str) -> Parsed:
-        """The query and the thought in a model's text; raises InvalidAction where there is no query."""
-        action, before = query_in(text)
+        """Parses the query and the thought of a model's text; raises InvalidAction if there is no query."""
+        action, preamble = extract_query(text)
         if not action:
             raise InvalidAction("no query in the text", value=text, expected="one query in a ```sql block")
-        thought = before.strip().removeprefix("Thought:").removesuffix("Action:").strip()
+        thought = preamble.strip().removeprefix("Thought:").removesuffix("Action:").strip()
         return Parsed(action, thought or None)
 
     def render(self, parsed: Parsed) -> str:
-        """The text of a query; of a query and a thought, where there is one."""
+        """Renders a query, with its thought if there is one."""
         if parsed.thought is None:
             return parsed.action
         return f"Thought:\n{parsed.thought}\n\nAction:\n{_FENCE}sql\n{parsed.action}\n{_FENCE}"

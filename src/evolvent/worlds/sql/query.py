@@ -1,4 +1,4 @@
-"""A query as a value: what it selects, of which rows, over which tables; told as SQL and as a question.
+"""A query as a value: its selection, conditions and tables, rendered as SQL and as a question.
 
 average  both  parent    SELECT AVG(player.age) FROM player JOIN team ON player.team_id = team.id
                          WHERE player.goals > 12 AND team.city = 'arvik'
@@ -19,11 +19,11 @@ __all__ = [
     "Condition",
     "Query",
     "Values",
-    "hint_of",
-    "neighbours",
-    "question_of",
-    "sql_of",
-    "variants",
+    "iterate_misreadings",
+    "iterate_value_variants",
+    "render_hint",
+    "render_question",
+    "render_sql",
 ]
 
 Values = Mapping[tuple[str, str], Sequence[str | int]]
@@ -62,12 +62,13 @@ FIXED_WORDS = (
 
 
 class Condition(NamedTuple):
-    """What the rows of a table have to fulfil.
+    """A condition on the rows of a table.
 
     Args:
         operator: "=", ">" or "<".
-        value: what to compare with; None: the average of the column over the whole table.
-        term: what the question calls such rows, where a hint says what it means; empty: it says it itself.
+        value: the value to compare with; None: the average of the column over the whole table.
+        term: the word for such rows in the question, if a hint explains it; empty: the question states the
+            condition.
     """
 
     table: str
@@ -78,15 +79,15 @@ class Condition(NamedTuple):
 
 
 class Query(NamedTuple):
-    """A query over one table and the tables that its rows belong to.
+    """A query over one table and the tables to which its rows belong.
 
     Args:
         select: one of `SELECTS`.
-        table, column: what is selected; for `top` what is ordered by.
-        shown: for `top`, the column that is given.
+        table, column: the selection; for `top` the column of the order.
+        shown_column: for `top`, the selected column.
         joins: the foreign keys that lead from the table to that of the last condition.
-        conditions, either: the conditions, and whether one of them is enough.
-        number: how many rows `top` gives, and more than how many `having` asks for.
+        conditions, match_any: the conditions, and whether one of them is enough.
+        number: number of rows for `top`; for `having` the number of rows to exceed.
         descending: for `top`, whether the highest come first.
     """
 
@@ -95,29 +96,31 @@ class Query(NamedTuple):
     column: str
     joins: tuple[Link, ...] = ()
     conditions: tuple[Condition, ...] = ()
-    either: bool = False
-    shown: str = ""
+    match_any: bool = False
+    shown_column: str = ""
     number: int = 0
     descending: bool = True
 
 
-def sql_of(query: Query) -> str:
-    """The query in SQL; columns bear the names of their tables where there are several."""
-    before = f"{query.table}." if query.joins else ""
-    column = f"{before}{query.column}"
+def render_sql(query: Query) -> str:
+    """Renders the query in SQL; columns are qualified if there are several tables."""
+    prefix = f"{query.table}." if query.joins else ""
+    column = f"{prefix}{query.column}"
     tables = query.table + "".join(
         f" JOIN {link.to_table} ON {link.table}.{link.column} = {link.to_table}.{link.to_column}"
         for link in query.joins
     )
-    where = (" OR " if query.either else " AND ").join(_tested(test, bool(query.joins)) for test in query.conditions)
-    rows = f"FROM {tables}" + (f" WHERE {where}" if where else "")
+    where_clause = (" OR " if query.match_any else " AND ").join(
+        _render_condition(test, bool(query.joins)) for test in query.conditions
+    )
+    rows = f"FROM {tables}" + (f" WHERE {where_clause}" if where_clause else "")
     if query.select in _AGGREGATES:
         return f"SELECT {_AGGREGATES[query.select]}({column}) {rows}"
     if query.select == "count":
         return f"SELECT COUNT(*) {rows}"
     if query.select == "top":
-        way = "DESC" if query.descending else "ASC"
-        return f"SELECT {before}{query.shown} {rows} ORDER BY {column} {way} LIMIT {query.number}"
+        direction = "DESC" if query.descending else "ASC"
+        return f"SELECT {prefix}{query.shown_column} {rows} ORDER BY {column} {direction} LIMIT {query.number}"
     if query.select == "group":
         return f"SELECT {column}, COUNT(*) {rows} GROUP BY {column}"
     if query.select == "having":
@@ -125,7 +128,7 @@ def sql_of(query: Query) -> str:
     return f"SELECT {'DISTINCT ' if query.select == 'distinct' else ''}{column} {rows}"
 
 
-def _tested(test: Condition, qualified: bool) -> str:
+def _render_condition(test: Condition, qualified: bool) -> str:
     column = f"{test.table}.{test.column}" if qualified else test.column
     if test.value is None:
         return f"{column} {test.operator} (SELECT AVG({test.column}) FROM {test.table})"
@@ -133,13 +136,13 @@ def _tested(test: Condition, qualified: bool) -> str:
     return f"{column} {test.operator} {value}"
 
 
-def question_of(query: Query, plurals: Mapping[str, str]) -> str:
-    """The question that the query answers.
+def render_question(query: Query, plurals: Mapping[str, str]) -> str:
+    """Renders the question that the query answers.
 
     Args:
-        plurals: name of a table -> what several of its rows are called.
+        plurals: name of a table -> the word for several of its rows.
     """
-    rows = _rows(query, plurals)
+    rows = _describe_rows(query, plurals)
     if query.select == "count":
         return f"How many {rows} are there?"
     if query.select == "list":
@@ -147,8 +150,11 @@ def question_of(query: Query, plurals: Mapping[str, str]) -> str:
     if query.select == "distinct":
         return f"Give each different {query.column} of {rows}."
     if query.select == "top":
-        first = "highest" if query.descending else "lowest"
-        return f"Of {rows} give the {query.shown} of the {query.number} with the {first} {query.column}, {first} first."
+        extreme = "highest" if query.descending else "lowest"
+        return (
+            f"Of {rows} give the {query.shown_column} of the {query.number} with the {extreme} "
+            f"{query.column}, {extreme} first."
+        )
     if query.select == "group":
         return f"For each {query.column} give the {query.column} and the number of {rows}."
     if query.select == "having":
@@ -156,83 +162,84 @@ def question_of(query: Query, plurals: Mapping[str, str]) -> str:
     return f"Give the {_ADJECTIVES[query.select]} {query.column} of {rows}."
 
 
-def hint_of(query: Query, plurals: Mapping[str, str]) -> str:
-    """What the term in the question means; empty where it uses none."""
+def render_hint(query: Query, plurals: Mapping[str, str]) -> str:
+    """Renders the meaning of the term in the question; empty if it uses none."""
     hints = [
-        f"Hint: {test.term} {plurals[test.table]} are those whose {_told(test, plurals)}."
+        f"Hint: {test.term} {plurals[test.table]} are those whose {_describe_condition(test, plurals)}."
         for test in query.conditions
         if test.term
     ]
     return " ".join(hints)
 
 
-def _rows(query: Query, plurals: Mapping[str, str]) -> str:
-    """The rows that a question speaks of: "players whose age is above 12 that are of teams whose city is arvik"."""
+def _describe_rows(query: Query, plurals: Mapping[str, str]) -> str:
+    """Describes the rows of a question: "players whose age is above 12 that are of teams whose city is arvik"."""
     tables = [query.table, *(link.to_table for link in query.joins)]
-    joint = " or whose " if query.either else " and whose "
-    told = []
+    conjunction = " or whose " if query.match_any else " and whose "
+    descriptions = []
     for table in tables:
         tests = [test for test in query.conditions if test.table == table]
         terms = "".join(f"{test.term} " for test in tests if test.term)
-        plain = joint.join(_told(test, plurals) for test in tests if not test.term)
-        told.append(f"{terms}{plurals[table]}" + (f" whose {plain}" if plain else ""))
-    own = any(test.table == query.table and not test.term for test in query.conditions)
-    return told[0] + "".join(
-        f" that are of {part}" if own and place == 0 else f" of {part}" for place, part in enumerate(told[1:])
+        conditions_text = conjunction.join(_describe_condition(test, plurals) for test in tests if not test.term)
+        descriptions.append(f"{terms}{plurals[table]}" + (f" whose {conditions_text}" if conditions_text else ""))
+    has_own_condition = any(test.table == query.table and not test.term for test in query.conditions)
+    return descriptions[0] + "".join(
+        f" that are of {part}" if has_own_condition and index == 0 else f" of {part}"
+        for index, part in enumerate(descriptions[1:])
     )
 
 
-def _told(test: Condition, plurals: Mapping[str, str]) -> str:
+def _describe_condition(test: Condition, plurals: Mapping[str, str]) -> str:
     value = f"the average {test.column} of all {plurals[test.table]}" if test.value is None else test.value
     return f"{test.column} {_OPERATORS[test.operator]} {value}"
 
 
-def neighbours(query: Query, values: Values) -> Iterator[Query]:
-    """Queries of one misreading: another column, operator or aggregate, a condition left out, `and` for `or`.
+def iterate_misreadings(query: Query, values: Values) -> Iterator[Query]:
+    """Yields queries of one misreading: another column, operator or aggregate, a condition left out, `and` for `or`.
 
     Args:
-        values: (table, column) -> some of its values. These columns may be named instead of others, in this order;
-            numbers and texts are never taken for each other.
+        values: (table, column) -> some of its values. These columns may replace others, in this order; numbers and
+            texts never replace each other.
     """
-    for at, test in enumerate(query.conditions):
-        left = (*query.conditions[:at], *query.conditions[at + 1 :])
-        if left or not query.joins:
-            yield query._replace(conditions=left, either=False)
+    for index, test in enumerate(query.conditions):
+        remaining = (*query.conditions[:index], *query.conditions[index + 1 :])
+        if remaining or not query.joins:
+            yield query._replace(conditions=remaining, match_any=False)
         if test.operator != "=":
-            yield _with(query, at, test._replace(operator="<" if test.operator == ">" else ">"))
-        for column in _alike(test.table, test.column, values):
-            yield _with(query, at, test._replace(column=column))
+            yield _replace_condition(query, index, test._replace(operator="<" if test.operator == ">" else ">"))
+        for column in _similar_columns(test.table, test.column, values):
+            yield _replace_condition(query, index, test._replace(column=column))
     if len(query.conditions) > 1:
-        yield query._replace(either=not query.either)
-    yield from _other_selects(query)
+        yield query._replace(match_any=not query.match_any)
+    yield from _iterate_other_selects(query)
     if query.select != "count":
-        for column in _alike(query.table, query.column, values):
-            if column != query.shown:
+        for column in _similar_columns(query.table, query.column, values):
+            if column != query.shown_column:
                 yield query._replace(column=column)
 
 
-def variants(query: Query, values: Values) -> Iterator[Query]:
-    """The query with another value in one of its conditions."""
-    for at, test in enumerate(query.conditions):
+def iterate_value_variants(query: Query, values: Values) -> Iterator[Query]:
+    """Yields the query with another value in one of its conditions."""
+    for index, test in enumerate(query.conditions):
         if test.value is not None:
             for value in values[test.table, test.column]:
                 if value != test.value:
-                    yield _with(query, at, test._replace(value=value))
+                    yield _replace_condition(query, index, test._replace(value=value))
 
 
-def _with(query: Query, at: int, test: Condition) -> Query:
-    return query._replace(conditions=(*query.conditions[:at], test, *query.conditions[at + 1 :]))
+def _replace_condition(query: Query, index: int, test: Condition) -> Query:
+    return query._replace(conditions=(*query.conditions[:index], test, *query.conditions[index + 1 :]))
 
 
-def _alike(table: str, column: str, values: Values) -> Iterator[str]:
-    """The other columns of the table that hold values of the same sort."""
-    sort = type(values[table, column][0])
-    for (other, name), found in values.items():
-        if other == table and name != column and type(found[0]) is sort:
+def _similar_columns(table: str, column: str, values: Values) -> Iterator[str]:
+    """Yields the other columns of the table with values of the same type."""
+    value_type = type(values[table, column][0])
+    for (other_table, name), column_values in values.items():
+        if other_table == table and name != column and type(column_values[0]) is value_type:
             yield name
 
 
-def _other_selects(query: Query) -> Iterator[Query]:
+def _iterate_other_selects(query: Query) -> Iterator[Query]:
     for select in _OTHER_AGGREGATES.get(query.select, ()):
         yield query._replace(select=select)
     if query.select == "top":

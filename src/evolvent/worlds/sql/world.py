@@ -5,9 +5,9 @@
     Give the highest goals of players of teams whose city is arvik.
         ->  SELECT MAX(player.goals) FROM player JOIN team ON player.team_id = team.id WHERE team.city = 'arvik'
 
-The reward is 1 if the query's result is that of the gold query (`equal` says when), else 0. `SqlWorld()` has panels of
-generated databases, rows and names drawn for each task (`kinds`, `draw`); `SqlWorld.from_bird(folder)` reads a folder
-in the layout of BIRD. What a model writes meets a database that can only be read, within limits (`database`).
+The reward is 1 if the query's result equals that of the gold query (`equal`), else 0. `SqlWorld()` has panels
+of generated databases, rows and names drawn for each task (`kinds`, `draw`); `SqlWorld.from_bird(folder)` reads
+a folder in the layout of BIRD. A model's queries run on a read-only database, within limits (`database`).
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from pathlib import Path
 from random import Random
 from typing import Protocol
 
-from evolvent.errors import ConfigError, Problem, unknown
+from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.trajectory import Score, Task
-from evolvent.worlds.base import Info, check_task, score_won
+from evolvent.worlds.base import Info, check_task, score_if_won
 from evolvent.worlds.crafting import words_of
 from evolvent.worlds.grammar import Grammar
 from evolvent.worlds.panel import Sizes, check_names
 from evolvent.worlds.sql.bird import Bird
-from evolvent.worlds.sql.database import FILE, Limits
+from evolvent.worlds.sql.database import FILE_LIMITS, Limits
 from evolvent.worlds.sql.episode import DONE, Scene, SqlEnv
 from evolvent.worlds.sql.equal import COMPARISONS, Comparison
 from evolvent.worlds.sql.generated import Generated
@@ -36,36 +36,36 @@ __all__ = ["Source", "SqlWorld"]
 
 
 class Source(Protocol):
-    """Where tasks come from: a name and a version, panels, and the scene of each task."""
+    """A source of tasks: a name and a version, panels, and the scene of each task."""
 
     name: str
     version: str
     tiers: tuple[str, ...]
-    blocking: bool
+    run_in_thread: bool
     instructions: str
 
     def tasks(self, split: str, tier: str) -> Sequence[Task]:
-        """The panel of a split and tier that exist."""
+        """Returns the panel of an existing split and tier."""
         ...
 
     def scene(self, task: Task) -> Scene:
-        """What all episodes of a task share; ConfigError for a spec that is none."""
+        """Returns the scene that all episodes of a task share; raises ConfigError for an invalid spec."""
         ...
 
     def key(self, task: Task) -> str:
-        """The canonical form of a task."""
+        """Returns the canonical form of a task."""
         ...
 
-    def renamed(self, task: Task, rng: Random) -> Task:
+    def rename(self, task: Task, rng: Random) -> Task:
         """The task under other names; ConfigError where names mean something."""
         ...
 
-    def indexed(self, index: int) -> Task:
-        """The task at an index of AgentGym's; ConfigError where there is none."""
+    def task_at_index(self, index: int) -> Task:
+        """Returns the task at an index of AgentGym; raises ConfigError if there is none."""
         ...
 
     def vocabulary(self) -> Sequence[str] | None:
-        """Every word that an episode can hold; None where that is open."""
+        """Returns every word that an episode can contain, or None if the vocabulary is open."""
         ...
 
 
@@ -73,12 +73,14 @@ class SqlWorld:
     """The SQL world.
 
     Args:
-        rounds: how many queries an episode has. With one, as in AgentGym, the first query that the database answers is
-            the answer. With more, queries show their results, and `done` or the last round makes the last the answer.
-        text: how schema and question are told (`schema`): "short" (the vocabulary is closed), "agentgym" or "create".
+        rounds: number of queries per episode. With one, as in AgentGym, the first query that the database answers
+            is the answer. With more, queries show their results, and `done` or the last round makes the last the
+            answer.
+        text: the form of schema and question (`schema`): "short" (the vocabulary is closed), "agentgym" or
+            "create".
         compare: "rows", or "set" for BIRD's own execution accuracy (`equal`).
-        penalty: the reward of a text that is no query or that the database refuses, 0 or less.
-        sizes: the sizes of the panels.
+        penalty: the reward of a text that is not a query or that the database refuses, 0 or less.
+        sizes: panel sizes.
 
     Raises:
         ConfigError: less than one round, an unknown text or comparison, a penalty that is positive or not finite.
@@ -95,8 +97,8 @@ class SqlWorld:
         penalty: float = 0.0,
         sizes: Sizes | None = None,
     ) -> None:
-        _check(rounds, text, compare=compare, penalty=penalty)
-        self._over(Generated(text=text, compare=compare, sizes=sizes or Sizes()), rounds, penalty)
+        _check_options(rounds, text, compare=compare, penalty=penalty)
+        self._set_source(Generated(text=text, compare=compare, sizes=sizes or Sizes()), rounds, penalty)
 
     @classmethod
     def from_bird(
@@ -109,30 +111,35 @@ class SqlWorld:
         penalty: float = 0.0,
         verify: bool = True,
         descriptions: bool = False,
-        limits: Limits = FILE,
+        limits: Limits = FILE_LIMITS,
     ) -> SqlWorld:
-        """BIRD itself, or anything in its layout, on a user's folder (`bird.Bird` says what is read).
+        """Creates the world of BIRD, or of anything in its layout, from a user's folder (see `bird.Bird`).
 
         Args:
-            folder: holds `train.json` or `dev.json` with their databases, or folders `train` and `dev` that do.
+            folder: contains `train.json` or `dev.json` with their databases, or folders `train` and `dev` that do.
             text: "create" (CREATE TABLE statements, question and evidence), "agentgym" (its sentences, which leave the
                 evidence out) or "short".
             verify: run the gold queries of a split when it is first used, and leave out those that fail or take too
                 many steps. For all of BIRD that takes minutes; without it, such a task ends in `EnvLost`.
-            descriptions: with "create", also tell what `database_description` says of the columns.
-            limits: how far a query may go, gold queries too.
+            descriptions: with "create", also show the notes of `database_description` on the columns.
+            limits: the limits of a query, gold queries included.
         Raises:
-            ConfigError: as the constructor; or a folder without a task that can be used.
+            ConfigError: as the constructor; or a folder without a usable task.
         """
-        _check(rounds, text, compare=compare, penalty=penalty)
+        _check_options(rounds, text, compare=compare, penalty=penalty)
         source = Bird(folder, text=text, compare=compare, verify=verify, descriptions=descriptions, limits=limits)
         world = cls.__new__(cls)
-        world._over(source, rounds, penalty)
+        world._set_source(source, rounds, penalty)
         return world
 
-    def _over(self, source: Source, rounds: int, penalty: float) -> None:
+    def _set_source(self, source: Source, rounds: int, penalty: float) -> None:
         self._source, self.rounds, self.penalty = source, rounds, penalty
-        self.name, self.version, self.tiers, self.blocking = source.name, source.version, source.tiers, source.blocking
+        self.name, self.version, self.tiers, self.run_in_thread = (
+            source.name,
+            source.version,
+            source.tiers,
+            source.run_in_thread,
+        )
         self.horizon = rounds
         self.reward_range = (min(0.0, penalty), 1.0)
         self.instructions = source.instructions
@@ -141,70 +148,75 @@ class SqlWorld:
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """What could not be used of a folder so far: broken rows, and gold queries without a result."""
+        """Returns the problems of a folder found so far: broken rows, and gold queries without a result."""
         return self._source.problems if isinstance(self._source, Bird) else ()
 
     def tasks(self, split: str, tier: str) -> Sequence[Task]:
-        """The task panel of a split and tier; raises ConfigError for a name that does not exist."""
+        """Returns the task panel of a split and tier; raises ConfigError for an unknown name."""
         check_names(split, tier, self.tiers)
         return self._source.tasks(split, tier)
 
     def make(self, task: Task) -> SqlEnv:
-        """An Env for one task.
+        """Creates an Env for one task.
 
         Raises:
-            ConfigError: for a task of another world, or a spec that is none.
-            VersionMismatch: for a task of another version, or a row of a folder that has changed.
+            ConfigError: a task of another world, or an invalid spec.
+            VersionMismatch: a task of another version, or a row of a folder that has changed.
         """
         check_task(self, task)
         return SqlEnv(task, self._source.scene(task), rounds=self.rounds, penalty=self.penalty)
 
     def score(self, rewards: Sequence[float | None], info: Info) -> Score:
-        """Success = the right result, whatever penalties came before; raw = the sum of the rewards, unit = 1 or 0."""
-        return score_won(rewards)
+        """Scores an episode: success = the right result, whatever penalties came before; raw = the sum of the
+        rewards.
+        """
+        return score_if_won(rewards)
 
     def expert(self, task: Task) -> Sequence[str]:
-        """The gold query."""
+        """Returns the gold query, followed by `done` if an episode has several rounds."""
         check_task(self, task)
         gold = self._source.scene(task).gold
         return [gold] if self.rounds == 1 else [gold, DONE]
 
     def key(self, task: Task) -> str:
-        """The canonical form of a task: equal for tasks that differ in names only."""
+        """Returns the canonical form of a task, equal for tasks that differ only in names."""
         check_task(self, task)
         return self._source.key(task)
 
-    def renamed(self, task: Task, rng: Random) -> Task:
+    def rename(self, task: Task, rng: Random) -> Task:
         """The same generated task under other names: another id, the same key, kind, tier and split.
 
         Raises:
             ConfigError: in a world over a user's databases, whose names mean something.
         """
         check_task(self, task)
-        return self._source.renamed(task, rng)
+        return self._source.rename(task, rng)
 
-    def indexed(self, index: int) -> Task:
-        """The task at an item id of AgentGym's: 0 to 9427 are BIRD's training rows, 9428 to 10961 its dev rows.
+    def task_at_index(self, index: int) -> Task:
+        """Returns the task at an item id of AgentGym: 0 to 9427 are BIRD's training rows, 9428 to 10961 its dev
+        rows.
 
         Raises:
-            ConfigError: in a world that is not over BIRD, or where the folder has no usable row there.
+            ConfigError: the world is not over BIRD, or the folder has no usable row there.
         """
-        return self._source.indexed(index)
+        return self._source.task_at_index(index)
 
     def vocabulary(self) -> Sequence[str] | None:
-        """Every word and mark of observations, instructions and legal actions, sorted; None where that is open."""
-        words = self._source.vocabulary()
-        return None if words is None else sorted({*words, *words_of(self.instructions)})
+        """Returns every word and mark of observations, instructions and legal actions, sorted; None if they are
+        open.
+        """
+        vocabulary = self._source.vocabulary()
+        return None if vocabulary is None else sorted({*vocabulary, *words_of(self.instructions)})
 
 
-def _check(rounds: int, text: str, *, compare: str, penalty: float) -> None:
+def _check_options(rounds: int, text: str, *, compare: str, penalty: float) -> None:
     problems = []
     if rounds < 1:
         problems.append(Problem("rounds", f"{rounds} rounds", "give at least 1"))
     if text not in TEXTS:
-        problems.append(unknown("text", text, TEXTS))
+        problems.append(unknown_name_problem("text", text, TEXTS))
     if compare not in COMPARISONS:
-        problems.append(unknown("comparison", compare, COMPARISONS, where="compare"))
+        problems.append(unknown_name_problem("comparison", compare, COMPARISONS, location="compare"))
     if not -inf < penalty <= 0:
         problems.append(Problem("penalty", f"a reward of {penalty} for a wrong action", "give 0 or less"))
     if problems:

@@ -1,1 +1,1 @@
-"""Team worlds: environments of several agents with one shared reward, vectorised over episodes and agents."""
+"""Team worlds: environments of several agents with one shared reward, vectorized over episodes and agents."""

@@ -1,15 +1,16 @@
-"""What a team environment is: E episodes of n agents side by side, as arrays, with one shared reward.
+"""Team environments: E episodes of n agents in parallel, as arrays, with one shared reward.
 
-The axes are `[E, n, ...]`: E episodes (rows), n agents. A row whose episode ends begins its next one at once: the view
-that a step returns is always that of the NEXT decision, and what was seen at the end lies apart in `final`.
+The axes are `[E, n, ...]`: E episodes (rows), n agents. A row whose episode ends starts its next one at once:
+the view that a step returns is always that of the NEXT decision, and the last view of the ended episode is in
+`final`.
 
-Episodes are numbered. A batch over T tasks plays, as number m, sample `m // T` of task `m % T`, and row e plays the
-numbers `m_e, m_e + E, m_e + 2 E, ...` from the `m_e` it was given. An episode is a function of its task and its sample
-alone, never of its row, of its neighbours or of what was played before.
+Episodes are numbered. A batch over T tasks plays, as number m, sample `m // T` of task `m % T`, and row e plays
+the numbers `m_e, m_e + E, m_e + 2 E, ...` from the initial `m_e`. An episode is a function of its task and its
+sample alone, never of its row, of its neighbors or of earlier episodes.
 
-Agents may be absent (a team smaller than `spec.agents`), die or finish early: `alive` is False from then on, what they
-see is all zeros and what they do is ignored. Wherever actions are discrete and masked, a mask holds at least one
-action, also that of an agent that is not alive: action 0 and no other.
+Agents may be absent (a team smaller than `spec.agents`), die or finish early: `alive` is False from then on,
+their observations are all zeros and their actions are ignored. If actions are discrete and masked, a mask holds
+at least one action, also that of an agent that is not alive: action 0 and no other.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ __all__ = [
     "Actions",
     "Continuous",
     "Discrete",
-    "Drawn",
     "Mark",
     "Multi",
     "Optimum",
     "Resumable",
     "Scene",
+    "SupportsScenes",
     "TeamBatch",
     "TeamSpec",
     "TeamStep",
@@ -60,7 +61,7 @@ Bools = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Discrete:
-    """One of `n` actions, an index from 0. Actions of a batch: `[E, n_agents]` integers."""
+    """A choice of one of `n` actions, an index from 0. Actions of a batch: `[E, n_agents]` integers."""
 
     n: int
 
@@ -70,13 +71,13 @@ class Discrete:
 
     @property
     def logits(self) -> int:
-        """How many numbers say how likely each choice is; the last axis of `available`."""
+        """Returns the number of logits of a policy; the size of the last axis of `available`."""
         return self.n
 
 
 @dataclass(frozen=True, slots=True)
 class Multi:
-    """One index for each part, part k below `sizes[k]`. Actions of a batch: `[E, n_agents, parts]` integers."""
+    """One index per part, part k below `sizes[k]`. Actions of a batch: `[E, n_agents, parts]` integers."""
 
     sizes: tuple[int, ...]
 
@@ -86,13 +87,15 @@ class Multi:
 
     @property
     def logits(self) -> int:
-        """The choices of all parts, one part after the other; the last axis of `available`."""
+        """Returns the number of choices of all parts together, one part after the other; the last axis of
+        `available`.
+        """
         return sum(self.sizes)
 
 
 @dataclass(frozen=True, slots=True)
 class Continuous:
-    """`dim` numbers, meant in [-1, 1] and clipped to it by the environment. Actions: `[E, n_agents, dim]` floats."""
+    """Vectors of `dim` numbers in [-1, 1], clipped by the environment. Actions: `[E, n_agents, dim]` floats."""
 
     dim: int
 
@@ -106,16 +109,16 @@ Actions = Discrete | Multi | Continuous
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TeamSpec:
-    """What a policy must know of a team.
+    """The properties of a team that a policy must know.
 
     Args:
-        agents: n, the most agents at once.
-        observation: numbers that one agent sees (O).
+        agents: n, the maximum number of agents at once.
+        observation: size O of one agent's observation.
         actions: one kind for all agents of a team.
-        state: numbers of a central state that only a critic may read (S); 0: there is none.
-        horizon: steps after which an episode is truncated.
+        state: size S of a central state that only a critic may read; 0: there is none.
+        horizon: number of steps after which an episode is truncated.
     Raises:
-        ConfigError: numbers that make no sense, all at once.
+        ConfigError: invalid numbers, all at once.
     """
 
     agents: int
@@ -125,27 +128,27 @@ class TeamSpec:
     horizon: int
 
     def __post_init__(self) -> None:
-        least = {"agents": 1, "observation": 1, "state": 0, "horizon": 1}
-        wrong = [
-            Problem(f"spec.{name}", f"got {getattr(self, name)}", f"expected {low} or more")
-            for name, low in least.items()
-            if getattr(self, name) < low
+        minimums = {"agents": 1, "observation": 1, "state": 0, "horizon": 1}
+        problems = [
+            Problem(f"spec.{name}", f"got {getattr(self, name)}", f"expected {minimum} or more")
+            for name, minimum in minimums.items()
+            if getattr(self, name) < minimum
         ]
-        if wrong:
-            raise ConfigError(wrong)
+        if problems:
+            raise ConfigError(problems)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TeamView:
-    """What the agents of E episodes see before one decision.
+    """The observations of the agents of E episodes before one decision.
 
     Args:
         observation: `[E, n, O]` float32; zeros where not alive.
-        alive: `[E, n]` bool, who decides.
-        available: `[E, n, A]` bool, which actions may be taken (A = `spec.actions.logits`); None: all, always.
-        state: `[E, S]` float32, or None where there is no central state.
-        number: `[E]` int64, the number of the episode.
-        time: `[E]` int64, steps of this episode so far.
+        alive: `[E, n]` bool. Agents that decide.
+        available: `[E, n, A]` bool. Available actions (A = `spec.actions.logits`); None: all, always.
+        state: `[E, S]` float32, or None without a central state.
+        number: `[E]` int64. Number of the episode.
+        time: `[E]` int64. Steps of this episode so far.
     """
 
     observation: NDArray[np.float32]
@@ -155,33 +158,33 @@ class TeamView:
     number: NDArray[np.int64]
     time: NDArray[np.int64]
 
-    def rows(self, at: NDArray[np.int64]) -> TeamView:
-        """The view of some rows `[K]` only, copied."""
+    def select_rows(self, indices: NDArray[np.int64]) -> TeamView:
+        """Returns a copy of the view of some rows, `[K]`."""
         return TeamView(
-            observation=self.observation[at],
-            alive=self.alive[at],
-            available=None if self.available is None else self.available[at],
-            state=None if self.state is None else self.state[at],
-            number=self.number[at],
-            time=self.time[at],
+            observation=self.observation[indices],
+            alive=self.alive[indices],
+            available=None if self.available is None else self.available[indices],
+            state=None if self.state is None else self.state[indices],
+            number=self.number[indices],
+            time=self.time[indices],
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TeamStep:
-    """What one step of E episodes gave.
+    """The result of one step of E episodes.
 
     Args:
         view: of the next decision; of a new episode in rows that ended.
-        reward: `[E]` float64, shared by the team.
-        terminated: `[E]` bool, ended by the world: nothing follows.
-        truncated: `[E]` bool, cut at the horizon: the value of `final` goes on. Never both.
-        ended: `[K]` int64, the rows that ended, in order (terminated, truncated or lost).
-        final: what was seen at the end of those K rows, in that order; None where K is 0.
-        success: `[E]` bool, whether the episode that ended here reached its goal (False where none ended); None: this
-            world does not say.
-        errors: row -> why its episode was lost. Such a row is neither terminated nor truncated, its reward is 0 and
-            means nothing: the whole episode is not scored and not learned from.
+        reward: `[E]` float64. Shared by the team.
+        terminated: `[E]` bool. Ended by the world: nothing follows.
+        truncated: `[E]` bool. Cut at the horizon: the value of `final` continues. Never both.
+        ended: `[K]` int64. Rows that ended, in order (terminated, truncated or lost).
+        final: the last view of those K rows, in that order; None if K is 0.
+        success: `[E]` bool. Whether the episode that ended here reached its goal (False if none ended); None:
+            unknown.
+        errors: row -> error that lost its episode. Such a row is neither terminated nor truncated, its reward is 0
+            and has no meaning: the whole episode is neither scored nor used for training.
     """
 
     view: TeamView
@@ -195,82 +198,92 @@ class TeamStep:
 
 
 class TeamBatch(Protocol):
-    """E episodes of a team side by side. `size` is E; `tasks` are what episodes are numbered by."""
+    """E episodes of a team in parallel. `size` is E; `tasks` are the tasks by which episodes are numbered."""
 
     spec: TeamSpec
     size: int
     tasks: tuple[Task, ...]
 
     def reset(self, seeds: Sequence[int] | NDArray[np.int64]) -> TeamView:
-        """Begin an episode in every row. `seeds`: `[E]` numbers of episodes, 0 or more; row e goes on with
-        `seeds[e] + E`, so `base + arange(E)` gives numbers that never repeat."""
+        """Starts an episode in every row and returns the first view.
+
+        Args:
+            seeds: `[E]`. Numbers of episodes, 0 or more; row e continues with `seeds[e] + E`, so `base + arange(E)`
+                gives numbers that never repeat.
+        """
         ...
 
     def step(self, actions: NDArray[Any]) -> TeamStep:
-        """One decision of every team. `actions` as `spec.actions` says; what agents that are not alive do is ignored.
+        """Steps every team once.
+
+        Args:
+            actions: `[E, n, ...]`. As `spec.actions` states; actions of agents that are not alive are ignored.
 
         Raises:
-            BatchMismatch: actions of another shape. InvalidAction: an index that is none, a number that is not finite,
-                an action that was not available; nothing has moved.
+            BatchMismatch: actions of another shape. InvalidAction: an invalid index, a number that is not finite, or an
+                action that was not available; no episode has moved.
         """
         ...
 
     def close(self) -> None:
-        """Give back what the episodes hold; calling it twice is harmless."""
+        """Releases the resources of the episodes; a second call is harmless."""
         ...
 
 
 @runtime_checkable
 class Resumable(Protocol):
-    """A batch whose running episodes can be kept and taken up again, to the same results."""
+    """A batch whose running episodes can be saved and resumed, with the same results."""
 
     def snapshot(self) -> Mapping[str, NDArray[Any]]:
-        """All that changes, as arrays (copied)."""
+        """Returns all changing state as arrays (copied)."""
         ...
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> TeamView:
-        """Back to a snapshot of a batch like this one; the view of its next decision. BatchMismatch: of another."""
+        """Restores a snapshot of a similar batch and returns the view of its next decision; raises BatchMismatch for
+        another.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """One thing in a picture: a square or a circle at (x, y) of half width or radius `r`, in the world's units.
+    """One object in a picture: a square or a circle at (x, y) with half width or radius `radius`, in the world's
+    units.
 
-    `role` says what it is ("wall", "danger", "goal", "agent", "prey"); whoever draws chooses colours.
+    `role` names its meaning ("wall", "danger", "goal", "agent", "prey"); the renderer chooses colors.
     """
 
     shape: Literal["square", "circle"]
     x: float
     y: float
-    r: float
+    radius: float
     role: Literal["wall", "danger", "goal", "agent", "prey"]
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A moment of an episode, to be drawn: the area (left, top, right, bottom; y grows downwards) and what is in it."""
+    """One moment of an episode, to be drawn: the area (left, top, right, bottom; y grows downwards) and its objects."""
 
     area: tuple[float, float, float, float]
     marks: tuple[Mark, ...]
 
 
 @runtime_checkable
-class Drawn(Protocol):
-    """A batch that can be looked at."""
+class SupportsScenes(Protocol):
+    """A batch whose rows can be drawn."""
 
     def scene(self, row: int) -> Scene:
-        """What a row shows now (of the new episode, where one has ended)."""
+        """Returns the present scene of a row (of the new episode, if one has ended)."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Optimum:
-    """What can be reached in a task: a return, and how it is known.
+    """The best return of a task, and how it is known.
 
     Args:
         value: the (undiscounted) return of an episode.
-        exact: True: the greatest possible return. False: a bound above it.
+        exact: True: the greatest possible return. False: an upper bound.
     """
 
     value: float
@@ -282,50 +295,50 @@ class TeamWorld(Protocol):
 
     @property
     def name(self) -> str:
-        """Identity, with `version`; both are part of every task id."""
+        """Returns the name, which with `version` is part of every task id."""
         ...
 
     @property
     def version(self) -> str:
-        """Goes up whenever equal tasks become other episodes."""
+        """Returns the version, which is increased if equal tasks become other episodes."""
         ...
 
     @property
     def tiers(self) -> tuple[str, ...]:
-        """The tiers that its tasks come in."""
+        """Returns the tiers of its tasks."""
         ...
 
     @property
     def horizon(self) -> int:
-        """The most steps of an episode of any task."""
+        """Returns the maximum number of steps of an episode of any task."""
         ...
 
     def tasks(self, split: str, tier: str) -> Sequence[Task]:
-        """The task panel of a split and tier, always the same."""
+        """Returns the task panel of a split and tier, always the same."""
         ...
 
     def batch(self, tasks: Sequence[Task], size: int) -> TeamBatch:
-        """E = `size` rows of episodes of these tasks; `reset` begins them."""
+        """Creates E = `size` rows of episodes of these tasks; `reset` starts them."""
         ...
 
     def optimum(self, task: Task) -> Optimum | None:
-        """What can be reached in a task; None: not known."""
+        """Returns the best return of a task, or None if it is unknown."""
         ...
 
 
 def episode_of(number: int, tasks: Sequence[Task]) -> tuple[Task, int]:
-    """(task, sample) of an episode's number: sample `number // T` of task `number % T`."""
-    sample, at = divmod(int(number), len(tasks))
-    return tasks[at], sample
+    """Returns (task, sample) of an episode's number: sample `number // T` of task `number % T`."""
+    sample, task_index = divmod(int(number), len(tasks))
+    return tasks[task_index], sample
 
 
 def check_view(view: TeamView, spec: TeamSpec) -> None:
-    """Refuse a view that a policy cannot decide on.
+    """Checks that a policy can decide on a view.
 
     Raises:
-        BatchMismatch: arrays whose shapes are not those of the spec.
+        BatchMismatch: arrays whose shapes differ from the spec.
         NonFinite: an observation or a state with NaN or infinity, naming episode, step and agent.
-        NoLegalAction: an agent that has to decide and may do nothing.
+        NoLegalAction: an agent that must decide without an available action.
     """
     rows = len(view.number)
     expected: dict[str, tuple[int, ...]] = {
@@ -341,85 +354,92 @@ def check_view(view: TeamView, spec: TeamSpec) -> None:
         array = getattr(view, name)
         if array is None or array.shape != shape:
             raise BatchMismatch(f"a team's {name}", value=None if array is None else array.shape, expected=shape)
-    bad = ~np.isfinite(view.observation).all(-1) & view.alive
-    if bad.any():
-        row, agent = np.argwhere(bad)[0]
-        raise NonFinite(f"an observation that is not finite ({_where(view, int(row), int(agent))})")
+    not_finite = ~np.isfinite(view.observation).all(-1) & view.alive
+    if not_finite.any():
+        row, agent = np.argwhere(not_finite)[0]
+        raise NonFinite(f"an observation that is not finite ({_describe_position(view, int(row), int(agent))})")
     if spec.state and view.state is not None and not np.isfinite(view.state).all():
         row = int(np.argwhere(~np.isfinite(view.state))[0, 0])
-        raise NonFinite(f"a central state that is not finite ({_where(view, row)})")
+        raise NonFinite(f"a central state that is not finite ({_describe_position(view, row)})")
     if view.available is not None and not isinstance(spec.actions, Continuous):
         _check_masks(view, spec.actions)
 
 
 def _check_masks(view: TeamView, actions: Discrete | Multi) -> None:
     sizes_of = (actions.n,) if isinstance(actions, Discrete) else actions.sizes
-    begin = 0
+    offset = 0
     for part, size in enumerate(sizes_of):
-        empty = ~view.available[..., begin : begin + size].any(-1)  # type: ignore[index]
+        empty = ~view.available[..., offset : offset + size].any(-1)  # type: ignore[index]
         if empty.any():
             row, agent = np.argwhere(empty)[0]
-            where = _where(view, int(row), int(agent))
+            position = _describe_position(view, int(row), int(agent))
             raise NoLegalAction(
-                f"an agent that may do nothing ({where}, part {part})",
+                f"an agent that may do nothing ({position}, part {part})",
                 value=f"an empty mask of {size} actions",
                 expected="one available action or more; action 0 for an agent that is not alive",
             )
-        begin += size
+        offset += size
 
 
-def _where(view: TeamView, row: int, agent: int | None = None) -> str:
-    place = f"row {row}, episode {int(view.number[row])}, step {int(view.time[row])}"
-    return place if agent is None else f"{place}, agent {agent}"
+def _describe_position(view: TeamView, row: int, agent: int | None = None) -> str:
+    position = f"row {row}, episode {int(view.number[row])}, step {int(view.time[row])}"
+    return position if agent is None else f"{position}, agent {agent}"
 
 
 def check_actions(actions: NDArray[Any], spec: TeamSpec, view: TeamView) -> NDArray[Any]:
-    """Actions as a batch computes with them: int64, or float64 clipped to [-1, 1]; those of the others set to 0.
+    """Checks actions and returns them as a batch uses them.
+
+    Args:
+        actions: `[E, n, ...]`. As `spec.actions` states.
+
+    Returns:
+        int64, or float64 clipped to [-1, 1]; actions of agents that are not alive are set to 0.
 
     Raises:
-        BatchMismatch: another shape. InvalidAction: of an agent that is alive: no index, not finite, not available.
+        BatchMismatch: another shape. InvalidAction: an agent that is alive has an invalid index, a number that is
+            not finite, or an action that is not available.
     """
-    given, kind, rows = np.asarray(actions), spec.actions, len(view.number)
-    tail = () if isinstance(kind, Discrete) else (len(kind.sizes),) if isinstance(kind, Multi) else (kind.dim,)
-    if given.shape != (rows, spec.agents, *tail):
-        raise BatchMismatch("a team's actions", value=given.shape, expected=(rows, spec.agents, *tail))
-    alive = view.alive if not tail else view.alive[..., None]
+    raw_actions, kind, rows = np.asarray(actions), spec.actions, len(view.number)
+    action_shape = () if isinstance(kind, Discrete) else (len(kind.sizes),) if isinstance(kind, Multi) else (kind.dim,)
+    if raw_actions.shape != (rows, spec.agents, *action_shape):
+        raise BatchMismatch("a team's actions", value=raw_actions.shape, expected=(rows, spec.agents, *action_shape))
+    alive = view.alive if not action_shape else view.alive[..., None]
     if isinstance(kind, Continuous):
-        if not np.issubdtype(given.dtype, np.floating):
-            raise InvalidAction("a continuous action", value=str(given.dtype), expected="floating point numbers")
-        values = np.where(alive, given, 0.0).astype(np.float64)
-        _refuse(~np.isfinite(values), "an action that is not finite", given, view)
+        if not np.issubdtype(raw_actions.dtype, np.floating):
+            raise InvalidAction("a continuous action", value=str(raw_actions.dtype), expected="floating point numbers")
+        values = np.where(alive, raw_actions, 0.0).astype(np.float64)
+        _raise_if_any(~np.isfinite(values), "an action that is not finite", raw_actions, view)
         return np.clip(values, -1.0, 1.0)
-    if not np.issubdtype(given.dtype, np.integer):
-        raise InvalidAction("a discrete action", value=str(given.dtype), expected="integers")
-    chosen = np.where(alive, given, 0).astype(np.int64)
+    if not np.issubdtype(raw_actions.dtype, np.integer):
+        raise InvalidAction("a discrete action", value=str(raw_actions.dtype), expected="integers")
+    checked = np.where(alive, raw_actions, 0).astype(np.int64)
     sizes = np.array([kind.n] if isinstance(kind, Discrete) else kind.sizes)
-    parts = chosen[..., None] if isinstance(kind, Discrete) else chosen
-    _refuse((parts < 0) | (parts >= sizes), "no action", given, view)
+    parts = checked[..., None] if isinstance(kind, Discrete) else checked
+    _raise_if_any((parts < 0) | (parts >= sizes), "no action", raw_actions, view)
     if view.available is not None:
-        place = parts + np.concatenate([[0], np.cumsum(sizes)[:-1]])
-        free = np.take_along_axis(view.available, place, -1) | ~view.alive[..., None]
-        _refuse(~free, "an action that is not available", given, view)
-    return chosen
+        logit_indices = parts + np.concatenate([[0], np.cumsum(sizes)[:-1]])
+        is_available = np.take_along_axis(view.available, logit_indices, -1) | ~view.alive[..., None]
+        _raise_if_any(~is_available, "an action that is not available", raw_actions, view)
+    return checked
 
 
-def _refuse(bad: Bools, what: str, given: NDArray[Any], view: TeamView) -> None:
-    if bad.any():
-        row, agent = (int(number) for number in np.argwhere(bad)[0][:2])
-        raise InvalidAction(f"{what} ({_where(view, row, agent)})", value=given[row, agent].tolist())
+def _raise_if_any(is_invalid: Bools, message: str, actions: NDArray[Any], view: TeamView) -> None:
+    if is_invalid.any():
+        row, agent = (int(number) for number in np.argwhere(is_invalid)[0][:2])
+        raise InvalidAction(f"{message} ({_describe_position(view, row, agent)})", value=actions[row, agent].tolist())
 
 
-def check_fit(trained: TeamSpec, given: TeamSpec) -> None:
-    """Whether weights that were trained on one team can play another: its agents may be more or fewer, no more.
+def check_fit(source: TeamSpec, target: TeamSpec) -> None:
+    """Checks that weights trained on one team can play another; the number of agents may differ, nothing else.
 
     Raises:
         ShapeMismatch: other observations, actions or states; all differences at once.
     """
     names = ("observation", "actions", "state")
-    wrong = [
-        f"{name}: trained on {getattr(trained, name)}, here {getattr(given, name)}"
+    differences = [
+        f"{name}: trained on {getattr(source, name)}, here {getattr(target, name)}"
         for name in names
-        if getattr(trained, name) != getattr(given, name)
+        if getattr(source, name) != getattr(target, name)
     ]
-    if wrong:
-        raise ShapeMismatch(f"spaces that do not match the checkpoint ({'; '.join(wrong)})")
+    if differences:
+        raise ShapeMismatch(f"spaces that do not match the checkpoint ({'; '.join(differences)})")

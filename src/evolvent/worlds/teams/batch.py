@@ -1,6 +1,7 @@
-"""What every in-tree team world shares: numbered episodes, horizons, the next episode in the same row, snapshots.
+"""The common part of in-tree team worlds: numbered episodes, horizons, the next episode in the same row,
+snapshots.
 
-A world says how episodes begin, move and look; all of that for many rows at once and without a loop over them.
+A world defines how episodes start, move and are observed, for many rows at once and without a loop over them.
 """
 
 from __future__ import annotations
@@ -22,7 +23,11 @@ Rows = NDArray[np.int64]
 
 
 def check_numbers(seeds: Sequence[int] | NDArray[np.int64], size: int) -> Rows:
-    """Numbers of episodes as an array `[E]` of its own. BatchMismatch: not one a row. ConfigError: one below 0."""
+    """Returns numbers of episodes as a new array, `[E]`.
+
+    Raises:
+        BatchMismatch: not one number per row. ConfigError: a number below 0.
+    """
     numbers = np.array(seeds, dtype=np.int64)
     if numbers.shape != (size,):
         raise BatchMismatch("numbers of episodes", value=numbers.shape, expected=(size,))
@@ -34,24 +39,24 @@ def check_numbers(seeds: Sequence[int] | NDArray[np.int64], size: int) -> Rows:
 class ArrayTeam(ABC):
     """E episodes of tasks in this process, as arrays with a leading axis `[E]`.
 
-    A subclass has `kept`: the names of its arrays that change within an episode. What follows from the task and the
-    sample alone is made again by `_begin`, so a snapshot need not hold it.
+    A subclass has `state_names`: the names of its arrays that change within an episode. Arrays that follow from the
+    task and the sample alone are recomputed by `_begin`, so a snapshot need not contain them.
 
     Args:
-        tasks: by which episodes are numbered.
+        tasks: the tasks by which episodes are numbered.
         size: E.
-        spec: of all of them.
+        spec: the spec of all tasks.
     Raises:
         ConfigError: no tasks, or a size below 1.
     """
 
-    kept: tuple[str, ...] = ()
+    state_names: tuple[str, ...] = ()
 
     def __init__(self, tasks: Sequence[Task], size: int, *, spec: TeamSpec) -> None:
-        wrong = [Problem("tasks", "none", "give 1 or more")] if not tasks else []
-        wrong += [Problem("size", f"got {size}", "expected 1 or more")] if size < 1 else []
-        if wrong:
-            raise ConfigError(wrong)
+        problems = [Problem("tasks", "none", "give 1 or more")] if not tasks else []
+        problems += [Problem("size", f"got {size}", "expected 1 or more")] if size < 1 else []
+        if problems:
+            raise ConfigError(problems)
         self.tasks, self.size, self.spec = tuple(tasks), size, spec
         self.number = np.zeros(size, dtype=np.int64)
         self.time = np.zeros(size, dtype=np.int64)
@@ -59,41 +64,45 @@ class ArrayTeam(ABC):
 
     @abstractmethod
     def _begin(self, rows: Rows, tasks: Sequence[Task], samples: Sequence[int]) -> None:
-        """Put rows `[K]` at the beginning of episodes. All randomness of an episode is drawn here, from its task and
-        its sample."""
+        """Puts rows `[K]` at the start of episodes. All randomness of an episode is drawn here, from its task and its
+        sample.
+        """
 
     @abstractmethod
     def _move(self, actions: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]:
-        """One step of all rows with checked actions: (reward [E], terminated [E], success [E], looked at where the
-        episode ends with this step). `time` has been advanced."""
+        """Steps all rows with checked actions, after `time` has been advanced.
+
+        Returns:
+            (reward `[E]`, terminated `[E]`, success `[E]`); success is read only if the episode ends with this step.
+        """
 
     @abstractmethod
-    def _look(self, rows: Rows) -> TeamView:
-        """What the agents of some rows see now."""
+    def _observe(self, rows: Rows) -> TeamView:
+        """Returns the present view of some rows."""
 
     def reset(self, seeds: Sequence[int] | NDArray[np.int64]) -> TeamView:
-        """Begin an episode in every row; see `TeamBatch.reset`."""
+        """Starts an episode in every row; see `TeamBatch.reset`."""
         self.number = check_numbers(seeds, self.size)
         rows = np.arange(self.size)
         self._start(rows)
-        return self._seen(self._look(rows))
+        return self._check_and_store(self._observe(rows))
 
     def step(self, actions: NDArray[Any]) -> TeamStep:
-        """One decision of every team; see `TeamBatch.step`. SessionGone: before `reset`."""
+        """Steps every team once; see `TeamBatch.step`. Raises SessionGone before `reset`."""
         if self._view is None:
             raise SessionGone("a step of a batch that has not begun", expected="reset() first")
-        chosen = check_actions(actions, self.spec, self._view)
+        checked = check_actions(actions, self.spec, self._view)
         self.time += 1
-        reward, terminated, success = self._move(chosen)
+        reward, terminated, success = self._move(checked)
         truncated = ~terminated & (self.time >= self.spec.horizon)
-        over = terminated | truncated
-        ended = np.flatnonzero(over)
+        is_over = terminated | truncated
+        ended = np.flatnonzero(is_over)
         final = None
         if ended.size:
-            final = self._look(ended)
+            final = self._observe(ended)
             self.number[ended] += self.size
             self._start(ended)
-        view = self._seen(self._look(np.arange(self.size)))
+        view = self._check_and_store(self._observe(np.arange(self.size)))
         return TeamStep(
             view=view,
             reward=reward,
@@ -101,37 +110,37 @@ class ArrayTeam(ABC):
             truncated=truncated,
             ended=ended,
             final=final,
-            success=success & over,
+            success=success & is_over,
         )
 
     def snapshot(self) -> Mapping[str, NDArray[Any]]:
-        """`number`, `time` and the arrays of `kept`, copied."""
-        return {name: getattr(self, name).copy() for name in ("number", "time", *self.kept)}
+        """Returns `number`, `time` and the arrays of `state_names`, copied."""
+        return {name: getattr(self, name).copy() for name in ("number", "time", *self.state_names)}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> TeamView:
-        """Back to a snapshot. BatchMismatch: of a batch with another size, another team or another world."""
-        names = ("number", "time", *self.kept)
+        """Restores a snapshot; raises BatchMismatch for a batch with another size, another team or another world."""
+        names = ("number", "time", *self.state_names)
         if set(state) != set(names):
             raise BatchMismatch("a snapshot of another world", value=sorted(state), expected=sorted(names))
-        wrong = {name: state[name].shape for name in names if state[name].shape != getattr(self, name).shape}
-        if wrong:
-            expected = {name: getattr(self, name).shape for name in wrong}
-            raise BatchMismatch("a snapshot of another batch", value=wrong, expected=expected)
+        wrong_shapes = {name: state[name].shape for name in names if state[name].shape != getattr(self, name).shape}
+        if wrong_shapes:
+            expected = {name: getattr(self, name).shape for name in wrong_shapes}
+            raise BatchMismatch("a snapshot of another batch", value=wrong_shapes, expected=expected)
         self.number = state["number"].astype(np.int64)
         self._start(np.arange(self.size))
         for name in names:
             setattr(self, name, state[name].astype(getattr(self, name).dtype))
-        return self._seen(self._look(np.arange(self.size)))
+        return self._check_and_store(self._observe(np.arange(self.size)))
 
     def close(self) -> None:  # noqa: B027 - a batch in this process has nothing to give back
-        """Nothing is held."""
+        """Returns at once: the batch holds no resources."""
 
     def _start(self, rows: Rows) -> None:
         self.time[rows] = 0
         pairs = [episode_of(int(number), self.tasks) for number in self.number[rows]]
         self._begin(rows, [task for task, _ in pairs], [sample for _, sample in pairs])
 
-    def _seen(self, view: TeamView) -> TeamView:
+    def _check_and_store(self, view: TeamView) -> TeamView:
         check_view(view, self.spec)
         self._view = view
         return view

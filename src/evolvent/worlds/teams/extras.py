@@ -1,13 +1,13 @@
-"""Team environments of other packages, by name: how they are made, and the world around each (extra `marl`).
+"""Team environments of other packages, by name: their makers, and the world around each (extra `marl`).
 
-| maker | package | what it is |
+| maker | package | environment |
 |---|---|---|
 | mamujoco | gymnasium-robotics | a robot whose joints are agents; continuous |
 | foraging | lbforaging | agents of levels load food together; discrete |
 | warehouse | rware | robots bring shelves; discrete, sparse |
 | particles | mpe2 | the multi-agent particle environments; continuous or discrete |
 | vmas | vmas | two-dimensional physics in torch; continuous |
-| parallel | - | any PettingZoo parallel environment: `module:function` that makes one |
+| parallel | - | any PettingZoo parallel environment: `module:function` that creates one |
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from evolvent.errors import ConfigError, EnvLost, boundary, unknown
+from evolvent.errors import ConfigError, EnvLost, boundary, unknown_name_problem
 from evolvent.trajectory import Task
 from evolvent.worlds.extras.wrapped import Extra
 from evolvent.worlds.panel import check_names
@@ -39,52 +39,52 @@ def _extra(distribution: str, feature: str) -> Extra:
 
 
 class TupleParallel:
-    """An environment whose observations, actions and rewards are sequences by agent, as a parallel environment.
+    """A parallel environment around one whose observations, actions and rewards are sequences by agent.
 
     Args:
-        env: with `observation_space` and `action_space` that are tuples by agent, and Gymnasium's reset and step.
+        env: has `observation_space` and `action_space` that are tuples by agent, and Gymnasium's reset and step.
     """
 
     def __init__(self, env: Any) -> None:
         self._env = env
-        self.possible_agents = [f"agent_{at}" for at in range(len(env.action_space))]
+        self.possible_agents = [f"agent_{index}" for index in range(len(env.action_space))]
         self.agents: list[str] = []
 
     def observation_space(self, agent: str) -> Any:
-        """Of one agent."""
+        """Returns the observation space of one agent."""
         return self._env.observation_space[self.possible_agents.index(agent)]
 
     def action_space(self, agent: str) -> Any:
-        """Of one agent."""
+        """Returns the action space of one agent."""
         return self._env.action_space[self.possible_agents.index(agent)]
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
-        """See `Parallel`."""
+        """Starts an episode; see `Parallel`."""
         observations, _ = self._env.reset(seed=seed, options=options)
         self.agents = list(self.possible_agents)
         return dict(zip(self.agents, observations, strict=True)), {name: {} for name in self.agents}
 
     def step(self, actions: Mapping[str, Any]) -> tuple[Any, Any, Any, Any, Any]:
-        """See `Parallel`."""
+        """Steps the environment once; see `Parallel`."""
         names = self.possible_agents
         observations, rewards, terminated, truncated, info = self._env.step([actions[name] for name in names])
-        ended, cut = bool(np.all(terminated)), bool(np.all(truncated))
-        self.agents = [] if ended or cut else list(names)
+        ended, is_truncated = bool(np.all(terminated)), bool(np.all(truncated))
+        self.agents = [] if ended or is_truncated else list(names)
         return (
             dict(zip(names, observations, strict=True)),
             dict(zip(names, rewards, strict=True)),
             dict.fromkeys(names, ended),
-            dict.fromkeys(names, cut),
+            dict.fromkeys(names, is_truncated),
             dict.fromkeys(names, info),
         )
 
     def close(self) -> None:
-        """See `Parallel`."""
+        """Closes the environment; see `Parallel`."""
         self._env.close()
 
 
-class _Foraging:
-    """Level-based foraging, in which places of the last episode would keep agents of the next from beginning there."""
+class _ForagingEnv:
+    """Level-based foraging, with agent positions cleared at reset: stale ones would block cells in the next episode."""
 
     def __init__(self, env: Any) -> None:
         self._env = env
@@ -97,38 +97,51 @@ class _Foraging:
         return self._env.reset(seed=seed, options=options)
 
 
-class _Vmas:
-    """One environment of VMAS: lists of torch tensors with a leading axis of 1. Its own batches share one random state,
-    so that an episode among others is not the episode alone; they are not used."""
+class _VmasEnv:
+    """One environment of VMAS: lists of torch tensors with a leading axis of 1.
+
+    VMAS's own batches share one random state, so an episode in a batch differs from the same episode alone; they
+    are not used.
+    """
 
     def __init__(self, env: Any) -> None:
         self._env = env
         self.observation_space, self.action_space = env.observation_space, env.action_space
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[list[Any], Any]:
-        return [own[0].numpy() for own in self._env.reset(seed=seed)], {}
+        return [observation[0].numpy() for observation in self._env.reset(seed=seed)], {}
 
     def step(self, actions: Sequence[Any]) -> tuple[Any, ...]:
         torch = import_module("torch")
-        told = [torch.as_tensor(np.asarray(own, dtype=np.float32)).reshape(1, -1) for own in actions]
-        seen, paid, ended, cut, _ = self._env.step(told)
-        return [own[0].numpy() for own in seen], [float(own[0]) for own in paid], bool(ended[0]), bool(cut[0]), {}
+        tensors = [torch.as_tensor(np.asarray(row, dtype=np.float32)).reshape(1, -1) for row in actions]
+        observations, rewards, ended, truncated, _ = self._env.step(tensors)
+        return (
+            [row[0].numpy() for row in observations],
+            [float(row[0]) for row in rewards],
+            bool(ended[0]),
+            bool(truncated[0]),
+            {},
+        )
 
     def close(self) -> None:
-        """VMAS holds no more than memory."""
+        """Returns at once: VMAS holds only memory."""
 
 
-def _mamujoco(*, scenario: str = "HalfCheetah", parts: str = "6x1", sees: int | None = None) -> Parallel:
-    """`sees`: how many joints away an agent sees (`agent_obsk`); None: the whole robot, as in MAT's experiments."""
-    made = _extra("gymnasium-robotics", "multi-agent MuJoCo").module("gymnasium_robotics").mamujoco_v1
-    env: Parallel = made.parallel_env(scenario, parts, agent_obsk=sees or 0)
+def _make_mamujoco(*, scenario: str = "HalfCheetah", parts: str = "6x1", sees: int | None = None) -> Parallel:
+    """Creates a robot; `sees` is the number of joints that an agent sees (`agent_obsk`), None the whole robot as in
+    MAT.
+    """
+    module = _extra("gymnasium-robotics", "multi-agent MuJoCo").load_module("gymnasium_robotics").mamujoco_v1
+    env: Parallel = module.parallel_env(scenario, parts, agent_obsk=sees or 0)
     return env if sees is not None else Robot(env)
 
 
-def _foraging(*, size: int = 8, agents: int = 2, food: int = 2, sight: int = 8, cooperate: bool = True) -> Parallel:
-    foraging = _extra("lbforaging", "level-based foraging").module("lbforaging.foraging")
+def _make_foraging(
+    *, size: int = 8, agents: int = 2, food: int = 2, sight: int = 8, cooperate: bool = True
+) -> Parallel:
+    foraging = _extra("lbforaging", "level-based foraging").load_module("lbforaging.foraging")
     return TupleParallel(
-        _Foraging(
+        _ForagingEnv(
             foraging.ForagingEnv(
                 players=agents,
                 field_size=(size, size),
@@ -145,10 +158,10 @@ def _foraging(*, size: int = 8, agents: int = 2, food: int = 2, sight: int = 8, 
     )
 
 
-def _warehouse(
+def _make_warehouse(
     *, columns: int = 3, rows: int = 1, height: int = 8, agents: int = 2, requests: int | None = None
 ) -> Parallel:
-    rware = _extra("rware", "the robotic warehouse").module("rware.warehouse")
+    rware = _extra("rware", "the robotic warehouse").load_module("rware.warehouse")
     return TupleParallel(
         rware.Warehouse(
             shelf_columns=columns,
@@ -165,16 +178,16 @@ def _warehouse(
     )
 
 
-def _particles(*, scenario: str = "simple_spread_v3", agents: int | None = 3, continuous: bool = True) -> Parallel:
-    module = _extra("mpe2", "the particle environments").module(f"mpe2.{scenario}")
+def _make_particles(*, scenario: str = "simple_spread_v3", agents: int | None = 3, continuous: bool = True) -> Parallel:
+    module = _extra("mpe2", "the particle environments").load_module(f"mpe2.{scenario}")
     size = {} if agents is None else {"N": agents}
-    made: Parallel = module.parallel_env(max_cycles=_NO_LIMIT, continuous_actions=continuous, **size)
-    return made
+    env: Parallel = module.parallel_env(max_cycles=_NO_LIMIT, continuous_actions=continuous, **size)
+    return env
 
 
-def _vmas(*, scenario: str = "balance", agents: int = 3) -> Parallel:
-    vmas = _extra("vmas", "VMAS").module("vmas")
-    made = vmas.make_env(
+def _make_vmas(*, scenario: str = "balance", agents: int = 3) -> Parallel:
+    vmas = _extra("vmas", "VMAS").load_module("vmas")
+    env = vmas.make_env(
         scenario,
         num_envs=1,
         continuous_actions=True,
@@ -183,45 +196,46 @@ def _vmas(*, scenario: str = "balance", agents: int = 3) -> Parallel:
         clamp_actions=True,
         n_agents=agents,
     )
-    return TupleParallel(_Vmas(made))
+    return TupleParallel(_VmasEnv(env))
 
 
-def _parallel(*, make: str, arguments: Mapping[str, Any] | None = None) -> Parallel:
+def _make_parallel(*, make: str, arguments: Mapping[str, Any] | None = None) -> Parallel:
     module, _, name = make.partition(":")
     with boundary(ConfigError, "no function that makes an environment", name=make):
-        made: Parallel = getattr(import_module(module), name)(**(arguments or {}))
-    return made
+        env: Parallel = getattr(import_module(module), name)(**(arguments or {}))
+    return env
 
 
 MAKERS: Mapping[str, tuple[Callable[..., Parallel], Mapping[str, Any]]] = {
-    "mamujoco": (_mamujoco, {"identity": True}),
-    "foraging": (_foraging, {"share": "sum"}),
-    "warehouse": (_warehouse, {"share": "mean"}),
-    "particles": (_particles, {"share": "mean"}),
-    "vmas": (_vmas, {"share": "mean"}),
-    "parallel": (_parallel, {"share": "mean"}),
+    "mamujoco": (_make_mamujoco, {"identity": True}),
+    "foraging": (_make_foraging, {"share": "sum"}),
+    "warehouse": (_make_warehouse, {"share": "mean"}),
+    "particles": (_make_particles, {"share": "mean"}),
+    "vmas": (_make_vmas, {"share": "mean"}),
+    "parallel": (_make_parallel, {"share": "mean"}),
 }
-_OF_ROW = ("horizon", "share", "identity", "disabled", "success", "masked")
+_ROW_SETTINGS = ("horizon", "share", "identity", "disabled", "success", "masked")
 
 
 def make_row(task: Task) -> Row:
-    """The environment of a task of `ForeignWorld`: what worker processes are told to make.
+    """Creates the environment of a task of `ForeignWorld`, for a batch or a worker process.
 
     Raises:
-        ConfigError: no such maker, or settings that it does not have. MissingExtra: its package is not installed.
+        ConfigError: an unknown maker, or settings that it does not have. MissingExtra: its package is not
+            installed.
         EnvLost: the package refused.
     """
     spec = dict(task.spec)
     maker = str(spec.get("maker"))
     if maker not in MAKERS:
-        raise ConfigError([unknown("maker of teams", maker, MAKERS)])
-    make, usual = MAKERS[maker]
-    row = {name: spec["row"][name] for name in _OF_ROW if name in spec["row"]}
+        raise ConfigError([unknown_name_problem("maker of teams", maker, MAKERS)])
+    make, default_settings = MAKERS[maker]
+    row_settings = {name: spec["row"][name] for name in _ROW_SETTINGS if name in spec["row"]}
     with boundary(EnvLost, f"{maker} cannot be made", settings=spec["settings"]):
         env = make(**spec["settings"])
-    if isinstance(env, Robot) and set(row) <= {"horizon", "identity", "disabled"}:
-        return RobotRow(env, **{**usual, **row})
-    return ParallelRow(env, **{**usual, **row})
+    if isinstance(env, Robot) and set(row_settings) <= {"horizon", "identity", "disabled"}:
+        return RobotRow(env, **{**default_settings, **row_settings})
+    return ParallelRow(env, **{**default_settings, **row_settings})
 
 
 class ForeignWorld:
@@ -230,10 +244,10 @@ class ForeignWorld:
     Args:
         maker: a name of `MAKERS`.
         horizon: steps of an episode.
-        settings: of the maker (JSON values), such as `{"scenario": "Ant", "parts": "4x2"}`.
-        row: of `ParallelRow`: share, identity, disabled, success, masked.
+        settings: settings of the maker (JSON values), such as `{"scenario": "Ant", "parts": "4x2"}`.
+        row: settings of `ParallelRow`: share, identity, disabled, success, masked.
     Raises:
-        ConfigError: no such maker, or settings that it does not have; all at once.
+        ConfigError: an unknown maker, or settings that it does not have; all at once.
     """
 
     version = "1"
@@ -247,24 +261,32 @@ class ForeignWorld:
         settings: Mapping[str, Any] | None = None,
         row: Mapping[str, Any] | None = None,
     ) -> None:
-        wrong = [unknown("setting of a row", name, _OF_ROW) for name in row or {} if name not in _OF_ROW]
+        problems = [
+            unknown_name_problem("setting of a row", name, _ROW_SETTINGS)
+            for name in row or {}
+            if name not in _ROW_SETTINGS
+        ]
         if maker in MAKERS:
-            known = signature(MAKERS[maker][0]).parameters
-            wrong += [unknown(f"setting of {maker}", name, known) for name in settings or {} if name not in known]
+            parameters = signature(MAKERS[maker][0]).parameters
+            problems += [
+                unknown_name_problem(f"setting of {maker}", name, parameters)
+                for name in settings or {}
+                if name not in parameters
+            ]
         else:
-            wrong.append(unknown("maker of teams", maker, MAKERS))
-        if wrong:
-            raise ConfigError(wrong)
+            problems.append(unknown_name_problem("maker of teams", maker, MAKERS))
+        if problems:
+            raise ConfigError(problems)
         self.name, self.maker, self.horizon = f"team_{maker}", maker, horizon
         self._settings, self._row = dict(settings or {}), {**(row or {}), "horizon": horizon}
 
     def tasks(self, split: str, tier: str) -> tuple[Task, ...]:
-        """One task: samples are its seeds."""
+        """Returns one task: samples are its seeds."""
         check_names(split, tier, self.tiers)
         return (self.task(split=split),)
 
     def task(self, *, split: str = "train", row: Mapping[str, Any] | None = None, **settings: Any) -> Task:
-        """A task with settings changed, such as `task(row={"disabled": [2]})`."""
+        """Returns a task with changed settings, such as `task(row={"disabled": [2]})`."""
         spec = {
             "maker": self.maker,
             "settings": {**self._settings, **settings},
@@ -274,18 +296,18 @@ class ForeignWorld:
         return Task(self.name, self.version, spec, self.maker, "seen", split)
 
     def batch(self, tasks: Sequence[Task], size: int, *, host: RowHost | None = None) -> RowTeam:
-        """E rows, in this process or where `host` keeps them.
+        """Creates E rows, in this process or on `host`.
 
         Raises:
             ConfigError, MissingExtra, EnvLost: as `make_row`.
         """
         if not tasks:
             raise ConfigError("a batch of no tasks", expected="1 or more")
-        one = make_row(tasks[0])
-        spec = one.spec
-        one.close()
+        probe = make_row(tasks[0])
+        spec = probe.spec
+        probe.close()
         return RowTeam(spec, tasks, size, host=host or LocalRows(make_row))
 
     def optimum(self, task: Task) -> Optimum | None:
-        """Not known."""
+        """Returns None: the best return is unknown."""
         return None

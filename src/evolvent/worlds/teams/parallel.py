@@ -1,6 +1,6 @@
-"""One PettingZoo parallel environment as a row of a batch: dictionaries by agent become arrays by place.
+"""One PettingZoo parallel environment as a row of a batch: dictionaries by agent become arrays by agent index.
 
-Nothing is imported from PettingZoo here: anything with the members of its `ParallelEnv` is one.
+PettingZoo is not imported here: any object with the members of its `ParallelEnv` works.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from evolvent.errors import BatchMismatch, ConfigError, EnvLost, NonFinite, WorldError, boundary
 from evolvent.worlds.teams.base import Actions, Continuous, Discrete, Multi, TeamSpec, TeamView, check_view
 
-__all__ = ["Moment", "Parallel", "ParallelRow", "Row"]
+__all__ = ["Parallel", "ParallelRow", "Row", "RowState"]
 
 Share = Literal["mean", "sum"]
 
 
 class Parallel(Protocol):
-    """The part of PettingZoo's `ParallelEnv` that is used. `state()` is asked for where there is one."""
+    """The part of PettingZoo's `ParallelEnv` that is used. `state()` is called if the environment has a state space."""
 
     possible_agents: list[Any]
     agents: list[Any]
@@ -39,8 +39,8 @@ class Parallel(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Moment:
-    """One row after one decision, or at the beginning of an episode.
+class RowState:
+    """The state of one row after one decision, or at the start of an episode.
 
     Args:
         observation: `[n, O]` float32. alive: `[n]` bool. available: `[n, A]` bool or None. state: `[S]` or None.
@@ -56,8 +56,8 @@ class Moment:
     truncated: bool = False
     success: bool | None = None
 
-    def view(self, number: int, time: int) -> TeamView:
-        """As a view of one row."""
+    def to_view(self, number: int, time: int) -> TeamView:
+        """Returns the state as a view of one row."""
         return TeamView(
             observation=self.observation[None],
             alive=self.alive[None],
@@ -69,40 +69,42 @@ class Moment:
 
 
 class Row(Protocol):
-    """One environment, spoken to in arrays: what a host keeps."""
+    """One environment with an array interface; a host owns it."""
 
     spec: TeamSpec
 
-    def begin(self, seed: int) -> Moment:
-        """Begin an episode."""
+    def begin(self, seed: int) -> RowState:
+        """Starts an episode."""
         ...
 
-    def step(self, actions: NDArray[Any]) -> Moment:
-        """One decision, actions `[n, ...]` as checked by `check_actions`."""
+    def step(self, actions: NDArray[Any]) -> RowState:
+        """Steps the environment once with actions `[n, ...]` checked by `check_actions`."""
         ...
 
     def close(self) -> None:
-        """Close the environment."""
+        """Closes the environment."""
         ...
 
 
 class ParallelRow:
-    """A parallel environment, spoken to in arrays.
+    """A parallel environment with an array interface.
 
-    Observations are flattened and padded with zeros to the longest of an agent's, Discrete actions to the most of an
-    agent's (those above are never available), Box actions to the longest and scaled from [-1, 1] to the box. A mask is
-    read from `{"observation": ..., "action_mask": ...}` or from `info[agent]["action_mask"]`.
+    Observations are flattened and padded with zeros to the longest observation of an agent. Discrete actions are
+    padded to the largest number of actions (the extra actions are never available). Box actions are padded to the
+    longest and scaled from [-1, 1] to the box. A mask is read from `{"observation": ..., "action_mask": ...}` or
+    from `info[agent]["action_mask"]`.
 
     Args:
-        env: with agents of one kind of action.
+        env: an environment whose agents have one kind of action.
         horizon: steps of an episode; the environment may truncate earlier.
-        share: how the agents' rewards become the team's: the mean over those that are paid, or the sum.
-        identity: whether every agent also sees which one it is (one-hot, n numbers more).
+        share: how the agents' rewards become the team's: the mean over the rewarded agents, or the sum.
+        identity: whether every agent also observes its index (one-hot, n more numbers).
         disabled: agents whose actions reach the environment as 0 (the middle of a box, or action 0).
-        success: name of an entry of an agent's info that says whether the episode succeeded.
-        masked: whether masks come in `info`, which spaces do not tell.
+        success: name of an entry of an agent's info that states whether the episode succeeded.
+        masked: whether masks come in `info`, which spaces do not show.
     Raises:
-        ConfigError: spaces that are no boxes or discrete, or of several kinds; a `disabled` that is no agent.
+        ConfigError: spaces that are neither boxes nor discrete, or of several kinds; an invalid index in
+            `disabled`.
     """
 
     def __init__(
@@ -118,126 +120,139 @@ class ParallelRow:
     ) -> None:
         self._env, self._share, self._identity, self._success = env, share, identity, success
         self.names = list(env.possible_agents)
-        self._place = {name: at for at, name in enumerate(self.names)}
-        wrong = sorted(set(disabled) - set(range(len(self.names))))
-        if wrong:
-            raise ConfigError("disabled agents", value=wrong, expected=f"places 0 to {len(self.names) - 1}")
+        self._place = {name: index for index, name in enumerate(self.names)}
+        invalid = sorted(set(disabled) - set(range(len(self.names))))
+        if invalid:
+            raise ConfigError("disabled agents", value=invalid, expected=f"places 0 to {len(self.names) - 1}")
         self._disabled = list(disabled)
-        self._widths = [_width(env.observation_space(name)) for name in self.names]
+        self._widths = [_observation_width(env.observation_space(name)) for name in self.names]
         self._spaces = [env.action_space(name) for name in self.names]
-        self._sizes = [_sizes(space) for space in self._spaces]
-        self._bounds = [_bounds(space) for space in self._spaces]
+        self._sizes = [_action_sizes(space) for space in self._spaces]
+        self._bounds = [_box_bounds(space) for space in self._spaces]
         self.spec = TeamSpec(
             agents=len(self.names),
             observation=max(self._widths) + len(self.names) * identity,
-            actions=self._actions(),
+            actions=self._action_kind(),
             horizon=horizon,
             state=self._state_width(),
         )
-        uneven = len({tuple(size) for size in self._sizes}) > 1
-        told = any(_holds_mask(env.observation_space(name)) for name in self.names)
-        self._masked = not isinstance(self.spec.actions, Continuous) and (masked or uneven or told)
+        has_uneven_actions = len({tuple(size) for size in self._sizes}) > 1
+        has_mask = any(_holds_mask(env.observation_space(name)) for name in self.names)
+        self._masked = not isinstance(self.spec.actions, Continuous) and (masked or has_uneven_actions or has_mask)
         self._alone = np.eye(len(self.names), dtype=np.float32)  # who is who
         self._dead: set[Any] = set()
 
-    def begin(self, seed: int) -> Moment:
-        """Begin an episode. EnvLost: the environment raised."""
+    def begin(self, seed: int) -> RowState:
+        """Starts an episode; raises EnvLost if the environment raised."""
         self._dead = set()
         with boundary(EnvLost, "a team environment failed to begin"):
             observations, infos = self._env.reset(seed=seed)
-            return self._moment(observations, infos, list(self._env.agents))
+            return self._build_state(observations, infos, list(self._env.agents))
 
-    def step(self, actions: NDArray[Any]) -> Moment:
-        """One decision, actions `[n, ...]` as checked by `check_actions`.
+    def step(self, actions: NDArray[Any]) -> RowState:
+        """Steps the environment once with actions `[n, ...]` checked by `check_actions`.
 
         Raises:
             EnvLost: the environment raised. WorldError: an agent that was not announced or came back. NonFinite: a
-                reward, observation or state that is not finite. NoLegalAction: an agent that may do nothing.
+                reward, observation or state that is not finite. NoLegalAction: an agent without an available action.
         """
-        chosen = actions.copy()
-        chosen[self._disabled] = 0
+        effective = actions.copy()
+        effective[self._disabled] = 0
         acting = set(self._env.agents)
-        told = {name: self._foreign(at, chosen[at]) for at, name in enumerate(self.names) if name in acting}
+        env_actions = {
+            name: self._to_env_action(index, effective[index])
+            for index, name in enumerate(self.names)
+            if name in acting
+        }
         with boundary(EnvLost, "a team environment failed at a step"):
-            observations, rewards, ended, cut, infos = self._env.step(told)
-            paid = [float(reward) for reward in rewards.values()]
-            reward = sum(paid) / (max(1, len(paid)) if self._share == "mean" else 1)
+            observations, rewards, ended, truncations, infos = self._env.step(env_actions)
+            paid_rewards = [float(reward) for reward in rewards.values()]
+            reward = sum(paid_rewards) / (max(1, len(paid_rewards)) if self._share == "mean" else 1)
             if not isfinite(reward):
                 raise NonFinite("a team's reward that is not finite", value=reward)
-            gone = {name for name in told if ended.get(name, False) or cut.get(name, False)}
-            left = [name for name in self._env.agents if name not in gone]
-            truncated = not left and any(cut.get(name, False) and not ended.get(name, False) for name in told)
+            departed = {name for name in env_actions if ended.get(name, False) or truncations.get(name, False)}
+            remaining = [name for name in self._env.agents if name not in departed]
+            truncated = not remaining and any(
+                truncations.get(name, False) and not ended.get(name, False) for name in env_actions
+            )
             # Where an episode was cut, those who lived to see it are looked at: the value of that view goes on.
-            lived = [name for name in told if name in observations and not ended.get(name, False)]
-            shown = lived if truncated else left
-            return self._moment(observations, infos, shown, reward=reward, over=not left, truncated=truncated)
+            survivors = [name for name in env_actions if name in observations and not ended.get(name, False)]
+            visible = survivors if truncated else remaining
+            return self._build_state(
+                observations, infos, visible, reward=reward, over=not remaining, truncated=truncated
+            )
 
     def close(self) -> None:
-        """Close the environment. EnvLost: it raised."""
+        """Closes the environment; raises EnvLost if it raised."""
         with boundary(EnvLost, "a team environment failed to close"):
             self._env.close()
 
-    def _moment(
+    def _build_state(
         self,
         observations: Mapping[Any, Any],
         infos: Mapping[Any, Any],
-        shown: Sequence[Any],
+        visible: Sequence[Any],
         *,
         reward: float = 0.0,
         over: bool = False,
         truncated: bool = False,
-    ) -> Moment:
-        self._check_names(shown)
-        seen = np.zeros((len(self.names), self.spec.observation), dtype=np.float32)
+    ) -> RowState:
+        self._check_names(visible)
+        observation = np.zeros((len(self.names), self.spec.observation), dtype=np.float32)
         alive = np.zeros(len(self.names), dtype=bool)
-        available = self._masks()
-        for name in shown:
-            at, own = self._place[name], observations.get(name)
-            if own is None:
+        available = self._initial_masks()
+        for name in visible:
+            index, agent_observation = self._place[name], observations.get(name)
+            if agent_observation is None:
                 raise WorldError("an agent in play without an observation", value=name, expected="one at every step")
-            values = np.asarray(own["observation"] if isinstance(own, Mapping) else own, dtype=np.float32).reshape(-1)
-            if values.size != self._widths[at]:
-                raise BatchMismatch(f"an observation of agent {name!r}", value=values.size, expected=self._widths[at])
-            seen[at, : values.size], alive[at] = values, True
-            mask = None if available is None else _mask(own, infos.get(name, {}))
+            values = np.asarray(
+                agent_observation["observation"] if isinstance(agent_observation, Mapping) else agent_observation,
+                dtype=np.float32,
+            ).reshape(-1)
+            if values.size != self._widths[index]:
+                raise BatchMismatch(
+                    f"an observation of agent {name!r}", value=values.size, expected=self._widths[index]
+                )
+            observation[index, : values.size], alive[index] = values, True
+            mask = None if available is None else _read_mask(agent_observation, infos.get(name, {}))
             if mask is not None and available is not None:
-                available[at, : mask.size] &= mask.astype(bool).reshape(-1)
+                available[index, : mask.size] &= mask.astype(bool).reshape(-1)
         if self._identity:
-            seen[:, -len(self.names) :] = self._alone * alive[:, None]
+            observation[:, -len(self.names) :] = self._alone * alive[:, None]
         if available is not None:
             available[~alive] = np.arange(available.shape[1]) == 0
-        moment = Moment(
-            observation=seen,
+        row_state = RowState(
+            observation=observation,
             alive=alive,
             available=available,
-            state=self._state(),
+            state=self._read_state(),
             reward=reward,
             terminated=over and not truncated,
             truncated=truncated,
-            success=self._won(infos),
+            success=self._has_succeeded(infos),
         )
-        check_view(moment.view(0, 0), self.spec)
-        return moment
+        check_view(row_state.to_view(0, 0), self.spec)
+        return row_state
 
     def _check_names(self, living: Sequence[Any]) -> None:
-        strange = [name for name in living if name not in self._place]
-        if strange:
-            raise WorldError("agents that were not announced", value=strange, expected=f"among {self.names}")
+        unknown = [name for name in living if name not in self._place]
+        if unknown:
+            raise WorldError("agents that were not announced", value=unknown, expected=f"among {self.names}")
         if len(living) == len(self.names) and not self._dead:
             return
-        back = sorted(str(name) for name in living if name in self._dead)
-        if back:
-            raise WorldError("agents that came back after their end", value=back, expected="agents that stay away")
+        returned = sorted(str(name) for name in living if name in self._dead)
+        if returned:
+            raise WorldError("agents that came back after their end", value=returned, expected="agents that stay away")
         self._dead |= {name for name in self.names if name not in living}
 
-    def _masks(self) -> NDArray[np.bool_] | None:
+    def _initial_masks(self) -> NDArray[np.bool_] | None:
         if not self._masked:
             return None
-        kinds = cast("Discrete | Multi", self.spec.actions).logits
-        own = np.array([sum(sizes) for sizes in self._sizes])
-        return np.arange(kinds) < own[:, None]
+        max_logits = cast("Discrete | Multi", self.spec.actions).logits
+        num_logits = np.array([sum(sizes) for sizes in self._sizes])
+        return np.arange(max_logits) < num_logits[:, None]
 
-    def _actions(self) -> Actions:
+    def _action_kind(self) -> Actions:
         kinds = {type(space).__name__ for space in self._spaces}
         if kinds == {"Discrete"}:
             return Discrete(max(sizes[0] for sizes in self._sizes))
@@ -248,33 +263,33 @@ class ParallelRow:
         expected = "all Discrete, one MultiDiscrete, or Box"
         raise ConfigError("action spaces of a team", value=sorted(kinds), expected=expected)
 
-    def _foreign(self, at: int, action: NDArray[Any]) -> Any:
-        """An action as the environment's space has it."""
-        space = self._spaces[at]
+    def _to_env_action(self, index: int, action: NDArray[Any]) -> Any:
+        """Converts an action to the environment's space."""
+        space = self._spaces[index]
         if isinstance(self.spec.actions, Discrete):
             return int(space.start) + int(action)
         if isinstance(self.spec.actions, Multi):
             return (action + np.asarray(getattr(space, "start", 0)).reshape(-1)).astype(space.dtype)
-        low, half = self._bounds[at]
-        return (low + (action[: low.size].reshape(low.shape) + 1.0) * half).astype(space.dtype)
+        low, half_range = self._bounds[index]
+        return (low + (action[: low.size].reshape(low.shape) + 1.0) * half_range).astype(space.dtype)
 
     def _state_width(self) -> int:
         space = getattr(self._env, "state_space", None)
         return int(np.prod(space.shape)) if space is not None and getattr(space, "shape", None) else 0
 
-    def _state(self) -> NDArray[np.float32] | None:
+    def _read_state(self) -> NDArray[np.float32] | None:
         if not self.spec.state:
             return None
         with boundary(EnvLost, "a team environment failed to tell its state"):
             return np.asarray(cast("Any", self._env).state(), dtype=np.float32).reshape(-1)
 
-    def _won(self, infos: Mapping[Any, Any]) -> bool | None:
+    def _has_succeeded(self, infos: Mapping[Any, Any]) -> bool | None:
         if self._success is None:
             return None
         return any(bool(info.get(self._success, False)) for info in infos.values() if isinstance(info, Mapping))
 
 
-def _width(space: Any) -> int:
+def _observation_width(space: Any) -> int:
     inner = space["observation"] if _holds_mask(space) else space
     shape = getattr(inner, "shape", None)
     if shape is None or not np.issubdtype(inner.dtype, np.number):
@@ -286,15 +301,15 @@ def _holds_mask(space: Any) -> bool:
     return type(space).__name__ == "Dict" and {"observation", "action_mask"} <= set(space.spaces)
 
 
-def _sizes(space: Any) -> list[int]:
+def _action_sizes(space: Any) -> list[int]:
     kind = type(space).__name__
     if kind == "Discrete":
         return [int(space.n)]
     return [int(size) for size in np.asarray(space.nvec).reshape(-1)] if kind == "MultiDiscrete" else [0]
 
 
-def _bounds(space: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """(least, half the range) of a box, -1 and 1 where it has no bound; empty for others."""
+def _box_bounds(space: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Returns (lower bound, half the range) of a box, with -1 and 1 for missing bounds; empty for other spaces."""
     if type(space).__name__ != "Box":
         return np.zeros(0), np.zeros(0)
     low, high = np.asarray(space.low, dtype=np.float64), np.asarray(space.high, dtype=np.float64)
@@ -302,7 +317,7 @@ def _bounds(space: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     return low, (high - low) / 2.0
 
 
-def _mask(observation: Any, info: Any) -> NDArray[Any] | None:
+def _read_mask(observation: Any, info: Any) -> NDArray[Any] | None:
     for source in (observation, info):
         if isinstance(source, Mapping) and "action_mask" in source:
             return np.asarray(source["action_mask"])

@@ -1,16 +1,17 @@
-"""Points in the plane that push themselves about: covering landmarks, and hunting together.
+"""Points in the plane that apply forces to themselves: they cover landmarks, or hunt together.
 
-The motion is that of the multi-agent particle environments (Lowe et al., 2017): `v <- .75 v + .1 * 5 u` and then
-`x <- x + .1 v` with a force u in [-1, 1]^2, without contact forces. Rewards and observations are our own:
+The motion is that of the multi-agent particle environments (Lowe et al., 2017): `v <- .75 v + .1 * 5 u` and
+then `x <- x + .1 v` with a force u in [-1, 1]^2, without contact forces. Rewards and observations differ:
 
-spread  n agents, n landmarks: each step pays minus the mean over the landmarks of the distance to the nearest agent,
+spread  n agents, n landmarks: each step pays minus the mean over the landmarks of the distance to the nearest
+agent,
         minus .1 for every pair of agents closer than .1. Success: at the end every landmark has an agent within .1.
 hunt    n hunters and one prey inside walls at +-1.2. It flees straight from the nearest hunter within .6, .2 a step (a
         hunter's top speed along one axis). Each step pays minus .02 times the mean distance of the two nearest hunters.
-        When two are within .15 of the prey at once it is caught: 1, and the episode ends. One alone never catches it.
+        If two are within .15 of the prey at once it is caught: 1, and the episode ends. One alone never catches it.
 
-An agent sees its velocity and place, the time left and, relative to itself and nearest first, three landmarks (or the
-prey, three times as an only one) and three mates: whatever the size of the team, the same numbers.
+An agent observes its velocity and position, the time left and, relative to itself and nearest first, three
+landmarks (or the prey, as the only target) and three teammates: the same numbers for every size of the team.
 """
 
 from __future__ import annotations
@@ -33,22 +34,22 @@ __all__ = ["ParticleBatch", "ParticleWorld"]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
-MOST_AGENTS, NEAR = 12, 3
+MAX_AGENTS, NUM_NEIGHBORS = 12, 3
 DAMPING, DT, FORCE = 0.75, 0.1, 5.0
-COVERED, TOUCH, CAUGHT, WALL, FLIGHT, SIGHT = 0.1, 0.1, 0.15, 1.2, 0.2, 0.6
-_OBSERVATION = 5 + 2 * 3 * NEAR
+COVER_DISTANCE, COLLISION_DISTANCE, CATCH_DISTANCE, WALL_POSITION, PREY_STEP, PREY_SIGHT = 0.1, 0.1, 0.15, 1.2, 0.2, 0.6
+_OBSERVATION = 5 + 2 * 3 * NUM_NEIGHBORS
 
 
-def _distances(a: Floats, b: Floats) -> Floats:
-    """`[K, p, q]` between points `[K, p, 2]` and `[K, q, 2]`."""
-    gap = a[:, :, None] - b[:, None]
-    return np.sqrt(gap[..., 0] ** 2 + gap[..., 1] ** 2)
+def _distances(points: Floats, targets: Floats) -> Floats:
+    """Computes the distances `[K, p, q]` between points `[K, p, 2]` and targets `[K, q, 2]`."""
+    offset = points[:, :, None] - targets[:, None]
+    return np.sqrt(offset[..., 0] ** 2 + offset[..., 1] ** 2)
 
 
 class ParticleBatch(ArrayTeam):
-    """E episodes of points side by side; actions: a force of two numbers."""
+    """E episodes of points in parallel; an action is a force of two numbers."""
 
-    kept = ("place", "speed", "prey")
+    state_names = ("place", "speed", "prey")
 
     def __init__(
         self, kind: Literal["spread", "hunt"], tasks: Sequence[Task], size: int, *, agents: int, horizon: int
@@ -58,7 +59,7 @@ class ParticleBatch(ArrayTeam):
             observation=_OBSERVATION,
             actions=Continuous(2),
             horizon=horizon,
-            state=5 * MOST_AGENTS + 2 * MOST_AGENTS + 1,
+            state=5 * MAX_AGENTS + 2 * MAX_AGENTS + 1,
         )
         super().__init__(tasks, size, spec=spec)
         self.kind = kind
@@ -72,68 +73,75 @@ class ParticleBatch(ArrayTeam):
 
     def _begin(self, rows: Ints, tasks: Sequence[Task], samples: Sequence[int]) -> None:
         for row, task, sample in zip(rows, tasks, samples, strict=True):
-            n, goals = task.spec["agents"], np.array(task.spec["goals"], dtype=np.float64)
-            self.team[row] = np.arange(self.spec.agents) < n
+            num_agents, goals = task.spec["agents"], np.array(task.spec["goals"], dtype=np.float64)
+            self.team[row] = np.arange(self.spec.agents) < num_agents
             self.there[row] = np.arange(self.there.shape[1]) < len(goals)
             self.goals[row, : len(goals)], self.goals[row, len(goals) :] = goals, 0.0
-            start = sample_rng("particle starts", task.id, sample).uniform(-1.0, 1.0, (n, 2))
-            self.place[row, :n], self.place[row, n:] = start, 0.0
+            positions = sample_rng("particle starts", task.id, sample).uniform(-1.0, 1.0, (num_agents, 2))
+            self.place[row, :num_agents], self.place[row, num_agents:] = positions, 0.0
         self.speed[rows], self.prey[rows] = 0.0, self.goals[rows]
 
     def _move(self, actions: NDArray[Any]) -> tuple[Floats, Bools, Bools]:
         self.speed = DAMPING * self.speed + DT * FORCE * actions
         self.place = self.place + DT * self.speed
         if self.kind == "hunt":
-            self.place = np.clip(self.place, -WALL, WALL)
-            return self._hunted()
-        away = np.where(self.team[..., None], _distances(self.place, self.prey), np.inf)
-        nearest = np.where(self.there, away.min(1), 0.0)
+            self.place = np.clip(self.place, -WALL_POSITION, WALL_POSITION)
+            return self._move_hunt()
+        distances = np.where(self.team[..., None], _distances(self.place, self.prey), np.inf)
+        nearest = np.where(self.there, distances.min(1), 0.0)
         pairs = np.triu(np.ones((self.spec.agents,) * 2, dtype=bool), 1)
-        close = (_distances(self.place, self.place) < TOUCH) & pairs & self.team[:, None] & self.team[..., None]
-        reward = -_sums(nearest) / self.there.sum(-1) - 0.1 * close.sum((1, 2))
-        return reward, np.zeros(self.size, dtype=bool), np.asarray((nearest <= COVERED).all(-1))
+        is_colliding = (
+            (_distances(self.place, self.place) < COLLISION_DISTANCE)
+            & pairs
+            & self.team[:, None]
+            & self.team[..., None]
+        )
+        reward = -_sum_in_order(nearest) / self.there.sum(-1) - 0.1 * is_colliding.sum((1, 2))
+        return reward, np.zeros(self.size, dtype=bool), np.asarray((nearest <= COVER_DISTANCE).all(-1))
 
-    def _hunted(self) -> tuple[Floats, Bools, Bools]:
-        self.prey = np.clip(self.prey + self._flight(), -WALL, WALL)
-        away = np.where(self.team, _distances(self.place, self.prey)[..., 0], np.inf)
-        two = np.sort(away, -1)[:, :2]
-        caught = np.asarray((two <= CAUGHT).all(-1))
-        return np.where(caught, 1.0, -0.02 * (two[:, 0] + two[:, 1]) / 2), caught, caught
+    def _move_hunt(self) -> tuple[Floats, Bools, Bools]:
+        self.prey = np.clip(self.prey + self._flee(), -WALL_POSITION, WALL_POSITION)
+        distances = np.where(self.team, _distances(self.place, self.prey)[..., 0], np.inf)
+        nearest_two = np.sort(distances, -1)[:, :2]
+        is_caught = np.asarray((nearest_two <= CATCH_DISTANCE).all(-1))
+        return np.where(is_caught, 1.0, -0.02 * (nearest_two[:, 0] + nearest_two[:, 1]) / 2), is_caught, is_caught
 
-    def _flight(self) -> Floats:
-        """`[E, 1, 2]` the step of the prey: straight away from the nearest hunter."""
-        away = np.where(self.team, _distances(self.place, self.prey)[..., 0], np.inf)
-        nearest = np.take_along_axis(self.place, away.argmin(-1)[:, None, None], 1)
-        gap = self.prey - nearest
-        length = np.sqrt(gap[..., :1] ** 2 + gap[..., 1:] ** 2)
-        way = np.where(length > 1e-9, gap / np.maximum(length, 1e-9), np.array([1.0, 0.0]))
-        return np.asarray(way * FLIGHT * (length < SIGHT), dtype=np.float64)
+    def _flee(self) -> Floats:
+        """Computes the step of the prey, `[E, 1, 2]`: straight away from the nearest hunter."""
+        distances = np.where(self.team, _distances(self.place, self.prey)[..., 0], np.inf)
+        nearest = np.take_along_axis(self.place, distances.argmin(-1)[:, None, None], 1)
+        offset = self.prey - nearest
+        length = np.sqrt(offset[..., :1] ** 2 + offset[..., 1:] ** 2)
+        direction = np.where(length > 1e-9, offset / np.maximum(length, 1e-9), np.array([1.0, 0.0]))
+        return np.asarray(direction * PREY_STEP * (length < PREY_SIGHT), dtype=np.float64)
 
-    def _look(self, rows: Ints) -> TeamView:
-        team, place, prey = self.team[rows], self.place[rows], self.prey[rows]
-        left = np.broadcast_to((1.0 - self.time[rows] / self.spec.horizon)[:, None, None], (*team.shape, 1))
-        goals = _nearest(place, prey, self.there[rows], itself=False)
-        mates = _nearest(place, place, team, itself=True)
-        seen = np.concatenate([self.speed[rows], place, left, goals, mates], -1).astype(np.float32)
+    def _observe(self, rows: Ints) -> TeamView:
+        team, positions, prey = self.team[rows], self.place[rows], self.prey[rows]
+        time_left = np.broadcast_to((1.0 - self.time[rows] / self.spec.horizon)[:, None, None], (*team.shape, 1))
+        goals = _nearest_neighbors(positions, prey, self.there[rows], exclude_self=False)
+        mates = _nearest_neighbors(positions, positions, team, exclude_self=True)
+        observation = np.concatenate([self.speed[rows], positions, time_left, goals, mates], -1).astype(np.float32)
         return TeamView(
-            observation=np.where(team[..., None], seen, np.float32(0)),
+            observation=np.where(team[..., None], observation, np.float32(0)),
             alive=team.copy(),
-            state=self._state(rows, left[:, 0]),
+            state=self._build_state(rows, time_left[:, 0]),
             number=self.number[rows],
             time=self.time[rows],
         )
 
-    def _state(self, rows: Ints, left: Floats) -> NDArray[np.float32]:
-        """Places, speeds and presence of 12 agents, places of 12 goals, time left; zeros where there is none."""
-        kept, n, goals = len(rows), self.spec.agents, self.prey.shape[1]
-        agents, targets = np.zeros((kept, MOST_AGENTS, 5)), np.zeros((kept, MOST_AGENTS, 2))
+    def _build_state(self, rows: Ints, time_left: Floats) -> NDArray[np.float32]:
+        """Builds the central state: position, speed and presence of 12 agents, positions of 12 goals, and time left."""
+        num_rows, num_agents, num_goals = len(rows), self.spec.agents, self.prey.shape[1]
+        agents, targets = np.zeros((num_rows, MAX_AGENTS, 5)), np.zeros((num_rows, MAX_AGENTS, 2))
         team = self.team[rows][..., None]
-        agents[:, :n] = np.concatenate([self.place[rows] * team, self.speed[rows] * team, team], -1)
-        targets[:, :goals] = self.prey[rows]
-        return np.concatenate([agents.reshape(kept, -1), targets.reshape(kept, -1), left], -1).astype(np.float32)
+        agents[:, :num_agents] = np.concatenate([self.place[rows] * team, self.speed[rows] * team, team], -1)
+        targets[:, :num_goals] = self.prey[rows]
+        return np.concatenate([agents.reshape(num_rows, -1), targets.reshape(num_rows, -1), time_left], -1).astype(
+            np.float32
+        )
 
     def scene(self, row: int) -> Scene:
-        """What to draw of a row now, in the plane's own units (y grows upwards there and is turned here)."""
+        """Returns the present scene of a row, in the plane's own units (y grows upwards there and is flipped here)."""
         role: Literal["goal", "prey"] = "goal" if self.kind == "spread" else "prey"
         shape: Literal["square", "circle"] = "square" if role == "goal" else "circle"
         goals = self.prey[row, self.there[row]]
@@ -142,23 +150,23 @@ class ParticleBatch(ArrayTeam):
         return Scene((-1.5, -1.5, 1.5, 1.5), tuple(marks))
 
 
-def _sums(values: Floats) -> Floats:
-    """`[E]` sums over the last axis, added from the left: the same bits whatever E is."""
+def _sum_in_order(values: Floats) -> Floats:
+    """Computes sums `[E]` over the last axis, added from the left: bit-identical for every E."""
     return np.asarray(np.add.accumulate(values, -1)[:, -1], dtype=np.float64)
 
 
-def _nearest(place: Floats, others: Floats, there: Bools, *, itself: bool) -> Floats:
-    """`[K, n, 3 * NEAR]` (dx, dy, 1) of the nearest others, zeros where there are fewer."""
-    away = np.where(there[:, None], _distances(place, others), np.inf)
-    if itself:
-        away[:, np.arange(place.shape[1]), np.arange(place.shape[1])] = np.inf
-    order = np.argsort(away, -1, kind="stable")[..., :NEAR]
-    known = np.isfinite(np.take_along_axis(away, order, -1))
-    batch = np.arange(len(place))[:, None, None]
-    gap = np.where(known[..., None], others[batch, order] - place[:, :, None], 0.0)
-    found = np.zeros((*place.shape[:2], NEAR, 3))
-    found[:, :, : order.shape[-1]] = np.concatenate([gap, known[..., None]], -1)
-    return found.reshape(*place.shape[:2], -1)
+def _nearest_neighbors(positions: Floats, targets: Floats, present: Bools, *, exclude_self: bool) -> Floats:
+    """Computes (dx, dy, 1) of the nearest targets, `[K, n, 3 * NUM_NEIGHBORS]`, with zeros for missing ones."""
+    distances = np.where(present[:, None], _distances(positions, targets), np.inf)
+    if exclude_self:
+        distances[:, np.arange(positions.shape[1]), np.arange(positions.shape[1])] = np.inf
+    order = np.argsort(distances, -1, kind="stable")[..., :NUM_NEIGHBORS]
+    exists = np.isfinite(np.take_along_axis(distances, order, -1))
+    batch = np.arange(len(positions))[:, None, None]
+    offsets = np.where(exists[..., None], targets[batch, order] - positions[:, :, None], 0.0)
+    neighbors = np.zeros((*positions.shape[:2], NUM_NEIGHBORS, 3))
+    neighbors[:, :, : order.shape[-1]] = np.concatenate([offsets, exists[..., None]], -1)
+    return neighbors.reshape(*positions.shape[:2], -1)
 
 
 class ParticleWorld:
@@ -166,9 +174,10 @@ class ParticleWorld:
 
     Args:
         kind: "spread" or "hunt".
-        horizon: steps of an episode. agents: room in the spec (None: for the largest team among a batch's tasks).
+        horizon: steps of an episode. agents: number of agents in the spec (None: of the largest team of a batch's
+            tasks).
     Raises:
-        ConfigError: no such kind, a horizon below 1, room for none or for more than 12.
+        ConfigError: an unknown kind, a horizon below 1, or a number of agents outside 1 to 12.
     """
 
     version = "1"
@@ -182,12 +191,12 @@ class ParticleWorld:
         agents: int | None = None,
         sizes: Sizes | None = None,
     ) -> None:
-        wrong = [] if kind in ("spread", "hunt") else [Problem("kind", f"got {kind!r}", "expected spread or hunt")]
-        wrong += [] if horizon >= 1 else [Problem("horizon", f"got {horizon}", "expected 1 or more")]
-        if agents is not None and not 1 <= agents <= MOST_AGENTS:
-            wrong.append(Problem("agents", f"got {agents}", f"expected 1 to {MOST_AGENTS}"))
-        if wrong:
-            raise ConfigError(wrong)
+        problems = [] if kind in ("spread", "hunt") else [Problem("kind", f"got {kind!r}", "expected spread or hunt")]
+        problems += [] if horizon >= 1 else [Problem("horizon", f"got {horizon}", "expected 1 or more")]
+        if agents is not None and not 1 <= agents <= MAX_AGENTS:
+            problems.append(Problem("agents", f"got {agents}", f"expected 1 to {MAX_AGENTS}"))
+        if problems:
+            raise ConfigError(problems)
         self.name, self.kind, self.horizon, self.agents = f"team_{kind}", kind, horizon, agents
         self._panels = Panels(
             self.name,
@@ -198,19 +207,21 @@ class ParticleWorld:
         )
 
     def tasks(self, split: str, tier: str) -> tuple[Task, ...]:
-        """The panel of a split and tier."""
+        """Returns the panel of a split and tier."""
         return self._panels.tasks(split, tier)
 
     def task(self, agents: int, level: int, *, tier: str = "seen", split: str = "train") -> Task:
-        """A task by its number: where landmarks lie, or the prey begins. ConfigError: not 2 to 12 agents."""
-        if not 2 <= agents <= MOST_AGENTS:
-            raise ConfigError(f"agents of {self.name!r}", value=agents, expected=f"2 to {MOST_AGENTS}")
+        """Returns a task by its number, which fixes landmarks or the prey's start; raises ConfigError unless 2 to 12
+        agents.
+        """
+        if not 2 <= agents <= MAX_AGENTS:
+            raise ConfigError(f"agents of {self.name!r}", value=agents, expected=f"2 to {MAX_AGENTS}")
         rng = sample_rng("particles", self.name, agents, level)
         goals = rng.uniform(-1.0, 1.0, (agents if self.kind == "spread" else 1, 2)).round(4).tolist()
         return Task(self.name, self.version, {"agents": agents, "goals": goals}, f"{agents} agents", tier, split)
 
     def batch(self, tasks: Sequence[Task], size: int) -> ParticleBatch:
-        """E rows. ConfigError: a team larger than the room."""
+        """Creates E rows; raises ConfigError for a team larger than the spec's number of agents."""
         largest = max((task.spec["agents"] for task in tasks), default=1)
         agents = self.agents or largest
         if largest > agents:
@@ -218,45 +229,54 @@ class ParticleWorld:
         return ParticleBatch(self.kind, tasks, size, agents=agents, horizon=self.horizon)
 
     def optimum(self, task: Task) -> Optimum:
-        """A bound that holds for every sample: 0 (each landmark covered from the first step) or 1 (caught at once).
-        `bound` is nearer for a given sample of spread."""
+        """Returns a bound that holds for every sample: 0 (each landmark covered from the first step) or 1 (caught at
+        once).
+
+        For a given sample of spread, `bound` is tighter.
+        """
         return Optimum(0.0 if self.kind == "spread" else 1.0, exact=False)
 
     def bound(self, task: Task, sample: int) -> Optimum:
-        """Above every return of one episode: no landmark can be nearer to an agent than to the one that begins nearest,
-        less the way a full force takes it. For hunt: 1."""
+        """Returns an upper bound on the return of one episode.
+
+        A landmark cannot be nearer to an agent than the initial distance of the nearest agent, less the distance that
+        full force covers. For hunt: 1.
+        """
         if self.kind == "hunt":
             return Optimum(1.0, exact=False)
         batch = self.batch([task], 1)
         batch.reset([sample])
-        start = _distances(batch.place[:, batch.team[0]], batch.goals[:, batch.there[0]])[0].min(0)
-        speed = way = total = 0.0
+        start_distances = _distances(batch.place[:, batch.team[0]], batch.goals[:, batch.there[0]])[0].min(0)
+        speed = travelled = total = 0.0
         for _ in range(self.horizon):
             speed = DAMPING * speed + DT * FORCE
-            way += DT * speed
-            total -= float(np.maximum(0.0, start - np.sqrt(2.0) * way).mean())
+            travelled += DT * speed
+            total -= float(np.maximum(0.0, start_distances - np.sqrt(2.0) * travelled).mean())
         return Optimum(total, exact=False)
 
     def expert(self, batch: ParticleBatch) -> Floats:
-        """`[E, n, 2]` forces. Spread: the nearest free pair of agent and landmark first, each steered to its own.
-        Hunt: everybody towards the prey, each from another side."""
-        aims = np.stack([self._aims(batch, row) for row in range(batch.size)])
-        wanted = (aims - batch.place) / DT
-        return np.asarray(np.clip((wanted - DAMPING * batch.speed) / (DT * FORCE), -1.0, 1.0), dtype=np.float64)
+        """Computes forces, `[E, n, 2]`.
 
-    def _aims(self, batch: ParticleBatch, row: int) -> Floats:
-        place, goals = batch.place[row], batch.prey[row, batch.there[row]]
-        aims = place.copy()
+        Spread: pairs of free agent and landmark are matched nearest first, and each agent is steered to its landmark.
+        Hunt: every agent moves towards the prey, each from another side.
+        """
+        targets = np.stack([self._choose_targets(batch, row) for row in range(batch.size)])
+        target_speed = (targets - batch.place) / DT
+        return np.asarray(np.clip((target_speed - DAMPING * batch.speed) / (DT * FORCE), -1.0, 1.0), dtype=np.float64)
+
+    def _choose_targets(self, batch: ParticleBatch, row: int) -> Floats:
+        positions, goals = batch.place[row], batch.prey[row, batch.there[row]]
+        targets = positions.copy()
         if self.kind == "hunt":
-            gap = place - goals[0]
-            side = gap / np.maximum(np.sqrt((gap**2).sum(-1, keepdims=True)), 1e-9)
-            return np.asarray(goals[0] + 0.05 * side, dtype=np.float64)
-        away = np.where(batch.team[row][:, None], _distances(place[None], goals[None])[0], np.inf)
+            offsets = positions - goals[0]
+            directions = offsets / np.maximum(np.sqrt((offsets**2).sum(-1, keepdims=True)), 1e-9)
+            return np.asarray(goals[0] + 0.05 * directions, dtype=np.float64)
+        distances = np.where(batch.team[row][:, None], _distances(positions[None], goals[None])[0], np.inf)
         for _ in range(len(goals)):
-            agent, goal = np.unravel_index(int(away.argmin()), away.shape)
-            aims[agent] = goals[goal]
-            away[agent], away[:, goal] = np.inf, np.inf
-        return np.asarray(aims, dtype=np.float64)
+            agent, goal = np.unravel_index(int(distances.argmin()), distances.shape)
+            targets[agent] = goals[goal]
+            distances[agent], distances[:, goal] = np.inf, np.inf
+        return np.asarray(targets, dtype=np.float64)
 
     def _draw(self, tier: str) -> Iterator[Candidate]:
         for level in count():

@@ -1,12 +1,12 @@
-"""The relay: a baton goes through a line of agents, and only who holds it may start.
+"""The relay: a baton passes along a line of agents, and only its holder may run.
 
-Every agent waits or runs. When the holder runs and nobody else does, the baton moves to the next in line; when the last
-one runs, the team has won: reward 1. An agent that runs without the baton has made a false start: it is out for the
-rest of the episode, and once it ought to hold the baton the race is lost. n agents therefore need n steps in one order,
-and the greatest return is 1.
+Every agent waits or runs. If the holder runs and no other agent does, the baton moves to the next in line; if
+the last one runs, the team has won: reward 1. An agent that runs without the baton makes a false start: it is
+out for the rest of the episode, and when the baton reaches it the race is lost. n agents therefore need n steps
+in one order, and the greatest return is 1.
 
-What an agent sees: its place in line and where the baton is as far as it sees (itself, the one before, further away),
-the share of steps left, whether it is the last. Who is out is not alive any more.
+An agent observes its position in line, the relative position of the baton (itself, the one before, further
+away), the share of steps left, and whether it is the last. An agent that is out is not alive any more.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from evolvent.worlds.teams.batch import ArrayTeam
 __all__ = ["RelayBatch", "RelayWorld"]
 
 Ints = NDArray[np.int64]
-MOST_AGENTS = 12
-_FEW, _MANY = (3, 4, 5), (6, 8, 10, 12)
+MAX_AGENTS = 12
+_SMALL_SIZES, _LARGE_SIZES = (3, 4, 5), (6, 8, 10, 12)
 WAIT, RUN = 0, 1
 
 
 class RelayBatch(ArrayTeam):
-    """E relays side by side; actions: 0 waits, 1 runs."""
+    """E relays in parallel; actions: 0 waits, 1 runs."""
 
-    kept = ("holder", "out")
+    state_names = ("holder", "out")
 
     def __init__(self, tasks: Sequence[Task], size: int, *, agents: int, horizon: int) -> None:
         spec = TeamSpec(agents=agents, observation=6, actions=Discrete(2), horizon=horizon, state=2)
@@ -47,36 +47,36 @@ class RelayBatch(ArrayTeam):
 
     def _begin(self, rows: Ints, tasks: Sequence[Task], samples: Sequence[int]) -> None:
         for row, task in zip(rows, tasks, strict=True):
-            n = len(task.spec["line"])
-            self.playing[row] = np.arange(self.spec.agents) < n
+            num_agents = len(task.spec["line"])
+            self.playing[row] = np.arange(self.spec.agents) < num_agents
             self.place[row] = -1
-            self.place[row, :n] = task.spec["line"]
+            self.place[row, :num_agents] = task.spec["line"]
         self.holder[rows], self.out[rows] = 0, False
 
     def _move(self, actions: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]:
-        able = self.playing & ~self.out
-        runs = (actions == RUN) & able
-        holds = (self.place == self.holder[:, None]) & able
-        false = runs & ~holds
-        passed = (runs & holds).any(-1) & ~false.any(-1)
-        self.out |= false
+        active = self.playing & ~self.out
+        is_running = (actions == RUN) & active
+        is_holding = (self.place == self.holder[:, None]) & active
+        false_starts = is_running & ~is_holding
+        passed = (is_running & is_holding).any(-1) & ~false_starts.any(-1)
+        self.out |= false_starts
         self.holder += passed
         won = self.holder >= self.playing.sum(-1)
         lost = ((self.place == self.holder[:, None]) & self.out).any(-1)
         return won.astype(np.float64), won | lost, won
 
-    def _look(self, rows: Ints) -> TeamView:
-        place, holder, playing = self.place[rows], self.holder[rows][:, None], self.playing[rows]
+    def _observe(self, rows: Ints) -> TeamView:
+        positions, holder, playing = self.place[rows], self.holder[rows][:, None], self.playing[rows]
         size = playing.sum(-1)
-        left = np.broadcast_to((1.0 - self.time[rows] / self.spec.horizon)[:, None], place.shape)
-        seen = np.stack(
+        time_left = np.broadcast_to((1.0 - self.time[rows] / self.spec.horizon)[:, None], positions.shape)
+        observation = np.stack(
             [
-                place == holder,
-                place == holder + 1,
-                abs(place - holder) > 1,
-                place / MOST_AGENTS,
-                left,
-                place == size[:, None] - 1,
+                positions == holder,
+                positions == holder + 1,
+                abs(positions - holder) > 1,
+                positions / MAX_AGENTS,
+                time_left,
+                positions == size[:, None] - 1,
             ],
             -1,
         ).astype(np.float32)
@@ -84,7 +84,7 @@ class RelayBatch(ArrayTeam):
         state = np.stack([self.holder[rows] / size, self.out[rows].sum(-1) / size], -1).astype(np.float32)
         available = np.stack([np.ones_like(alive), alive], -1)
         return TeamView(
-            observation=np.where(alive[..., None], seen, np.float32(0)),
+            observation=np.where(alive[..., None], observation, np.float32(0)),
             alive=alive,
             available=available,
             state=state,
@@ -104,8 +104,8 @@ class RelayWorld:
     tiers = ("seen", "longer")
 
     def __init__(self, *, horizon: int = 24, sizes: Sizes | None = None) -> None:
-        if horizon < MOST_AGENTS:
-            raise ConfigError("a relay's horizon", value=horizon, expected=f"{MOST_AGENTS} steps or more")
+        if horizon < MAX_AGENTS:
+            raise ConfigError("a relay's horizon", value=horizon, expected=f"{MAX_AGENTS} steps or more")
         self.horizon = horizon
         self._panels = Panels(
             self.name,
@@ -116,30 +116,30 @@ class RelayWorld:
         )
 
     def tasks(self, split: str, tier: str) -> tuple[Task, ...]:
-        """The panel of a split and tier."""
+        """Returns the panel of a split and tier."""
         return self._panels.tasks(split, tier)
 
     def task(self, line: Sequence[int], *, tier: str = "seen", split: str = "train") -> Task:
-        """A task: the place in line of each agent."""
-        if sorted(line) != list(range(len(line))) or not 1 <= len(line) <= MOST_AGENTS:
+        """Returns a task: the position in line of each agent."""
+        if sorted(line) != list(range(len(line))) or not 1 <= len(line) <= MAX_AGENTS:
             raise ConfigError("a line of agents", value=list(line), expected="each place from 0 on once, at most 12")
         return Task(self.name, self.version, {"line": list(line)}, f"{len(line)} agents", tier, split)
 
     def batch(self, tasks: Sequence[Task], size: int) -> RelayBatch:
-        """E rows; the spec has room for the largest team among the tasks."""
+        """Creates E rows; the spec has room for the largest team among the tasks."""
         agents = max((len(task.spec["line"]) for task in tasks), default=1)
         return RelayBatch(tasks, size, agents=agents, horizon=self.horizon)
 
     def optimum(self, task: Task) -> Optimum:
-        """1: there are steps enough for everybody to run."""
+        """Returns 1: there are enough steps for every agent to run."""
         return Optimum(1.0, exact=True)
 
     def expert(self, batch: RelayBatch) -> NDArray[np.int64]:
-        """`[E, n]` actions that win from the beginning: the holder runs."""
+        """Returns actions `[E, n]` that win from the start: the holder runs."""
         return np.asarray(batch.place == batch.holder[:, None], dtype=np.int64)
 
     def _draw(self, tier: str) -> Iterator[Candidate]:
-        sizes = {"seen": _FEW, "longer": _MANY}[tier]
+        sizes = {"seen": _SMALL_SIZES, "longer": _LARGE_SIZES}[tier]
         for number in count():
             agents = sizes[number % len(sizes)]
             line = sample_rng("relay", tier, number).permutation(agents).tolist()

@@ -1,1 +1,1 @@
-"""Five worlds of tools on invented data: weather, movie, academia, todo and sheet, with the tool names of AgentGym."""
+"""Five worlds of tools on generated data: weather, movie, academia, todo and sheet, with the tool names of AgentGym."""

@@ -1,10 +1,12 @@
-"""Calls as text, and back: the original's `NAME with Action Input: {json}`, and a short form for small models.
+"""The text of calls, and its parsing: the original's `NAME with Action Input: {json}`, and a short form for small
+models.
 
     Action: get_movie_cast with Action Input: {"movie_id": 7}        get_movie_cast 7
     Action: update_cell with Action Input: {"position": "B2", "value": 5}        update_cell B2 5
 
-The short form gives the arguments in order. Marks may stand apart (`2024 - 05 - 03`, `[ 3 , 4 ]`), as models over words
-write them. Text is split and compared, never run: input is read as JSON, else as a Python literal.
+The short form gives the arguments in order. Punctuation may be spaced (`2024 - 05 - 03`, `[ 3 , 4 ]`), as
+word-level models write it. Text is split and compared, never run: input is read as JSON, else as a Python
+literal.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ __all__ = ["STYLES", "Style", "ToolGrammar", "compact"]
 Style = Literal["plain", "json"]
 STYLES: tuple[Style, ...] = ("plain", "json")
 
-_LONGEST = 8192  # characters of one call
+_MAX_CALL_LENGTH = 8192  # characters of one call
 _INPUT = re.compile(r"\s*with\s+Action\s+Input\s*:\s*")
 _LABEL = re.compile(r"^[ \t]*Action:[ \t]*", re.MULTILINE)
 _THOUGHT = re.compile(r"^\s*Thought:\s*")
@@ -37,121 +39,130 @@ _TOKENS = re.compile(
     rf"\s*(?:(?P<date>{_DATE})|(?P<number>{_NUMBER})|(?P<quoted>{_QUOTED})|(?P<mark>[\[\],])|"
     r"(?P<word>[^\s\[\],]+))"
 )
-_BARE = re.compile(r"[A-Za-z]\w*(?: [A-Za-z]\w*)*")
-_TIGHT, _DIGITS = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}"), re.compile("[0-9]{1,9}")
+_BARE_TEXT = re.compile(r"[A-Za-z]\w*(?: [A-Za-z]\w*)*")
+_DATE_TEXT, _DIGIT_TEXT = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}"), re.compile("[0-9]{1,9}")
 _RESERVED: Mapping[str, Any] = {"null": None, "None": None, "true": True, "false": False, "True": True, "False": False}
 _EXPECTED = "expected the name of a tool and its arguments"
 _MISSING = object()
 
 
 class ToolGrammar:
-    """The grammar of a tool world: reads every form of a call, and writes one of them.
+    """The grammar of a tool world: parses every form of a call, and writes one of them.
 
     Args:
         specs: the tools by name.
-        style: what is written: "plain" (the short form) or "json" (the original's).
+        style: the written form: "plain" (the short form) or "json" (the original's).
     """
 
     def __init__(self, specs: Mapping[str, ToolSpec], style: Style = "plain") -> None:
         self.specs, self.style = specs, style
 
     def parse(self, text: str) -> Parsed:
-        """The action after the last line that begins with `Action:` (else the whole text) and the thought before it.
+        """Parses the action after the last line that begins with `Action:` (else the whole text) and the thought before
+        it.
 
         Raises:
-            InvalidAction: where there is no text of an action.
+            InvalidAction: the text contains no action.
         """
         labels = list(_LABEL.finditer(text))
         if not labels:
-            before, action = "", text.strip()
+            preamble, action = "", text.strip()
         else:
-            before, action = text[: labels[-1].start()], text[labels[-1].end() :].strip()
+            preamble, action = text[: labels[-1].start()], text[labels[-1].end() :].strip()
         if not action:
             raise InvalidAction(_EXPECTED, value=text)
-        return Parsed(action, _THOUGHT.sub("", before).strip() or None)
+        return Parsed(action, _THOUGHT.sub("", preamble).strip() or None)
 
     def render(self, parsed: Parsed) -> str:
-        """`Thought: ...`, an empty line and `Action: ...`; an action in the short form without thought stands alone."""
+        """Renders `Thought: ...`, an empty line and `Action: ...`; a short action without a thought stands alone."""
         if parsed.thought:
             return f"Thought: {parsed.thought}\n\nAction: {parsed.action}"
         return f"Action: {parsed.action}" if self.style == "json" else parsed.action
 
-    def write(self, call: Call) -> str:
-        """The action that makes a call, in the grammar's style: `read(write(call))` is the same call.
+    def format_call(self, call: Call) -> str:
+        """Formats a call as an action, in the grammar's style: `parse_call(format_call(call))` is the same call.
 
-        A call of no tool, or with arguments that its tool does not have, has no short form: it is written as JSON.
+        A call of an unknown tool, or with arguments that its tool does not have, has no short form: it is written as
+        JSON.
         """
         spec = self.specs.get(call.name)
-        names = {one.name for one in spec.arguments} if spec else set()
+        names = {argument.name for argument in spec.arguments} if spec else set()
         if self.style == "json" or spec is None or not names.issuperset(call.arguments):
             return f"{call.name} with Action Input: {json.dumps(dict(call.arguments), ensure_ascii=False)}"
-        return _short(spec, call.arguments)
+        return _format_short(spec, call.arguments)
 
-    def read(self, text: str) -> Call:
-        """The call in an action or in a model's full text.
+    def parse_call(self, text: str) -> Call:
+        """Parses the call in an action or in a model's full text.
 
         Raises:
-            InvalidAction: the text is no call; the message says what was expected.
+            InvalidAction: the text is not a call; the message says what was expected.
         """
-        if len(text) > _LONGEST:
+        if len(text) > _MAX_CALL_LENGTH:
             raise InvalidAction(_EXPECTED, value=len(text))
         action = self.parse(text).action
-        mark = _INPUT.search(action)
-        if mark is not None:
-            name = action[: mark.start()].rpartition("\n")[2].rpartition("Action:")[2].strip()
-            return Call(self._known(name).name, _object(action[mark.end() :].strip()))
-        name, _, rest = action.partition(" ")
-        spec = self._known(name)
-        rest = rest.strip()
-        return Call(spec.name, _object(rest) if rest.startswith("{") else _positional(spec, rest))
+        separator = _INPUT.search(action)
+        if separator is not None:
+            name = action[: separator.start()].rpartition("\n")[2].rpartition("Action:")[2].strip()
+            return Call(self._get_spec(name).name, _parse_object(action[separator.end() :].strip()))
+        name, _, arguments_text = action.partition(" ")
+        spec = self._get_spec(name)
+        arguments_text = arguments_text.strip()
+        return Call(
+            spec.name,
+            _parse_object(arguments_text)
+            if arguments_text.startswith("{")
+            else _parse_positional(spec, arguments_text),
+        )
 
-    def _known(self, name: str) -> ToolSpec:
+    def _get_spec(self, name: str) -> ToolSpec:
         spec = self.specs.get(name.removesuffix("()"))
         if spec is None:
             raise InvalidAction(UNKNOWN_TOOL, value=name)
         return spec
 
 
-def _object(text: str) -> dict[str, Any]:
-    """A JSON object or a Python dict literal."""
+def _parse_object(text: str) -> dict[str, Any]:
+    """Parses a JSON object or a Python dict literal."""
     try:
-        found = json.loads(text, parse_constant=_refuse)
+        arguments = json.loads(text, parse_constant=_reject_constant)
     except (ValueError, RecursionError):
-        found = _literal(text)
-    if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
+        arguments = _parse_literal(text)
+    if not isinstance(arguments, dict) or not all(isinstance(key, str) for key in arguments):
         raise InvalidAction("expected a JSON object of arguments", value=text)
-    return found
+    return arguments
 
 
-def _refuse(constant: str) -> Any:
+def _reject_constant(constant: str) -> Any:
     raise ValueError(f"{constant} is no JSON")
 
 
-def _literal(text: str) -> Any:
+def _parse_literal(text: str) -> Any:
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError, Warning):
         return None
 
 
-def _positional(spec: ToolSpec, text: str) -> dict[str, Any]:
-    """Arguments of the short form: each value goes to the next argument that can hold it."""
-    values = _values(text)
+def _parse_positional(spec: ToolSpec, text: str) -> dict[str, Any]:
+    """Parses arguments of the short form: each value goes to the next argument that can hold it."""
+    values = _parse_values(text)
     if spec.arguments and len(values) > len(spec.arguments) and spec.arguments[-1].type in ("string", ANY):
         last = len(spec.arguments) - 1
         values = [*values[:last], (" ".join(source for source, _ in values[last:]), _MISSING)]
-    found: dict[str, Any] = {}
-    left = list(spec.arguments)
+    arguments: dict[str, Any] = {}
+    remaining = list(spec.arguments)
     for source, value in values:
-        while left and not left[0].required and value is not None and not _fits(left[0], value):
-            left.pop(0)
-        if not left:
-            raise InvalidAction(spec.expected, value=text)
-        one = left.pop(0)
-        if value is None and not one.required:
+        while remaining and not remaining[0].required and value is not None and not _fits(remaining[0], value):
+            remaining.pop(0)
+        if not remaining:
+            raise InvalidAction(spec.usage, value=text)
+        argument = remaining.pop(0)
+        if value is None and not argument.required:
             continue
-        found[one.name] = source if value is _MISSING or (one.type == "string" and not _is_list(value)) else value
-    return found
+        arguments[argument.name] = (
+            source if value is _MISSING or (argument.type == "string" and not _is_list(value)) else value
+        )
+    return arguments
 
 
 def _is_list(value: Any) -> bool:
@@ -159,7 +170,7 @@ def _is_list(value: Any) -> bool:
 
 
 def _fits(argument: Argument, value: Any) -> bool:
-    """Whether a value may be meant for an optional argument."""
+    """Returns whether a value may be meant for an optional argument."""
     if argument.type == "array":
         return _is_list(value)
     if argument.type in ("integer", "number"):
@@ -169,97 +180,108 @@ def _fits(argument: Argument, value: Any) -> bool:
     return argument.type == ANY or not _is_list(value)
 
 
-def _values(text: str) -> list[tuple[str, Any]]:
-    """The values of a short form, each as it was written (quotes removed) and as it is read."""
+def _parse_values(text: str) -> list[tuple[str, Any]]:
+    """Returns the values of a short form, each as written (without quotes) and as parsed."""
     tokens = list(_TOKENS.finditer(text))
     values: list[tuple[str, Any]] = []
-    place = 0
-    while place < len(tokens):
-        start = tokens[place].start()
-        value, place = _value(tokens, place, depth=0)
-        source = value if isinstance(value, str) else text[start : tokens[place - 1].end()].strip()
+    position = 0
+    while position < len(tokens):
+        start = tokens[position].start()
+        value, position = _parse_value(tokens, position, depth=0)
+        source = value if isinstance(value, str) else text[start : tokens[position - 1].end()].strip()
         values.append((source, value))
     return values
 
 
-def _value(tokens: Sequence[re.Match[str]], place: int, *, depth: int) -> tuple[Any, int]:
-    """The value that begins at a token, and the place after it."""
-    token = tokens[place]
+def _parse_value(tokens: Sequence[re.Match[str]], position: int, *, depth: int) -> tuple[Any, int]:
+    """Parses the value that begins at a token, and returns it with the position after it."""
+    token = tokens[position]
     if token["mark"] == "[":
-        return _list(tokens, place + 1, depth=depth + 1)
+        return _parse_list(tokens, position + 1, depth=depth + 1)
     if token["mark"]:
         raise InvalidAction("unexpected mark among the arguments", value=token[0])
     if token["date"]:
-        return "".join(token["date"].split()), place + 1
+        return "".join(token["date"].split()), position + 1
     if token["number"]:
-        return _number("".join(token["number"].split())), place + 1
+        return _parse_number("".join(token["number"].split())), position + 1
     if token["quoted"]:
-        return _object_text(token["quoted"]), place + 1
+        return _unquote(token["quoted"]), position + 1
     word = token["word"]
-    return _RESERVED.get(word, word), place + 1
+    return _RESERVED.get(word, word), position + 1
 
 
-def _list(tokens: Sequence[re.Match[str]], place: int, *, depth: int) -> tuple[list[Any], int]:
-    found: list[Any] = []
-    while depth <= 4 and place < len(tokens):
-        mark = tokens[place]["mark"]
+def _parse_list(tokens: Sequence[re.Match[str]], position: int, *, depth: int) -> tuple[list[Any], int]:
+    elements: list[Any] = []
+    while depth <= 4 and position < len(tokens):
+        mark = tokens[position]["mark"]
         if mark == "]":
-            return found, place + 1
+            return elements, position + 1
         if mark == ",":
-            place += 1
+            position += 1
             continue
-        value, place = _value(tokens, place, depth=depth)
-        found.append(value)
-    raise InvalidAction("expected ] at the end of an array", value=len(found))
+        value, position = _parse_value(tokens, position, depth=depth)
+        elements.append(value)
+    raise InvalidAction("expected ] at the end of an array", value=len(elements))
 
 
-def _number(text: str) -> int | float | str:
+def _parse_number(text: str) -> int | float | str:
     if len(text) > 19:
         return text
     return float(text) if "." in text else int(text)
 
 
-def _object_text(quoted: str) -> str:
+def _unquote(quoted: str) -> str:
     try:
         return str(json.loads(quoted))
     except ValueError:
         return quoted[1:-1]
 
 
-def _short(spec: ToolSpec, arguments: Mapping[str, Any]) -> str:
-    """The short form of a call; arguments left out before a later one of the same kind are written `null`."""
-    given = [one for one in spec.arguments if arguments.get(one.name) is not None]
-    words: list[str] = [spec.name]
-    for place, one in enumerate(spec.arguments):
-        value = arguments.get(one.name)
+def _format_short(spec: ToolSpec, arguments: Mapping[str, Any]) -> str:
+    """Formats the short form of a call; an omitted argument before a present one of the same kind is written `null`."""
+    present = [argument for argument in spec.arguments if arguments.get(argument.name) is not None]
+    parts: list[str] = [spec.name]
+    for index, argument in enumerate(spec.arguments):
+        value = arguments.get(argument.name)
         if value is not None:
-            last = len(given) == place + 1 == len(spec.arguments)  # then the rest of the text can only be its value
-            words.append(_write(value, text=one.type == "string", last=last))
-        elif any(_fits(one, arguments[later.name]) for later in given if later in spec.arguments[place + 1 :]):
-            words.append("null")
-    return " ".join(words)
+            is_last = (
+                len(present) == index + 1 == len(spec.arguments)
+            )  # then the rest of the text can only be its value
+            parts.append(_format_value(value, is_text=argument.type == "string", is_last=is_last))
+        elif any(
+            _fits(argument, arguments[later_argument.name])
+            for later_argument in present
+            if later_argument in spec.arguments[index + 1 :]
+        ):
+            parts.append("null")
+    return " ".join(parts)
 
 
-def _write(value: Any, *, text: bool, last: bool = False) -> str:
+def _format_value(value: Any, *, is_text: bool, is_last: bool = False) -> str:
     if isinstance(value, (list, tuple)):
-        return f"[{', '.join(_write(one, text=False) for one in value)}]"
+        return f"[{', '.join(_format_value(element, is_text=False) for element in value)}]"
     if not isinstance(value, str):
         return json.dumps(value)
-    bare = _BARE.fullmatch(value) and (last or " " not in value)
-    if (bare and value not in _RESERVED) or _TIGHT.fullmatch(value) or (text and _DIGITS.fullmatch(value)):
+    is_bare = _BARE_TEXT.fullmatch(value) and (is_last or " " not in value)
+    if (
+        (is_bare and value not in _RESERVED)
+        or _DATE_TEXT.fullmatch(value)
+        or (is_text and _DIGIT_TEXT.fullmatch(value))
+    ):
         return value
     return json.dumps(value, ensure_ascii=False)
 
 
 def compact(value: Json) -> str:
-    """A result as few words. An object is its keys and values; rows with the same keys are a head and the rows.
+    """Formats a result in few words. An object is its keys and values; rows with the same keys are a header and the
+    rows.
 
     `{"cast": [{"id": 7, "name": "anna"}, {"id": 9, "name": "hugo"}]}` is `cast id name : 7 anna ; 9 hugo`.
     """
     if isinstance(value, Mapping):
-        return " ".join(f"{key} {compact(one)}" for key, one in value.items())
+        return " ".join(f"{key} {compact(element)}" for key, element in value.items())
     if isinstance(value, (list, tuple)):
-        rows = [one for one in value if isinstance(one, Mapping)]
+        rows = [element for element in value if isinstance(element, Mapping)]
         if len(rows) == len(value) > 1 and all(row.keys() == rows[0].keys() for row in rows):
             return f"{' '.join(rows[0])} : {' ; '.join(' '.join(map(compact, row.values())) for row in rows)}"
         return " , ".join(map(compact, value)) or "nothing"

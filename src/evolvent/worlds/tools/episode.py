@@ -1,4 +1,4 @@
-"""One episode over tools: the state, what was reached, the best share so far."""
+"""One episode over tools: the state, the reached subgoals, and the best share so far."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from typing import Any, Protocol
 
 from evolvent.errors import SessionGone
 from evolvent.trajectory import Task, Value
-from evolvent.worlds.base import Info, Reply, own_moment
+from evolvent.worlds.base import Info, Reply, check_snapshot
 from evolvent.worlds.tools.expert import Quest, Solution
 
-__all__ = ["Move", "Referee", "Scene", "ToolEnv"]
+__all__ = ["ActionEvaluator", "Scene", "ToolEnv", "Transition"]
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
-    """What comes of a text in a state.
+class Transition:
+    """The outcome of a text in a state.
 
     Args:
-        state: after it.
-        observation: what is answered.
-        failed: it was no call, or one that cannot be.
-        ends: it ended the episode.
-        hits: the subgoals that the result equals, as bits.
-        share: the share of the task that is done, at the end.
-        reported: what the original would report as reward, where that is more.
+        state: the next state.
+        observation: the reply.
+        failed: whether the text is not a call, or the call failed.
+        ends: whether it ended the episode.
+        hits: the subgoals that equal the result, as bits.
+        share: the completed share of the task, at the end.
+        reported: the reward that the original would report, if it is larger.
     """
 
     state: Any
@@ -38,24 +38,24 @@ class Move:
 
 @dataclass(slots=True)
 class Scene:
-    """What all episodes of one task share.
+    """The state that all episodes of one task share.
 
     Args:
         quest, solution: the task.
-        admissible: calls that somebody might try.
-        first: what the original would report as reward before anything is done.
-        moves: what came of texts in states, as far as kept.
+        admissible: plausible calls.
+        initial_report: the reward that the original would report before any call.
+        transitions: cached outcomes of texts in states.
     """
 
     quest: Quest
     solution: Solution
     admissible: tuple[str, ...]
-    first: float
-    moves: dict[tuple[Any, str], Move] = field(default_factory=dict)
+    initial_report: float
+    transitions: dict[tuple[Any, str], Transition] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class _Moment:
+class _Snapshot:
     """A snapshot. States are immutable, so it is a handful of references."""
 
     task: str
@@ -66,34 +66,34 @@ class _Moment:
     reported: float
 
 
-class Referee(Protocol):
-    """Who says what comes of an action: a tool world."""
+class ActionEvaluator(Protocol):
+    """The evaluator of an agent's actions: a tool world."""
 
     penalty: float
 
-    def move(self, scene: Scene, state: Any, text: str) -> Move:
-        """What comes of a text in a state."""
+    def evaluate_action(self, scene: Scene, state: Any, text: str) -> Transition:
+        """Returns the outcome of a text in a state."""
         ...
 
-    def part(self, scene: Scene, reached: int) -> float:
-        """The share done before the end, where the subgoals of these bits are reached."""
+    def partial_share(self, scene: Scene, reached: int) -> float:
+        """Returns the completed share before the end, if the subgoals of these bits are reached."""
         ...
 
 
 class ToolEnv:
-    """One episode over the tools of a task. Forks at no cost: its state is an immutable value."""
+    """The environment of a task of tools. Forks are free: its state is an immutable value."""
 
-    def __init__(self, world: Referee, task: Task, scene: Scene) -> None:
+    def __init__(self, world: ActionEvaluator, task: Task, scene: Scene) -> None:
         self._world, self._task, self._scene = world, task, scene
-        self._set(_Moment(task.id, False, scene.quest.start, 0, 0.0, scene.first))
+        self._set_snapshot(_Snapshot(task.id, False, scene.quest.start, 0, 0.0, scene.initial_report))
 
-    def _set(self, moment: _Moment) -> None:
-        self._running, self._state = moment.running, moment.state
-        self._reached, self._best, self._reported = moment.reached, moment.best, moment.reported
+    def _set_snapshot(self, snapshot: _Snapshot) -> None:
+        self._running, self._state = snapshot.running, snapshot.state
+        self._reached, self._best, self._reported = snapshot.reached, snapshot.best, snapshot.reported
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Value, Info]:
         scene = self._scene
-        self._set(_Moment(self._task.id, True, scene.quest.start, 0, 0.0, scene.first))
+        self._set_snapshot(_Snapshot(self._task.id, True, scene.quest.start, 0, 0.0, scene.initial_report))
         return scene.quest.question, self._info()
 
     def _info(self) -> dict[str, Any]:
@@ -103,25 +103,27 @@ class ToolEnv:
         if not self._running:
             raise SessionGone("a step after the end of the episode", value=str(action), expected="reset() first")
         text = action if isinstance(action, str) else str(action)
-        move = self._scene.moves.get((self._state, text))
-        if move is None:
-            move = self._world.move(self._scene, self._state, text)
-        if move.failed:
-            return move.observation, self._world.penalty, False, False, {**self._info(), "invalid": True}
-        self._state, self._running = move.state, not move.ends
-        fresh = move.hits & ~self._reached
-        self._reached |= fresh & -fresh
-        share = max(self._best, move.share if move.ends else self._world.part(self._scene, self._reached))
+        transition = self._scene.transitions.get((self._state, text))
+        if transition is None:
+            transition = self._world.evaluate_action(self._scene, self._state, text)
+        if transition.failed:
+            return transition.observation, self._world.penalty, False, False, {**self._info(), "invalid": True}
+        self._state, self._running = transition.state, not transition.ends
+        new_hits = transition.hits & ~self._reached
+        self._reached |= new_hits & -new_hits
+        share = max(
+            self._best, transition.share if transition.ends else self._world.partial_share(self._scene, self._reached)
+        )
         reward, self._best = share - self._best, share
-        self._reported = max(self._reported, share, move.reported)
-        return move.observation, reward, move.ends, False, self._info()
+        self._reported = max(self._reported, share, transition.reported)
+        return transition.observation, reward, transition.ends, False, self._info()
 
     def snapshot(self) -> object:
-        return _Moment(self._task.id, self._running, self._state, self._reached, self._best, self._reported)
+        return _Snapshot(self._task.id, self._running, self._state, self._reached, self._best, self._reported)
 
-    def restore(self, value: object) -> None:
-        """Back to the moment of a snapshot of the same task; ConfigError for anything else."""
-        self._set(own_moment(value, _Moment, self._task))
+    def restore(self, snapshot: object) -> None:
+        """Restores a snapshot of the same task; raises ConfigError for any other value."""
+        self._set_snapshot(check_snapshot(snapshot, _Snapshot, self._task))
 
     def close(self) -> None:
         self._running = False

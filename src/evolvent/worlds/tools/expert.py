@@ -1,4 +1,4 @@
-"""A task as drawn, its solution, and the expert at work: it sees what an agent sees, and nothing else."""
+"""A drawn task, its solution, and the expert, which observes exactly what an agent observes."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from evolvent.messages import Call
 from evolvent.trajectory import Json
 from evolvent.worlds.tools.engine import FINISH, Toolbox
 
-__all__ = ["Asker", "Quest", "Solution"]
+__all__ = ["Quest", "Solution", "ToolExpert"]
 
 
 @dataclass(frozen=True, slots=True)
 class Quest:
-    """One task as it is drawn.
+    """One drawn task.
 
     Args:
         question: the first observation.
-        start: the state in which the tools begin.
+        start: the initial state of the tools.
         key: the canonical form: equal for tasks that differ only in names.
-        notes: what the world's own solver needs to know about the question.
+        notes: information on the question for the world's own solver.
     """
 
     question: str
@@ -32,12 +32,12 @@ class Quest:
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """How a task is solved.
+    """The solution of a task.
 
     Args:
         plan: the expert's calls, `finish` last.
-        subgoals: the results that count as steps on the way.
-        answer: what `finish` should be told; None where it takes no answer.
+        subgoals: the results that count as intermediate steps.
+        answer: the right answer for `finish`; None if it takes no answer.
         goal: the state to be reached.
     """
 
@@ -47,8 +47,8 @@ class Solution:
     goal: Any
 
 
-class Asker:
-    """An expert at work: calls tools, keeps the calls and their results, and asks nothing twice."""
+class ToolExpert:
+    """A working expert: it calls tools, records the calls and their results, and makes no query twice."""
 
     def __init__(self, toolbox: Toolbox) -> None:
         self.toolbox = toolbox
@@ -57,15 +57,15 @@ class Asker:
         self.results: list[Json] = []
         self._known: dict[str, Any] = {}
 
-    def ask(self, name: str, /, **arguments: Any) -> Any:
-        """The result of a call that changes nothing; known results are not asked for again."""
+    def query(self, name: str, /, **arguments: Any) -> Any:
+        """Returns the result of a call that changes nothing; a cached result is not queried again."""
         key = f"{name} {arguments}"
         if key not in self._known:
-            self._known[key] = self.do(name, **arguments)
+            self._known[key] = self.execute(name, **arguments)
         return self._known[key]
 
-    def do(self, name: str, /, **arguments: Any) -> Any:
-        """The result of a call. Raises ConfigError where it cannot be: then the task has no solution."""
+    def execute(self, name: str, /, **arguments: Any) -> Any:
+        """Returns the result of a call; raises ConfigError if it fails: then the task has no solution."""
         call = Call(name, arguments)
         self.state, result = self.toolbox.call(self.state, call)
         if result.failed:
@@ -74,7 +74,7 @@ class Asker:
         self.results.append(result.value)
         return result.value
 
-    def solution(self, answer: Json, *, asked: bool = True) -> Solution:
-        """The solution after `finish`, which is told the answer if `asked`."""
-        finish = Call(FINISH, {"answer": answer} if asked else {})
+    def build_solution(self, answer: Json, *, takes_answer: bool = True) -> Solution:
+        """Returns the solution after `finish`, which receives the answer if `takes_answer`."""
+        finish = Call(FINISH, {"answer": answer} if takes_answer else {})
         return Solution((*self.calls, finish), tuple(self.results), answer, self.state)

@@ -1,8 +1,10 @@
-"""Kinds of tasks as chains of parts, dealt to tiers; drawing a task from its seed; the canonical form of what is drawn.
+"""Kinds of tasks as chains of parts, dealt to tiers; draws of a task from its seed; canonical digests of drawn
+tasks.
 
-A kind is a sequence of parts, such as ("film", "director", "birthplace"). Two thirds of the adjacent pairs of parts are
-shown. `seen` and `combo` hold shown pairs only, and no `combo` kind is ever trained as a whole; `evo` kinds hold at
-least one other pair; `longer` kinds are longer than any trained, of pairs that `seen` has.
+A kind is a sequence of parts, such as ("film", "director", "birthplace"). Two thirds of the adjacent pairs of
+parts are demonstrated. `seen` and `combo` kinds contain only demonstrated pairs, and no `combo` kind is ever
+trained as a whole. `evo` kinds contain at least one other pair. `longer` kinds are longer than any trained
+kind, with pairs of `seen`.
 """
 
 from __future__ import annotations
@@ -15,64 +17,69 @@ from typing import TypeVar
 from evolvent.trajectory import Json, canonical_json, sample_seed
 from evolvent.worlds.base import TIERS
 
-__all__ = ["ATTEMPTS", "Draw", "Kind", "canonical", "tiers_of_kinds"]
+__all__ = ["MAX_ATTEMPTS", "Draw", "Kind", "digest_task", "kinds_by_tier"]
 
 Kind = tuple[str, ...]
 T = TypeVar("T")
-PER_TIER = 60  # kinds of a tier
-ATTEMPTS = 1000
+MAX_KINDS_PER_TIER = 60  # kinds of a tier
+MAX_ATTEMPTS = 1000
 """How often a task is drawn until it has one answer; every kind needs a handful."""
 
 
-def tiers_of_kinds(name: str, kinds: Iterable[Kind], *, trained: int) -> Mapping[str, tuple[Kind, ...]]:
-    """The kinds of each tier, at most 60, in the order of a hash.
+def kinds_by_tier(name: str, kinds: Iterable[Kind], *, trained_length: int) -> Mapping[str, tuple[Kind, ...]]:
+    """Returns the kinds of each tier, at most 60, in the order of a hash.
 
     Args:
-        name: the world's; part of the hash.
-        kinds: every kind there is, of two parts or more.
-        trained: how many parts the longest trained kinds have.
+        name: name of the world; part of the hash.
+        kinds: all kinds, of two parts or more.
+        trained_length: number of parts of the longest trained kinds.
     """
     ordered = sorted(set(kinds), key=lambda kind: sample_seed("kind", name, *kind))
-    short = [kind for kind in ordered if len(kind) <= trained]
-    hidden = _hidden(name, short)
-    plain = [kind for kind in short if hidden.isdisjoint(pairwise(kind))]
-    kept_back = {kind for kind in plain if len(kind) > 2 and sample_seed("seen", name, *kind) % 2 == 0}
-    seen = _covering([kind for kind in plain if kind not in kept_back])
-    pairs = {pair for kind in seen for pair in pairwise(kind)}
-    parts = {part for kind in seen for part in kind}
-    evo = [kind for kind in short if not hidden.isdisjoint(pairwise(kind)) and parts.issuperset(kind)]
-    combo = [kind for kind in plain if kind in kept_back and pairs.issuperset(pairwise(kind))]
-    longer = [kind for kind in ordered if len(kind) > trained and pairs.issuperset(pairwise(kind))]
-    return {tier: tuple(found[:PER_TIER]) for tier, found in zip(TIERS, (seen, evo, combo, longer), strict=True)}
+    short = [kind for kind in ordered if len(kind) <= trained_length]
+    hidden = _choose_hidden_pairs(name, short)
+    demonstrated = [kind for kind in short if hidden.isdisjoint(pairwise(kind))]
+    held_back = {kind for kind in demonstrated if len(kind) > 2 and sample_seed("seen", name, *kind) % 2 == 0}
+    seen_kinds = _select_covering([kind for kind in demonstrated if kind not in held_back])
+    pairs = {pair for kind in seen_kinds for pair in pairwise(kind)}
+    parts = {part for kind in seen_kinds for part in kind}
+    evo_kinds = [kind for kind in short if not hidden.isdisjoint(pairwise(kind)) and parts.issuperset(kind)]
+    combo_kinds = [kind for kind in demonstrated if kind in held_back and pairs.issuperset(pairwise(kind))]
+    longer_kinds = [kind for kind in ordered if len(kind) > trained_length and pairs.issuperset(pairwise(kind))]
+    return {
+        tier: tuple(tier_kinds[:MAX_KINDS_PER_TIER])
+        for tier, tier_kinds in zip(TIERS, (seen_kinds, evo_kinds, combo_kinds, longer_kinds), strict=True)
+    }
 
 
-def _hidden(name: str, kinds: Sequence[Kind]) -> set[tuple[str, str]]:
-    """A third of the adjacent pairs. Every part keeps at least one of the parts that may follow it."""
-    after: dict[str, set[str]] = {}
+def _choose_hidden_pairs(name: str, kinds: Sequence[Kind]) -> set[tuple[str, str]]:
+    """Returns a third of the adjacent pairs. Every part retains at least one of the parts that may follow it."""
+    followers_of: dict[str, set[str]] = {}
     for kind in kinds:
-        for first, then in pairwise(kind):
-            after.setdefault(first, set()).add(then)
+        for first, second in pairwise(kind):
+            followers_of.setdefault(first, set()).add(second)
     hidden: set[tuple[str, str]] = set()
-    for first, followers in sorted(after.items()):
-        order = sorted(followers, key=lambda then: sample_seed("pair", name, first, then))
-        hidden |= {(first, then) for then in order[: (len(order) + 1) // 3 if len(order) > 1 else 0]}
+    for first, followers in sorted(followers_of.items()):
+        order = sorted(followers, key=lambda second: sample_seed("pair", name, first, second))
+        hidden |= {(first, second) for second in order[: (len(order) + 1) // 3 if len(order) > 1 else 0]}
     return hidden
 
 
-def _covering(kinds: Sequence[Kind]) -> list[Kind]:
-    """Up to 60 kinds: first those that bring a pair no earlier one has, then the rest, each in the given order."""
+def _select_covering(kinds: Sequence[Kind]) -> list[Kind]:
+    """Selects up to 60 kinds: first those with a pair that no earlier kind has, then the others, each in the given
+    order.
+    """
     pairs: set[tuple[str, str]] = set()
-    first: list[Kind] = []
-    rest: list[Kind] = []
+    covering: list[Kind] = []
+    others: list[Kind] = []
     for kind in kinds:
-        fresh = not pairs.issuperset(pairwise(kind))
+        has_new_pair = not pairs.issuperset(pairwise(kind))
         pairs.update(pairwise(kind))
-        (first if fresh else rest).append(kind)
-    return [*first, *rest][:PER_TIER]
+        (covering if has_new_pair else others).append(kind)
+    return [*covering, *others][:MAX_KINDS_PER_TIER]
 
 
 class Draw:
-    """Numbers from names (SHAKE-256): the same under every version of Python, of no limited number."""
+    """Pseudorandom numbers from names (SHAKE-256): the same in every version of Python, without limit."""
 
     def __init__(self, *names: object) -> None:
         self._key = canonical_json([str(name) for name in names]).encode()
@@ -80,63 +87,67 @@ class Draw:
         self._numbers: Iterator[int] = iter(())
 
     def below(self, count: int) -> int:
-        """A number from 0 to count - 1 (count at most some hundreds: the bias of a 16-bit remainder is that small)."""
+        """Returns a number from 0 to count - 1 (count at most some hundreds: the bias of a 16-bit remainder is that
+        small).
+        """
         for number in self._numbers:
             return number % count
         raw = hashlib.shake_256(self._key + b"%d" % self._block).digest(512)
         self._block += 1
-        self._numbers = iter(memoryview(raw).cast("H") if _LITTLE else [a | b << 8 for a, b in _two(raw)])
+        self._numbers = iter(
+            memoryview(raw).cast("H") if _IS_LITTLE_ENDIAN else [a | b << 8 for a, b in _byte_pairs(raw)]
+        )
         return self.below(count)
 
     def between(self, low: int, high: int) -> int:
-        """A number from low to high, both included."""
+        """Returns a number from low to high, both included."""
         return low + self.below(high - low + 1)
 
     def choice(self, values: Sequence[T]) -> T:
-        """One of the values."""
+        """Returns one of the values."""
         return values[self.below(len(values))]
 
-    def some(self, count: int, values: Sequence[T]) -> list[T]:
-        """`count` different ones of the values, in a drawn order."""
+    def sample(self, count: int, values: Sequence[T]) -> list[T]:
+        """Returns `count` different values, in random order."""
         pool = list(values)
-        for place in range(count):
-            other = place + self.below(len(pool) - place)
-            pool[place], pool[other] = pool[other], pool[place]
+        for index in range(count):
+            swap_index = index + self.below(len(pool) - index)
+            pool[index], pool[swap_index] = pool[swap_index], pool[index]
         return pool[:count]
 
 
-def _two(raw: bytes) -> Iterator[tuple[int, int]]:
+def _byte_pairs(raw: bytes) -> Iterator[tuple[int, int]]:
     return zip(raw[::2], raw[1::2], strict=True)
 
 
-_LITTLE = memoryview(b"\x01\x00").cast("H")[0] == 1
+_IS_LITTLE_ENDIAN = memoryview(b"\x01\x00").cast("H")[0] == 1
 
 
-def canonical(
+def digest_task(
     kind: Kind, roots: Sequence[str], entities: Mapping[str, tuple[Json, Sequence[str]]], *, extra: Json = None
 ) -> str:
-    """A digest that is equal for two tasks exactly where they differ in names only.
+    """Returns a digest that is equal for two tasks exactly if they differ only in names.
 
     Args:
         kind: the task's kind.
-        roots: the entities that the question speaks of, in its order.
-        entities: by name: what is known of one (JSON without names) and the names it leads to, in a fixed order. A name
+        roots: the entities that the question mentions, in its order.
+        entities: name -> its facts (JSON without names) and the names it leads to, in a fixed order. A name
             that leads nowhere may be left out.
-        extra: anything else of the task that is no name.
+        extra: all other properties of the task that are not names.
 
-    Names are numbered as they are met from the roots; what cannot be reached does not count.
+    Names are numbered in the order of discovery from the roots; unreachable names do not count.
     """
-    number: dict[str, int] = {}
+    number_of: dict[str, int] = {}
     code: list[Json] = []
-    waiting = list(roots)
+    queue = list(roots)
     for name in roots:
-        number.setdefault(name, len(number))
-    for name in waiting:  # grows while it is walked
+        number_of.setdefault(name, len(number_of))
+    for name in queue:  # grows while it is walked
         facts, links = entities.get(name, (None, ()))
         for link in links:
-            if link not in number:
-                number[link] = len(number)
-                waiting.append(link)
-        code.append([number[name], facts, [number[link] for link in links]])
+            if link not in number_of:
+                number_of[link] = len(number_of)
+                queue.append(link)
+        code.append([number_of[name], facts, [number_of[link] for link in links]])
     text = canonical_json([list(kind), code, extra])
     return hashlib.sha256(text.encode()).hexdigest()

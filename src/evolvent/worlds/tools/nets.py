@@ -1,7 +1,8 @@
-"""Two invented graphs, drawn per task, and the tools that read them: papers and citations, authors and joint papers.
+"""Two generated graphs, drawn per task, and the tools that read them: papers and citations, authors and joint
+papers.
 
-A graph can be read once it is loaded. Every paper cites two others and has two or three authors; two papers have
-neither year nor number of citations in common.
+A graph can be read once it is loaded. Every paper cites two others and has two or three authors; no two papers
+share a year or a number of citations.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from evolvent.errors import InvalidAction
 from evolvent.trajectory import Json
 from evolvent.worlds.facts import PEOPLE
 from evolvent.worlds.shapes import NAMES
-from evolvent.worlds.tools.engine import ToolSpec, tool
+from evolvent.worlds.tools.engine import ToolSpec, build_tool
 from evolvent.worlds.tools.kinds import Draw
 
 __all__ = ["KEYWORDS", "ORGS", "PAPERS", "TOOLS", "TYPES", "VENUES", "Author", "Library", "Nets", "Paper", "draw_nets"]
@@ -90,12 +91,12 @@ KEYWORDS: tuple[str, ...] = (
     "waves",
 )
 TYPES = ("Conference", "Journal")
-_PAPERS, _AUTHORS = 9, 6
+_NUM_PAPERS, _NUM_AUTHORS = 9, 6
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Paper:
-    """One paper: who wrote it and what it cites, as places in the library."""
+    """One paper: its authors and the papers it cites, as indices in the library."""
 
     title: str
     authors: tuple[int, ...]
@@ -109,91 +110,98 @@ class Paper:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Author:
-    """One author; collaborators as places in the library, each with the joint papers."""
+    """One author; collaborators as indices in the library, each with the joint papers."""
 
     name: str
     org: str
-    joint: Mapping[int, tuple[int, ...]]
+    joint_papers: Mapping[int, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Library:
-    """All papers and authors of one task, and where they stand by name."""
+    """All papers and authors of one task, and their indices by name."""
 
     papers: tuple[Paper, ...]
     authors: tuple[Author, ...]
-    places: Mapping[tuple[str, str], int]
+    index_by_name: Mapping[tuple[str, str], int]
 
 
 @dataclass(frozen=True, slots=True)
 class Nets:
-    """The state of the tools: what can be read, and which of the two graphs are loaded."""
+    """The state of the tools: the readable data, and the loaded graphs."""
 
     library: Library
     loaded: frozenset[str] = frozenset()
 
 
 def draw_nets(draw: Draw) -> Nets:
-    """Nine papers by six authors; authors are joined by the papers that they wrote together."""
-    titles, names = draw.some(_PAPERS, PAPERS), draw.some(_AUTHORS, PEOPLE)
-    years, counts = draw.some(_PAPERS, range(1990, 2020)), draw.some(_PAPERS, range(1, 100))
-    groups = [tuple(draw.some(draw.between(2, 3), range(_AUTHORS))) for _ in range(_PAPERS)]
+    """Draws nine papers by six authors; authors are linked by the papers that they wrote together."""
+    titles, names = draw.sample(_NUM_PAPERS, PAPERS), draw.sample(_NUM_AUTHORS, PEOPLE)
+    years, counts = draw.sample(_NUM_PAPERS, range(1990, 2020)), draw.sample(_NUM_PAPERS, range(1, 100))
+    groups = [tuple(draw.sample(draw.between(2, 3), range(_NUM_AUTHORS))) for _ in range(_NUM_PAPERS)]
     papers = tuple(
         Paper(
-            titles[at],
-            groups[at],
-            years[at],
+            titles[index],
+            groups[index],
+            years[index],
             draw.choice(VENUES),
-            counts[at],
+            counts[index],
             draw.choice(KEYWORDS),
             draw.choice(TYPES),
-            tuple(draw.some(2, [other for other in range(_PAPERS) if other != at])),
+            tuple(draw.sample(2, [second for second in range(_NUM_PAPERS) if second != index])),
         )
-        for at in range(_PAPERS)
+        for index in range(_NUM_PAPERS)
     )
-    joint: list[dict[int, tuple[int, ...]]] = [{} for _ in names]
-    for place, group in enumerate(groups):
-        for one, other in combinations(group, 2):
-            joint[one][other] = joint[other][one] = (*joint[one].get(other, ()), place)
-    authors = tuple(Author(name, draw.choice(ORGS), dict(_shuffled(draw, joint[at]))) for at, name in enumerate(names))
-    places = {("PaperNet", title): at for at, title in enumerate(titles)}
-    return Nets(Library(papers, authors, {**places, **{("AuthorNet", name): at for at, name in enumerate(names)}}))
+    joint_papers: list[dict[int, tuple[int, ...]]] = [{} for _ in names]
+    for paper_index, group in enumerate(groups):
+        for first, second in combinations(group, 2):
+            joint_papers[first][second] = joint_papers[second][first] = (
+                *joint_papers[first].get(second, ()),
+                paper_index,
+            )
+    authors = tuple(
+        Author(name, draw.choice(ORGS), dict(_shuffle(draw, joint_papers[index]))) for index, name in enumerate(names)
+    )
+    paper_indices = {("PaperNet", title): index for index, title in enumerate(titles)}
+    return Nets(
+        Library(papers, authors, {**paper_indices, **{("AuthorNet", name): index for index, name in enumerate(names)}})
+    )
 
 
-def _shuffled(draw: Draw, joint: Mapping[int, tuple[int, ...]]) -> list[tuple[int, tuple[int, ...]]]:
-    return draw.some(len(joint), sorted(joint.items()))
+def _shuffle(draw: Draw, joint_papers: Mapping[int, tuple[int, ...]]) -> list[tuple[int, tuple[int, ...]]]:
+    return draw.sample(len(joint_papers), sorted(joint_papers.items()))
 
 
-def _node(nets: Nets, graph: str, name: str) -> int:
-    """The place of a node; raises InvalidAction where the graph is not loaded or has no such node."""
+def _find_node(nets: Nets, graph: str, name: str) -> int:
+    """Returns the index of a node; raises InvalidAction if the graph is not loaded or has no such node."""
     if graph not in nets.loaded:
         raise InvalidAction(f"please load the {graph} first", value=name)
-    place = nets.library.places.get((graph, name.strip().lower()))
-    if place is None:
+    index = nets.library.index_by_name.get((graph, name.strip().lower()))
+    if index is None:
         raise InvalidAction(f"there is no node of that name in the {graph}", value=name)
-    return place
+    return index
 
 
-def _load(graph: str) -> ToolSpec:
-    def run(nets: Nets, given: Mapping[str, Any]) -> tuple[Nets, Json]:
+def _make_loader(graph: str) -> ToolSpec:
+    def run(nets: Nets, arguments: Mapping[str, Any]) -> tuple[Nets, Json]:
         return replace(nets, loaded=nets.loaded | {graph}), f"{graph} is loaded"
 
     nodes = "papers, joined by citations" if graph == "PaperNet" else "authors, joined by collaboration"
-    return tool(run, f"load{graph}()", f"Load the {graph}: {nodes}.")
+    return build_tool(run, f"load{graph}()", f"Load the {graph}: {nodes}.")
 
 
-def _neighbours(nets: Nets, given: Mapping[str, Any]) -> tuple[Nets, Json]:
-    graph = given["graph"].strip()
+def _list_neighbors(nets: Nets, arguments: Mapping[str, Any]) -> tuple[Nets, Json]:
+    graph = arguments["graph"].strip()
     if graph not in ("PaperNet", "AuthorNet"):
         raise InvalidAction("expected PaperNet or AuthorNet as graph", value=graph)
-    place, library = _node(nets, graph, given["node"]), nets.library
+    index, library = _find_node(nets, graph, arguments["node"]), nets.library
     if graph == "PaperNet":
-        return nets, [library.papers[cited].title for cited in library.papers[place].cites]
-    return nets, [library.authors[other].name for other in library.authors[place].joint]
+        return nets, [library.papers[cited].title for cited in library.papers[index].cites]
+    return nets, [library.authors[collaborator].name for collaborator in library.authors[index].joint_papers]
 
 
-def _paper(nets: Nets, given: Mapping[str, Any]) -> tuple[Nets, Json]:
-    paper = nets.library.papers[_node(nets, "PaperNet", given["node"])]
+def _describe_paper(nets: Nets, arguments: Mapping[str, Any]) -> tuple[Nets, Json]:
+    paper = nets.library.papers[_find_node(nets, "PaperNet", arguments["node"])]
     return nets, {
         "authors": [nets.library.authors[author].name for author in paper.authors],
         "year": paper.year,
@@ -204,41 +212,45 @@ def _paper(nets: Nets, given: Mapping[str, Any]) -> tuple[Nets, Json]:
     }
 
 
-def _author(nets: Nets, given: Mapping[str, Any]) -> tuple[Nets, Json]:
-    author = nets.library.authors[_node(nets, "AuthorNet", given["node"])]
+def _describe_author(nets: Nets, arguments: Mapping[str, Any]) -> tuple[Nets, Json]:
+    author = nets.library.authors[_find_node(nets, "AuthorNet", arguments["node"])]
     return nets, {"name": author.name, "org": author.org}
 
 
-def _ends(nets: Nets, graph: str, given: Mapping[str, Any]) -> tuple[int, int]:
-    return _node(nets, graph, given["node1"]), _node(nets, graph, given["node2"])
+def _find_ends(nets: Nets, graph: str, arguments: Mapping[str, Any]) -> tuple[int, int]:
+    return _find_node(nets, graph, arguments["node1"]), _find_node(nets, graph, arguments["node2"])
 
 
-def _paper_edge(nets: Nets, given: Mapping[str, Any]) -> tuple[Nets, Json]:
-    one, other = _ends(nets, "PaperNet", given)
-    if other not in nets.library.papers[one].cites:
-        raise InvalidAction("there is no edge between the two nodes", value=given)
+def _describe_paper_edge(nets: Nets, arguments: Mapping[str, Any]) -> tuple[Nets, Json]:
+    source, target = _find_ends(nets, "PaperNet", arguments)
+    if target not in nets.library.papers[source].cites:
+        raise InvalidAction("there is no edge between the two nodes", value=arguments)
     return nets, {"weight": 1}
 
 
-def _author_edge(nets: Nets, given: Mapping[str, Any]) -> tuple[Nets, Json]:
-    one, other = _ends(nets, "AuthorNet", given)
-    papers: Sequence[int] = nets.library.authors[one].joint.get(other, ())
+def _describe_author_edge(nets: Nets, arguments: Mapping[str, Any]) -> tuple[Nets, Json]:
+    source, target = _find_ends(nets, "AuthorNet", arguments)
+    papers: Sequence[int] = nets.library.authors[source].joint_papers.get(target, ())
     if not papers:
-        raise InvalidAction("there is no edge between the two nodes", value=given)
-    return nets, {"papers": [nets.library.papers[place].title for place in papers]}
+        raise InvalidAction("there is no edge between the two nodes", value=arguments)
+    return nets, {"papers": [nets.library.papers[paper_index].title for paper_index in papers]}
 
 
 TOOLS: tuple[ToolSpec, ...] = (
-    _load("PaperNet"),
-    _load("AuthorNet"),
-    tool(
-        _neighbours,
+    _make_loader("PaperNet"),
+    _make_loader("AuthorNet"),
+    build_tool(
+        _list_neighbors,
         "neighbourCheck(graph: string, node: string)",
         "The papers that a paper cites (PaperNet) or the collaborators of an author (AuthorNet).",
     ),
-    tool(_paper, "paperNodeCheck(node: string)", "What is known of a paper."),
-    tool(_author, "authorNodeCheck(node: string)", "What is known of an author."),
-    tool(_paper_edge, "paperEdgeCheck(node1: string, node2: string)", "What is known of a citation."),
-    tool(_author_edge, "authorEdgeCheck(node1: string, node2: string)", "The papers that two authors wrote together."),
+    build_tool(_describe_paper, "paperNodeCheck(node: string)", "What is known of a paper."),
+    build_tool(_describe_author, "authorNodeCheck(node: string)", "What is known of an author."),
+    build_tool(_describe_paper_edge, "paperEdgeCheck(node1: string, node2: string)", "What is known of a citation."),
+    build_tool(
+        _describe_author_edge,
+        "authorEdgeCheck(node1: string, node2: string)",
+        "The papers that two authors wrote together.",
+    ),
 )
 """The tools of the academia world under their original names."""

@@ -1,10 +1,11 @@
-"""Sheet: change a table as told, step by step, and leave every cell as it should be.
+"""Sheet: change a table as instructed, step by step, until every cell is right.
 
     in Sheet3 : delete all rows of kind metal ; then sort by price in descending order ; then set stock of fern to 7
     open_sheet Sheet3  ->  opened Sheet3   get_all_values  ->  item kind price stock ; fern wood 4 12 ; ...
     filter_cells metal  ->  B3 , B5   delete_batch_data row [3, 5]  ->  ...   sort_sheet_by_col 3 des  ->  ...
 
-A kind is the sequence of changes. What counts is the share of wrong cells put right, over the union of both tables.
+A kind is the sequence of changes. The score is the share of wrong cells that were corrected, over the union of
+both tables.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from evolvent.messages import Call
 from evolvent.trajectory import Json
 from evolvent.worlds.crafting import words_of
 from evolvent.worlds.tools.engine import FINISH
-from evolvent.worlds.tools.expert import Asker, Quest, Solution
-from evolvent.worlds.tools.kinds import ATTEMPTS, Draw, Kind, canonical
+from evolvent.worlds.tools.expert import Quest, Solution, ToolExpert
+from evolvent.worlds.tools.kinds import MAX_ATTEMPTS, Draw, Kind, digest_task
 from evolvent.worlds.tools.scoring import table_match
 from evolvent.worlds.tools.sheets import COLUMNS, ITEMS, KINDS, SHEETS, TOOLS, Book, draw_book
-from evolvent.worlds.tools.table import OPERATORS, Cell, Table, name_of
+from evolvent.worlds.tools.table import OPERATORS, Cell, Table, format_position
 from evolvent.worlds.tools.world import ToolWorld
 
 __all__ = ["Sheet"]
@@ -43,37 +44,37 @@ _CHANGES: Mapping[str, str] = {
     "fill": "set the column {0} to {1}",
     "merge": "merge item and kind of {0}",
 }
-_LAST: Mapping[str, str] = {"total": "put the {1} of {0} below it"}
+_FINAL_CHANGES: Mapping[str, str] = {"total": "put the {1} of {0} below it"}
 _OPERATIONS: Mapping[str, str] = {"sum": "SUM", "largest": "MAX", "smallest": "MIN", "number": "COUNT"}
-_EMPTY = "_"
+_EMPTY_CELL = "_"
 
 Rows = list[list[Cell]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """One change and what the question says of it."""
+    """One change and its arguments in the question."""
 
-    what: str
-    said: tuple[Any, ...]
+    operation: str
+    arguments: tuple[Any, ...]
 
     def __str__(self) -> str:
-        words = [" ".join(map(str, word)) if isinstance(word, tuple) else word for word in self.said]
-        return {**_CHANGES, **_LAST}[self.what].format(*words)
+        formatted = [" ".join(map(str, word)) if isinstance(word, tuple) else word for word in self.arguments]
+        return {**_CHANGES, **_FINAL_CHANGES}[self.operation].format(*formatted)
 
 
 class Sheet(ToolWorld):
-    """The sheet world. At `finish` the share of wrong cells put right counts; see `ToolWorld` for the options."""
+    """The sheet world. At `finish` the share of corrected cells counts; see `ToolWorld` for the options."""
 
     name = "sheet"
     horizon = 15
     specs = TOOLS
-    trained = 4
-    asked = False
+    trained_length = 4
+    takes_answer = False
     example = Call("update_cell", {"position": "B2", "value": 5})
 
     def kinds(self) -> Iterator[Kind]:
-        """One to four changes, none of them twice; a total comes last."""
+        """Yields one to four changes, none of them twice; a total comes last."""
         for length in range(5):
             for changes in permutations(_CHANGES, length):
                 if not {("up", "down"), ("down", "up")} & set(pairwise(changes)):
@@ -82,73 +83,76 @@ class Sheet(ToolWorld):
                     if length < 4:
                         yield (_START, *changes, "total")
 
-    def quest(self, kind: Kind, seed: int) -> Quest:
-        for attempt in range(ATTEMPTS):
-            found = self._drawn(Draw("evolvent sheet 1", *kind, seed, attempt), kind)
-            if found is not None:
-                return found
+    def draw_quest(self, kind: Kind, seed: int) -> Quest:
+        for attempt in range(MAX_ATTEMPTS):
+            quest = self._try_draw_quest(Draw("evolvent sheet 1", *kind, seed, attempt), kind)
+            if quest is not None:
+                return quest
         raise ConfigError("no table allows changes of this kind", value=kind)
 
-    def _drawn(self, draw: Draw, kind: Kind) -> Quest | None:
-        """The task, or None where nothing would change or a change is impossible."""
+    def _try_draw_quest(self, draw: Draw, kind: Kind) -> Quest | None:
+        """Draws the task, or returns None if the sheet would not change or a change is impossible."""
         book = draw_book(draw)
         name = book.sheets[0][0]
         if "note" in kind:
-            book = _noted(draw, book)
-        asker = Asker(self._toolbox.beginning(Book(tuple(sorted(book.sheets)))))
-        asker.do("open_sheet", name=name)
+            book = _add_notes(draw, book)
+        expert = ToolExpert(self._toolbox.with_start(Book(tuple(sorted(book.sheets)))))
+        expert.execute("open_sheet", name=name)
         changes = []
-        for what in kind[1:]:
-            said = _pick(draw, what, asker.state.table)
-            if said is None:
+        for operation in kind[1:]:
+            arguments = _draw_arguments(draw, operation, expert.state.table)
+            if arguments is None:
                 return None
-            changes.append(_Change(what, said))
-            _carry_out(asker, changes[-1], _rows(asker.state.table))
-        start: Book = asker.toolbox.start
-        if asker.state.sheet(name).rows == start.table_of(name).rows:
+            changes.append(_Change(operation, arguments))
+            _apply_change(expert, changes[-1], _copy_rows(expert.state.table))
+        start: Book = expert.toolbox.start
+        if expert.state.sheet(name).rows == start.get_sheet(name).rows:
             return None
         question = f"in {name} : {' ; then '.join(map(str, changes))}"
-        return Quest(question, start, _key(kind, book, changes), (name, tuple(changes)))
+        return Quest(question, start, _digest_quest(kind, book, changes), (name, tuple(changes)))
 
-    def solve(self, kind: Kind, quest: Quest, asker: Asker) -> Solution:
+    def solve(self, kind: Kind, quest: Quest, expert: ToolExpert) -> Solution:
         name, changes = quest.notes
-        asker.do("open_sheet", name=name)
-        rows: Rows = asker.do("get_all_values")
+        expert.execute("open_sheet", name=name)
+        rows: Rows = expert.execute("get_all_values")
         for change in changes:
-            rows = _carry_out(asker, change, rows)
-        return asker.solution(None, asked=False)
+            rows = _apply_change(expert, change, rows)
+        return expert.build_solution(None, takes_answer=False)
 
-    def finished(self, quest: Quest, solution: Solution, state: Any, *, answer: Json) -> float:
-        before, after = self._match(quest, solution, quest.start), self._match(quest, solution, state)
+    def completed_share(self, quest: Quest, solution: Solution, state: Any, *, answer: Json) -> float:
+        before, after = self._match_sheet(quest, solution, quest.start), self._match_sheet(quest, solution, state)
         return 1.0 if after == 1.0 else max(0.0, (after - before) / (1.0 - before))
 
-    def reported(self, quest: Quest, solution: Solution, state: Any) -> float:
-        return self._match(quest, solution, state) if state.opened else 0.0
+    def reported_reward(self, quest: Quest, solution: Solution, state: Any) -> float:
+        return self._match_sheet(quest, solution, state) if state.opened else 0.0
 
-    def _match(self, quest: Quest, solution: Solution, state: Book) -> float:
-        """The share of cells of the sheet asked for that are as they should be; 0 where it is gone."""
+    def _match_sheet(self, quest: Quest, solution: Solution, state: Book) -> float:
+        """Returns the share of right cells in the sheet of the question; 0 if the sheet is gone."""
         name, _ = quest.notes
         table = state.sheet(name)
         return 0.0 if table is None else table_match(solution.goal.sheet(name).rows, table.rows)
 
-    def show(self, value: Json) -> str:
-        """A table in the plain style: cells apart by spaces, rows by `;`; words that nobody knows read as `?`."""
+    def render_result(self, value: Json) -> str:
+        """Renders a table in the plain style: cells separated by spaces, rows by `;`; unknown words become `?`."""
         if self.style != "plain":
-            return super().show(value)
+            return super().render_result(value)
         if isinstance(value, list) and value and all(isinstance(row, list) for row in value):
-            return " ; ".join(" ".join(map(self._cell, row)) for row in value)
-        return self._cell(super().show(value))
+            return " ; ".join(" ".join(map(self._render_cell, row)) for row in value)
+        return self._render_cell(super().render_result(value))
 
-    def _cell(self, cell: Cell) -> str:
-        known = self._words
-        return " ".join(word if known.issuperset(words_of(word)) else "?" for word in str(cell).split()) or _EMPTY
+    def _render_cell(self, cell: Cell) -> str:
+        vocabulary = self._vocabulary
+        return (
+            " ".join(word if vocabulary.issuperset(words_of(word)) else "?" for word in str(cell).split())
+            or _EMPTY_CELL
+        )
 
-    def around(self, quest: Quest, solution: Solution) -> Iterator[Call]:
+    def candidate_calls(self, quest: Quest, solution: Solution) -> Iterator[Call]:
         book: Book = quest.start
         name, changes = quest.notes
-        table = book.table_of(name)
+        table = book.get_sheet(name)
         yield from (Call("get_all_values"), Call(FINISH), Call("del_sheet", {"name": name}))
-        yield from (Call("open_sheet", {"name": one}) for one, _ in book.sheets)
+        yield from (Call("open_sheet", {"name": sheet_name}) for sheet_name, _ in book.sheets)
         for column in range(1, table.width + 1):
             yield from (Call("sort_sheet_by_col", {"col_num": column, "order": order}) for order in ("asc", "des"))
             yield Call("delete_batch_data", {"dimension": "col", "index_list": [column]})
@@ -170,16 +174,18 @@ class Sheet(ToolWorld):
                 },
             )
         for change in changes:
-            if change.what in ("add", "add_first"):
-                new = [*change.said[0]]
-                yield from (Call("insert_rows", {"values_list": [new], "row_idx": at}) for at in (2, 3, 6))
+            if change.operation in ("add", "add_first"):
+                new_row = [*change.arguments[0]]
+                yield from (
+                    Call("insert_rows", {"values_list": [new_row], "row_idx": row_index}) for row_index in (2, 3, 6)
+                )
 
-    def texts(self) -> Iterator[str]:
+    def vocabulary_texts(self) -> Iterator[str]:
         yield from (*ITEMS, *SHEETS, *COLUMNS, *KINDS, *OPERATORS, *_OPERATIONS)
         yield from map(str, range(121))
-        yield from (name_of((row, column)) for row in range(9) for column in range(7))
-        yield from (*_CHANGES.values(), *_LAST.values())
-        yield f"in then item kind opened deleted frozen updated rows columns row col asc des {_EMPTY} nothing"
+        yield from (format_position((row, column)) for row in range(9) for column in range(7))
+        yield from (*_CHANGES.values(), *_FINAL_CHANGES.values())
+        yield f"in then item kind opened deleted frozen updated rows columns row col asc des {_EMPTY_CELL} nothing"
         yield "TRUE FALSE"
         yield "expected an index next to the table the table would be too large indexes of not all of them"
         yield "expected the number of a column text or a number in a cell a position like B2 a row and from 1 on"
@@ -189,108 +195,126 @@ class Sheet(ToolWorld):
         yield "start_position and end_position or position_list as many values as the range has cells order"
 
 
-def _rows(table: Table) -> Rows:
+def _copy_rows(table: Table) -> Rows:
     return [list(row) for row in table.rows]
 
 
-def _noted(draw: Draw, book: Book) -> Book:
-    """The book with notes on the numbers of its first sheet."""
-    (name, table), *others = book.sheets
+def _add_notes(draw: Draw, book: Book) -> Book:
+    """Returns the book with notes on the numbers of its first sheet."""
+    (name, table), *other_sheets = book.sheets
     for row in range(1, len(table.rows)):
         for column in (2, 3):
             table = table.with_note((row, column), str(draw.between(21, 40)))
-    return Book(((name, table), *others))
+    return Book(((name, table), *other_sheets))
 
 
-def _pick(draw: Draw, what: str, table: Table) -> tuple[Any, ...] | None:
-    """What the question says of a change to the table as it is now; None where there is nothing to change."""
-    head, *body = table.rows
-    numbers = [str(name) for name in head if name in COLUMNS]
+def _draw_arguments(draw: Draw, operation: str, table: Table) -> tuple[Any, ...] | None:
+    """Draws the arguments of a change to the present table; None if nothing can be changed."""
+    header, *body = table.rows
+    number_columns = [str(name) for name in header if name in COLUMNS]
     items = [str(row[0]) for row in body]
-    if what in ("up", "down", "drop_col", "total", "fill", "set", "note") and not numbers:
+    if operation in ("up", "down", "drop_col", "total", "fill", "set", "note") and not number_columns:
         return None
-    if what in ("up", "down", "drop_col"):
-        return (draw.choice(numbers),)
-    if what in ("drop", "merge"):
+    if operation in ("up", "down", "drop_col"):
+        return (draw.choice(number_columns),)
+    if operation in ("drop", "merge"):
         return (draw.choice(items),) if len(items) > 1 else None
-    if what == "drop_kind":
+    if operation == "drop_kind":
         kinds = sorted({str(row[1]) for row in body if row[1] in KINDS})
         return (draw.choice(kinds),) if len(kinds) > 1 else None
-    if what in ("add", "add_first"):
-        fresh = [item for item in ITEMS if item not in items]
-        numbers_of = tuple(draw.between(21, 40) for _ in head[2:])
-        return ((draw.choice(fresh), draw.choice(KINDS), *numbers_of),)
-    return _pick_numbers(draw, what, table)
+    if operation in ("add", "add_first"):
+        unused_items = [item for item in ITEMS if item not in items]
+        new_numbers = tuple(draw.between(21, 40) for _ in header[2:])
+        return ((draw.choice(unused_items), draw.choice(KINDS), *new_numbers),)
+    return _draw_number_arguments(draw, operation, table)
 
 
-def _pick_numbers(draw: Draw, what: str, table: Table) -> tuple[Any, ...] | None:
-    head, *body = table.rows
-    numbers = [str(name) for name in head if name in COLUMNS]
-    if what == "add_col":
-        fresh = [name for name in COLUMNS if name not in head]
-        return draw.choice(fresh), tuple(draw.between(41, 60) for _ in body)
-    if what == "fill":
-        return draw.choice(numbers), tuple(draw.between(41, 60) for _ in body)
-    if what == "total":
-        return draw.choice(numbers), draw.choice(list(_OPERATIONS))
-    places = [(row, head.index(name)) for row in range(1, len(table.rows)) for name in numbers]
-    if what == "note":
-        places = [place for place in places if table.note(place)]
-    if not places:
+def _draw_number_arguments(draw: Draw, operation: str, table: Table) -> tuple[Any, ...] | None:
+    header, *body = table.rows
+    number_columns = [str(name) for name in header if name in COLUMNS]
+    if operation == "add_col":
+        unused_columns = [name for name in COLUMNS if name not in header]
+        return draw.choice(unused_columns), tuple(draw.between(41, 60) for _ in body)
+    if operation == "fill":
+        return draw.choice(number_columns), tuple(draw.between(41, 60) for _ in body)
+    if operation == "total":
+        return draw.choice(number_columns), draw.choice(list(_OPERATIONS))
+    cells = [(row, header.index(name)) for row in range(1, len(table.rows)) for name in number_columns]
+    if operation == "note":
+        cells = [cell for cell in cells if table.note_at(cell)]
+    if not cells:
         return None
-    row, column = draw.choice(places)
-    said = head[column], table.rows[row][0]
-    return said if what == "note" else (*said, draw.between(61, 80))
+    row, column = draw.choice(cells)
+    arguments = header[column], table.rows[row][0]
+    return arguments if operation == "note" else (*arguments, draw.between(61, 80))
 
 
-def _carry_out(asker: Asker, change: _Change, rows: Rows) -> Rows:
-    """Make one change to the values as they are; returns the values after it."""
-    what, said = change.what, change.said
-    column = rows[0].index(said[0]) if said[0] in rows[0] else 0
-    below = {"start_position": name_of((1, column)), "end_position": name_of((len(rows) - 1, column))}
-    if what in ("up", "down"):
-        return _do(asker, "sort_sheet_by_col", col_num=column + 1, order="asc" if what == "up" else "des")
-    if what == "drop_col":
-        return _do(asker, "delete_batch_data", dimension="col", index_list=[column + 1])
-    if what in ("add", "add_first"):
-        return _do(asker, "insert_rows", values_list=[[*said[0]]], row_idx=len(rows) + 1 if what == "add" else 2)
-    if what == "add_col":
-        return _do(asker, "insert_cols", values_list=[[said[0], *said[1]]], col_idx=len(rows[0]) + 1)
-    if what == "fill":
-        return _do(asker, "update_range", **below, values_list=[[value] for value in said[1]])
-    if what == "total":
-        result = name_of((len(rows), column))
-        return _do(asker, "update_cell_by_formula", **below, result_position=result, operator=_OPERATIONS[said[1]])
-    return _change_rows(asker, change, rows, column=column)
+def _apply_change(expert: ToolExpert, change: _Change, rows: Rows) -> Rows:
+    """Applies one change to the present values and returns the values after it."""
+    operation, arguments = change.operation, change.arguments
+    column = rows[0].index(arguments[0]) if arguments[0] in rows[0] else 0
+    column_range = {
+        "start_position": format_position((1, column)),
+        "end_position": format_position((len(rows) - 1, column)),
+    }
+    if operation in ("up", "down"):
+        return _execute(expert, "sort_sheet_by_col", col_num=column + 1, order="asc" if operation == "up" else "des")
+    if operation == "drop_col":
+        return _execute(expert, "delete_batch_data", dimension="col", index_list=[column + 1])
+    if operation in ("add", "add_first"):
+        return _execute(
+            expert, "insert_rows", values_list=[[*arguments[0]]], row_idx=len(rows) + 1 if operation == "add" else 2
+        )
+    if operation == "add_col":
+        return _execute(expert, "insert_cols", values_list=[[arguments[0], *arguments[1]]], col_idx=len(rows[0]) + 1)
+    if operation == "fill":
+        return _execute(expert, "update_range", **column_range, values_list=[[value] for value in arguments[1]])
+    if operation == "total":
+        result = format_position((len(rows), column))
+        return _execute(
+            expert, "update_cell_by_formula", **column_range, result_position=result, operator=_OPERATIONS[arguments[1]]
+        )
+    return _change_rows(expert, change, rows, column=column)
 
 
-def _change_rows(asker: Asker, change: _Change, rows: Rows, *, column: int) -> Rows:
-    what, said = change.what, change.said
-    if what == "drop_kind":
-        found = asker.ask("filter_cells", query=said[0])
-        return _do(asker, "delete_batch_data", dimension="row", index_list=[int(at[1:]) for at in found])
-    row = next(at for at, line in enumerate(rows) if line[0] == said[0 if what in ("drop", "merge") else 1])
-    if what == "drop":
-        return _do(asker, "delete_batch_data", dimension="row", index_list=[row + 1])
-    if what == "merge":
-        return _do(asker, "merge_cells", start_position=name_of((row, 0)), end_position=name_of((row, 1)))
-    position = name_of((row, column))
-    value = asker.ask("get_note", position=position) if what == "note" else said[2]
-    return _do(asker, "update_cell", position=position, value=int(value))
+def _change_rows(expert: ToolExpert, change: _Change, rows: Rows, *, column: int) -> Rows:
+    operation, arguments = change.operation, change.arguments
+    if operation == "drop_kind":
+        positions = expert.query("filter_cells", query=arguments[0])
+        return _execute(
+            expert, "delete_batch_data", dimension="row", index_list=[int(index[1:]) for index in positions]
+        )
+    row = next(
+        index for index, line in enumerate(rows) if line[0] == arguments[0 if operation in ("drop", "merge") else 1]
+    )
+    if operation == "drop":
+        return _execute(expert, "delete_batch_data", dimension="row", index_list=[row + 1])
+    if operation == "merge":
+        return _execute(
+            expert, "merge_cells", start_position=format_position((row, 0)), end_position=format_position((row, 1))
+        )
+    position = format_position((row, column))
+    value = expert.query("get_note", position=position) if operation == "note" else arguments[2]
+    return _execute(expert, "update_cell", position=position, value=int(value))
 
 
-def _do(asker: Asker, name: str, /, **arguments: Any) -> Rows:
-    values: Rows = asker.do(name, **arguments)
+def _execute(expert: ToolExpert, name: str, /, **arguments: Any) -> Rows:
+    values: Rows = expert.execute(name, **arguments)
     return values
 
 
-def _key(kind: Kind, book: Book, changes: list[_Change]) -> str:
-    """The canonical form: the numbers of the sheet, and names of items, kinds and columns as they are met."""
+def _digest_quest(kind: Kind, book: Book, changes: list[_Change]) -> str:
+    """Returns the canonical form: the numbers of the sheet; names of items, kinds and columns in order of discovery."""
     name, table = book.sheets[0]
-    words: list[str] = [word for row in table.rows for word in row if isinstance(word, str)]
-    said = [word for change in changes for one in change.said for word in (one if isinstance(one, tuple) else [one])]
+    cell_words: list[str] = [word for row in table.rows for word in row if isinstance(word, str)]
+    argument_words = [
+        word
+        for change in changes
+        for argument in change.arguments
+        for word in (argument if isinstance(argument, tuple) else [argument])
+    ]
     numbers = [[cell for cell in row if not isinstance(cell, str)] for row in table.rows]
     facts: Json = [numbers, [note for _, note in table.notes]]
-    spoken: Json = [word for word in said if not isinstance(word, str) or word in _OPERATIONS]
-    links = [*words, *(word for word in said if isinstance(word, str))]
-    return canonical(kind, [name], {name: (facts, links)}, extra=spoken)
+    fixed_arguments: Json = [word for word in argument_words if not isinstance(word, str) or word in _OPERATIONS]
+    links = [*cell_words, *(word for word in argument_words if isinstance(word, str))]
+    return digest_task(kind, [name], {name: (facts, links)}, extra=fixed_arguments)

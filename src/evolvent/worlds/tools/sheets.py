@@ -1,7 +1,7 @@
-"""Workbooks of invented tables, drawn per task, and the tools that read and change them.
+"""Workbooks of generated tables, drawn per task, and the tools that read and change them.
 
-As in the original, whatever changes a sheet answers with all its values. `sort_sheet_by_col` leaves the head where it
-is, merged cells all read as the first of them.
+As in the original, every tool that changes a sheet returns all its values. `sort_sheet_by_col` leaves the
+header in place; merged cells all have the value of the first of them.
 """
 
 from __future__ import annotations
@@ -13,9 +13,18 @@ from typing import Any
 from evolvent.errors import InvalidAction
 from evolvent.trajectory import Json
 from evolvent.worlds.shapes import NAMES
-from evolvent.worlds.tools.engine import ToolSpec, tool
+from evolvent.worlds.tools.engine import ToolSpec, build_tool
 from evolvent.worlds.tools.kinds import Draw
-from evolvent.worlds.tools.table import Cell, Position, Table, compute, name_of, number_of, position_of, spans
+from evolvent.worlds.tools.table import (
+    Cell,
+    Position,
+    Table,
+    compute_formula,
+    format_position,
+    iterate_range,
+    parse_position,
+    to_cell,
+)
 
 __all__ = ["COLUMNS", "ITEMS", "KINDS", "SHEETS", "TOOLS", "Book", "draw_book"]
 
@@ -40,24 +49,24 @@ COLUMNS: tuple[str, ...] = (
     "width",
 )
 KINDS: tuple[str, ...] = ("cloth", "clay", "glass", "metal", "paper", "stone", "wax", "wood")
-_ROWS, _LARGEST = (3, 4), 20
+_ROW_RANGE, _MAX_NUMBER = (3, 4), 20
 
 Row = tuple[Cell, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Book:
-    """The state of the tools: all sheets, and which one is open."""
+    """The state of the tools: all sheets, and the open one."""
 
     sheets: tuple[tuple[str, Table], ...]
     opened: str | None = None
 
     def sheet(self, name: str) -> Table | None:
-        """The sheet of that name, if there is one."""
+        """Returns the sheet with this name, or None."""
         return dict(self.sheets).get(name)
 
-    def table_of(self, name: str) -> Table:
-        """The sheet of that name; raises InvalidAction where there is none."""
+    def get_sheet(self, name: str) -> Table:
+        """Returns the sheet with this name; raises InvalidAction if there is none."""
         table = self.sheet(name)
         if table is None:
             raise InvalidAction("there is no sheet of that name", value=name)
@@ -65,34 +74,40 @@ class Book:
 
     @property
     def table(self) -> Table:
-        """The open sheet; raises InvalidAction where none is."""
+        """Returns the open sheet; raises InvalidAction if none is open."""
         table = self.sheet(self.opened) if self.opened else None
         if table is None:
             raise InvalidAction("please open a sheet before operating it", value=self.opened)
         return table
 
-    def having(self, table: Table) -> Book:
-        """The book with another table in the open sheet."""
-        return replace(self, sheets=tuple((name, table if name == self.opened else one) for name, one in self.sheets))
+    def with_table(self, table: Table) -> Book:
+        """Returns the book with another table in the open sheet."""
+        return replace(
+            self, sheets=tuple((name, table if name == self.opened else sheet) for name, sheet in self.sheets)
+        )
 
 
 def draw_book(draw: Draw) -> Book:
-    """Two sheets: items, what they are made of, and two columns of numbers that differ within a column."""
-    names = draw.some(2, SHEETS)
+    """Draws two sheets: items, their materials, and two columns of numbers that differ within a column."""
+    names = draw.sample(2, SHEETS)
     return Book(tuple((name, _draw_table(draw)) for name in names))
 
 
 def _draw_table(draw: Draw) -> Table:
-    rows, numbers = draw.between(*_ROWS), range(1, _LARGEST + 1)
-    pair = draw.some(2, KINDS)
-    made = [*pair, *(draw.choice(pair) for _ in range(rows - 2))]
+    rows, numbers = draw.between(*_ROW_RANGE), range(1, _MAX_NUMBER + 1)
+    pair = draw.sample(2, KINDS)
+    materials = [*pair, *(draw.choice(pair) for _ in range(rows - 2))]
     items = zip(
-        draw.some(rows, ITEMS), draw.some(rows, made), draw.some(rows, numbers), draw.some(rows, numbers), strict=True
+        draw.sample(rows, ITEMS),
+        draw.sample(rows, materials),
+        draw.sample(rows, numbers),
+        draw.sample(rows, numbers),
+        strict=True,
     )
-    return Table((("item", "kind", *draw.some(2, COLUMNS)), *items))
+    return Table((("item", "kind", *draw.sample(2, COLUMNS)), *items))
 
 
-def _values(table: Table) -> Json:
+def _list_values(table: Table) -> Json:
     return [list(row) for row in table.rows]
 
 
@@ -100,48 +115,48 @@ Change = Callable[[Table, Mapping[str, Any]], Table]
 Read = Callable[[Table, Mapping[str, Any]], Json]
 
 
-def _changing(change: Change) -> Callable[[Book, Mapping[str, Any]], tuple[Book, Json]]:
-    def run(book: Book, given: Mapping[str, Any]) -> tuple[Book, Json]:
-        table = change(book.table, given)
-        return book.having(table), _values(table)
+def _make_changer(change: Change) -> Callable[[Book, Mapping[str, Any]], tuple[Book, Json]]:
+    def run(book: Book, arguments: Mapping[str, Any]) -> tuple[Book, Json]:
+        table = change(book.table, arguments)
+        return book.with_table(table), _list_values(table)
 
     return run
 
 
-def _reading(read: Read) -> Callable[[Book, Mapping[str, Any]], tuple[Book, Json]]:
-    return lambda book, given: (book, read(book.table, given))
+def _make_reader(read: Read) -> Callable[[Book, Mapping[str, Any]], tuple[Book, Json]]:
+    return lambda book, arguments: (book, read(book.table, arguments))
 
 
-def _open(book: Book, given: Mapping[str, Any]) -> tuple[Book, Json]:
-    name = given["name"].strip()
-    book.table_of(name)
+def _open_sheet(book: Book, arguments: Mapping[str, Any]) -> tuple[Book, Json]:
+    name = arguments["name"].strip()
+    book.get_sheet(name)
     return replace(book, opened=name), {"opened": name}
 
 
-def _delete_sheet(book: Book, given: Mapping[str, Any]) -> tuple[Book, Json]:
-    name = given["name"].strip()
-    book.table_of(name)
-    left = tuple((one, table) for one, table in book.sheets if one != name)
-    return Book(left, None if book.opened == name else book.opened), {"deleted": name}
+def _delete_sheet(book: Book, arguments: Mapping[str, Any]) -> tuple[Book, Json]:
+    name = arguments["name"].strip()
+    book.get_sheet(name)
+    remaining = tuple((sheet_name, table) for sheet_name, table in book.sheets if sheet_name != name)
+    return Book(remaining, None if book.opened == name else book.opened), {"deleted": name}
 
 
-def _freeze(book: Book, given: Mapping[str, Any]) -> tuple[Book, Json]:
-    dimension, number, table = given["dimension"], given["num"], book.table
+def _freeze(book: Book, arguments: Mapping[str, Any]) -> tuple[Book, Json]:
+    dimension, number, table = arguments["dimension"], arguments["num"], book.table
     if dimension not in ("rows", "columns") or not 0 <= number < (
         len(table.rows) if dimension == "rows" else table.width
     ):
-        raise InvalidAction("expected rows or columns and how many , fewer than all", value=given)
+        raise InvalidAction("expected rows or columns and how many , fewer than all", value=arguments)
     frozen = (number, table.frozen[1]) if dimension == "rows" else (table.frozen[0], number)
-    return book.having(replace(table, frozen=frozen)), {"frozen": [*frozen]}
+    return book.with_table(replace(table, frozen=frozen)), {"frozen": [*frozen]}
 
 
-def _write_note(book: Book, given: Mapping[str, Any]) -> tuple[Book, Json]:
-    position = position_of(given["position"])
-    return book.having(book.table.with_note(position, given["content"])), {"updated": name_of(position)}
+def _write_note(book: Book, arguments: Mapping[str, Any]) -> tuple[Book, Json]:
+    position = parse_position(arguments["position"])
+    return book.with_table(book.table.with_note(position, arguments["content"])), {"updated": format_position(position)}
 
 
-def _grid(values: list[Any]) -> list[list[Any]]:
-    """Values as rows of cells; raises InvalidAction for anything else."""
+def _check_grid(values: list[Any]) -> list[list[Any]]:
+    """Returns values as rows of cells; raises InvalidAction for anything else."""
     if not values or not all(isinstance(line, list) and line for line in values):
         raise InvalidAction("expected a list of lists of values", value=values)
     if any(isinstance(value, list) for line in values for value in line):
@@ -149,136 +164,157 @@ def _grid(values: list[Any]) -> list[list[Any]]:
     return values
 
 
-def _by_axis(given: Mapping[str, Any]) -> bool:
-    if given["dimension"] not in ("row", "col"):
-        raise InvalidAction("expected row or col as dimension", value=given["dimension"])
-    return bool(given["dimension"] == "row")
+def _is_row_dimension(arguments: Mapping[str, Any]) -> bool:
+    if arguments["dimension"] not in ("row", "col"):
+        raise InvalidAction("expected row or col as dimension", value=arguments["dimension"])
+    return bool(arguments["dimension"] == "row")
 
 
-def _delete(table: Table, given: Mapping[str, Any]) -> Table:
-    indexes = [number_of(index) for index in given["index_list"] if not isinstance(index, list)]
-    if len(indexes) != len(given["index_list"]) or not all(isinstance(index, int) for index in indexes):
-        raise InvalidAction("expected whole numbers as indexes", value=given["index_list"])
-    return table.deleted([int(index) - 1 for index in indexes], rows=_by_axis(given))
+def _delete_lines(table: Table, arguments: Mapping[str, Any]) -> Table:
+    indexes = [to_cell(index) for index in arguments["index_list"] if not isinstance(index, list)]
+    if len(indexes) != len(arguments["index_list"]) or not all(isinstance(index, int) for index in indexes):
+        raise InvalidAction("expected whole numbers as indexes", value=arguments["index_list"])
+    return table.delete_lines([int(index) - 1 for index in indexes], rows=_is_row_dimension(arguments))
 
 
-def _asked(given: Mapping[str, Any]) -> list[Position]:
-    """The cells of a formula: a list of positions, or a range."""
-    if "position_list" in given:
-        if not all(isinstance(one, str) for one in given["position_list"]):
-            raise InvalidAction("expected positions like B2", value=given["position_list"])
-        return [position_of(one) for one in given["position_list"]]
-    if "start_position" in given and "end_position" in given:
-        return list(spans(given["start_position"], given["end_position"]))
-    raise InvalidAction("expected start_position and end_position , or position_list", value=sorted(given))
+def _formula_cells(arguments: Mapping[str, Any]) -> list[Position]:
+    """Returns the cells of a formula: a list of positions, or a range."""
+    if "position_list" in arguments:
+        if not all(isinstance(position_text, str) for position_text in arguments["position_list"]):
+            raise InvalidAction("expected positions like B2", value=arguments["position_list"])
+        return [parse_position(position_text) for position_text in arguments["position_list"]]
+    if "start_position" in arguments and "end_position" in arguments:
+        return list(iterate_range(arguments["start_position"], arguments["end_position"]))
+    raise InvalidAction("expected start_position and end_position , or position_list", value=sorted(arguments))
 
 
-def _formula(table: Table, given: Mapping[str, Any]) -> Cell:
-    return compute(given["operator"].upper(), [table.at(position) for position in _asked(given)])
+def _compute_formula(table: Table, arguments: Mapping[str, Any]) -> Cell:
+    return compute_formula(
+        arguments["operator"].upper(), [table.cell_at(position) for position in _formula_cells(arguments)]
+    )
 
 
-def _write_formula(table: Table, given: Mapping[str, Any]) -> Table:
-    return table.written([(position_of(given["result_position"]), _formula(table, given))])
+def _write_formula(table: Table, arguments: Mapping[str, Any]) -> Table:
+    return table.with_cells([(parse_position(arguments["result_position"]), _compute_formula(table, arguments))])
 
 
-def _update_range(table: Table, given: Mapping[str, Any]) -> Table:
-    places, values = list(spans(given["start_position"], given["end_position"])), _grid(given["values_list"])
-    top, left = places[0]
-    bottom, right = places[-1]
+def _update_range(table: Table, arguments: Mapping[str, Any]) -> Table:
+    positions, values = (
+        list(iterate_range(arguments["start_position"], arguments["end_position"])),
+        _check_grid(arguments["values_list"]),
+    )
+    top, left = positions[0]
+    bottom, right = positions[-1]
     if len(values) != bottom - top + 1 or any(len(row) != right - left + 1 for row in values):
         raise InvalidAction("expected as many values as the range has cells", value=values)
-    return table.written(zip(places, [value for row in values for value in row], strict=True))
+    return table.with_cells(zip(positions, [value for row in values for value in row], strict=True))
 
 
-def _sort(table: Table, given: Mapping[str, Any]) -> Table:
-    if given["order"] not in ("asc", "des"):
-        raise InvalidAction("expected asc or des as order", value=given["order"])
-    return table.sorted_by(given["col_num"] - 1, descending=given["order"] == "des")
+def _sort_rows(table: Table, arguments: Mapping[str, Any]) -> Table:
+    if arguments["order"] not in ("asc", "des"):
+        raise InvalidAction("expected asc or des as order", value=arguments["order"])
+    return table.sort_by(arguments["col_num"] - 1, descending=arguments["order"] == "des")
 
 
-def _merge(table: Table, given: Mapping[str, Any]) -> Table:
-    places = list(spans(given["start_position"], given["end_position"]))
-    return table.written((place, table.at(places[0])) for place in places)
+def _merge_cells(table: Table, arguments: Mapping[str, Any]) -> Table:
+    positions = list(iterate_range(arguments["start_position"], arguments["end_position"]))
+    return table.with_cells((position, table.cell_at(positions[0])) for position in positions)
 
 
-def _range(table: Table, given: Mapping[str, Any]) -> Json:
+def _read_range(table: Table, arguments: Mapping[str, Any]) -> Json:
     rows: dict[int, list[Cell]] = {}
-    for row, column in spans(given["start_position"], given["end_position"]):
-        rows.setdefault(row, []).append(table.at((row, column)))
+    for row, column in iterate_range(arguments["start_position"], arguments["end_position"]):
+        rows.setdefault(row, []).append(table.cell_at((row, column)))
     return list(rows.values())
 
 
-def _filter(table: Table, given: Mapping[str, Any]) -> Json:
-    """Positions of the cells that equal a text, or one of several between `|`."""
-    wanted = {number_of(word) for word in given["query"].removeprefix("^").removesuffix("$").strip("()").split("|")}
-    rows, columns = given.get("in_row"), given.get("in_column")
+def _filter_cells(table: Table, arguments: Mapping[str, Any]) -> Json:
+    """Returns positions of the cells that equal a text, or one of several separated by `|`."""
+    targets = {to_cell(word) for word in arguments["query"].removeprefix("^").removesuffix("$").strip("()").split("|")}
+    rows, columns = arguments.get("in_row"), arguments.get("in_column")
     return [
-        name_of((row, column))
+        format_position((row, column))
         for row, line in enumerate(table.rows)
         for column, cell in enumerate(line)
-        if cell in wanted and rows in (None, row + 1) and columns in (None, column + 1)
+        if cell in targets and rows in (None, row + 1) and columns in (None, column + 1)
     ]
 
 
 _SPAN = "start_position: string, end_position: string"
 _CELLS = "start_position?: string, end_position?: string, position_list?: array"
 TOOLS: tuple[ToolSpec, ...] = (
-    tool(_open, "open_sheet(name: string)", "Open a sheet; needed before anything else."),
-    tool(_delete_sheet, "del_sheet(name: string)", "Delete a sheet."),
-    tool(_freeze, "freeze_data(dimension: string, num: integer)", "Freeze the first rows or columns."),
-    tool(
-        lambda book, given: (book, name_of((given["row"] - 1, given["col"] - 1))),
+    build_tool(_open_sheet, "open_sheet(name: string)", "Open a sheet; needed before anything else."),
+    build_tool(_delete_sheet, "del_sheet(name: string)", "Delete a sheet."),
+    build_tool(_freeze, "freeze_data(dimension: string, num: integer)", "Freeze the first rows or columns."),
+    build_tool(
+        lambda book, arguments: (book, format_position((arguments["row"] - 1, arguments["col"] - 1))),
         "get_A1_annotation(row: integer, col: integer)",
         "The A1 position of a row and a column.",
     ),
-    tool(
-        _changing(lambda table, given: table.inserted(_grid(given["values_list"]), given["col_idx"] - 1, rows=False)),
+    build_tool(
+        _make_changer(
+            lambda table, arguments: table.insert_lines(
+                _check_grid(arguments["values_list"]), arguments["col_idx"] - 1, rows=False
+            )
+        ),
         "insert_cols(values_list: array, col_idx: integer)",
         "Insert columns before a column.",
     ),
-    tool(
-        _changing(lambda table, given: table.inserted(_grid(given["values_list"]), given["row_idx"] - 1, rows=True)),
+    build_tool(
+        _make_changer(
+            lambda table, arguments: table.insert_lines(
+                _check_grid(arguments["values_list"]), arguments["row_idx"] - 1, rows=True
+            )
+        ),
         "insert_rows(values_list: array, row_idx: integer)",
         "Insert rows before a row.",
     ),
-    tool(
-        _changing(_delete),
+    build_tool(
+        _make_changer(_delete_lines),
         "delete_batch_data(dimension: string, index_list: array)",
         "Delete rows (row) or columns (col) by their numbers.",
     ),
-    tool(
-        _changing(lambda table, given: table.written([(position_of(given["position"]), given["value"])])),
+    build_tool(
+        _make_changer(
+            lambda table, arguments: table.with_cells([(parse_position(arguments["position"]), arguments["value"])])
+        ),
         "update_cell(position: string, value: any)",
         "Set a cell.",
     ),
-    tool(_reading(_formula), f"get_value_by_formula({_CELLS}, operator: string)", "Compute something of cells."),
-    tool(
-        _changing(_write_formula),
+    build_tool(
+        _make_reader(_compute_formula),
+        f"get_value_by_formula({_CELLS}, operator: string)",
+        "Compute something of cells.",
+    ),
+    build_tool(
+        _make_changer(_write_formula),
         f"update_cell_by_formula({_CELLS}, result_position: string, operator: string)",
         "Set a cell to something computed of cells.",
     ),
-    tool(_changing(_update_range), f"update_range({_SPAN}, values_list: array)", "Set the cells of a range."),
-    tool(
-        _changing(_sort),
+    build_tool(_make_changer(_update_range), f"update_range({_SPAN}, values_list: array)", "Set the cells of a range."),
+    build_tool(
+        _make_changer(_sort_rows),
         "sort_sheet_by_col(col_num: integer, order: string)",
         "Sort the rows below the head, asc or des.",
     ),
-    tool(_changing(_merge), f"merge_cells({_SPAN})", "Merge the cells of a range."),
-    tool(_write_note, "update_note(position: string, content: string)", "Put a note on a cell."),
-    tool(
-        _reading(lambda table, given: table.at(position_of(given["position"]))),
+    build_tool(_make_changer(_merge_cells), f"merge_cells({_SPAN})", "Merge the cells of a range."),
+    build_tool(_write_note, "update_note(position: string, content: string)", "Put a note on a cell."),
+    build_tool(
+        _make_reader(lambda table, arguments: table.cell_at(parse_position(arguments["position"]))),
         "get_cell_value(position: string)",
         "The value of a cell.",
     ),
-    tool(
-        _reading(lambda table, given: table.note(position_of(given["position"]))),
+    build_tool(
+        _make_reader(lambda table, arguments: table.note_at(parse_position(arguments["position"]))),
         "get_note(position: string)",
         "The note on a cell.",
     ),
-    tool(_reading(lambda table, given: _values(table)), "get_all_values()", "All values of the open sheet."),
-    tool(_reading(_range), f"get_range_values({_SPAN})", "The values of a range."),
-    tool(
-        _reading(_filter),
+    build_tool(
+        _make_reader(lambda table, arguments: _list_values(table)), "get_all_values()", "All values of the open sheet."
+    ),
+    build_tool(_make_reader(_read_range), f"get_range_values({_SPAN})", "The values of a range."),
+    build_tool(
+        _make_reader(_filter_cells),
         "filter_cells(query: string, in_row?: integer, in_column?: integer)",
         "The positions of cells that hold a text (a|b: one of several).",
     ),

@@ -1,1 +1,1 @@
-"""Recorded web pages played again: Mind2Web's files, or pages of our own making."""
+"""Replay of recorded web pages: Mind2Web's files, or generated pages."""

@@ -1,8 +1,8 @@
-"""Where recorded tasks come from: a folder of Mind2Web's files, or the generator. Dealt to splits and tiers.
+"""Sources of recorded tasks: a folder of Mind2Web's files, or the generator; dealt to splits and tiers.
 
-In a folder the names say the split: `train` is trained on; `test_task`, `test_website` and `test_domain` are the three
-official tests, as tiers `seen`, `website` and `domain`. Pages are large: what is kept is where a task lies, and one
-file at a time is in memory.
+In a folder the names determine the split: `train` is the training split; `test_task`, `test_website` and
+`test_domain` are the three official tests, as tiers `seen`, `website` and `domain`. Pages are large: only the
+position of each task is retained, and one file at a time is in memory.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from evolvent.data.jsonl import row_files, row_named
+from evolvent.data.jsonl import get_row, row_files
 from evolvent.errors import ConfigError, Problem, SampleInvalid, VersionMismatch
 from evolvent.trajectory import Json, Task, canonical_json
 from evolvent.worlds.base import SPLITS
 from evolvent.worlds.crafting import words_of
 from evolvent.worlds.panel import Sizes, check_names
 from evolvent.worlds.web_replay import generated
-from evolvent.worlds.web_replay.records import Ranks, WebTask, read_ranks, read_task, rows_of
+from evolvent.worlds.web_replay.records import Ranks, WebTask, parse_task, read_ranks, read_rows
 
 __all__ = ["Folder", "Generated", "Library"]
 
 _TIERS: Mapping[str, str] = {"test_task": "seen", "test_website": "website", "test_domain": "domain"}
-_TOLD = 5  # problems that a message names
+_MAX_LISTED_PROBLEMS = 5  # problems that a message names
 
 
 class Library(Protocol):
@@ -33,35 +33,35 @@ class Library(Protocol):
 
     Attributes:
         name, version: of their world.
-        tiers: that they come in.
-        longest: steps of the longest task.
-        ranks: of the candidates; None: a step without ranks of its own shows all of them.
-        invalid: what could not be used, and why.
+        tiers: the tiers of the tasks.
+        max_steps: steps of the longest task.
+        ranks: of the candidates; None: a step without its own ranks shows all of them.
+        invalid: the unusable rows, with the reasons.
     """
 
     name: str
     version: str
     tiers: tuple[str, ...]
-    longest: int
+    max_steps: int
     ranks: Ranks | None
     invalid: tuple[Problem, ...]
 
     def tasks(self, split: str, tier: str) -> Sequence[Task]:
-        """The tasks of a split and tier; raises ConfigError for a name that does not exist."""
+        """Returns the tasks of a split and tier; raises ConfigError for an unknown name."""
         ...
 
-    def recorded(self, task: Task) -> WebTask:
-        """What a task was recorded as; raises ConfigError or VersionMismatch for a spec that is none of these."""
+    def get_record(self, task: Task) -> WebTask:
+        """Returns the record of a task; raises ConfigError or VersionMismatch for a spec without a record."""
         ...
 
-    def words(self) -> Sequence[str] | None:
-        """Texts that hold every word of pages, tasks and thoughts; None where nobody knows them."""
+    def vocabulary_source(self) -> Sequence[str] | None:
+        """Returns texts that contain every word of pages, tasks and thoughts, or None if they are unknown."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """Where a task lies, without its pages."""
+    """The position and properties of a task, without its pages."""
 
     file: str
     row: int
@@ -73,7 +73,7 @@ class _Entry:
 
     @property
     def where(self) -> str:
-        """The row for a message."""
+        """Returns the position of the row, for messages."""
         return f"{self.file}, row {self.row}"
 
 
@@ -81,18 +81,18 @@ class Folder:
     """The tasks of a folder of official files, or of one file.
 
     Args:
-        path: holds `.json` files at any depth; those whose names begin with `ranks` or `scores` are no tasks.
-        ranks: a file of ranks (see `read_ranks`); None: none, or those that the rows bring themselves.
-        first: how many candidates a page shows at most.
-        sizes: at most so many tasks of each split in a tier (None: all).
+        path: contains `.json` files at any depth; files whose names begin with `ranks` or `scores` are not tasks.
+        ranks: a file of ranks (see `read_ranks`); None: none, or those in the rows.
+        first: maximum number of candidates on a page.
+        sizes: maximum number of tasks of each split in a tier (None: all).
     Raises:
-        ConfigError: no file, a file that is no JSON array, or not one task that can be used. UnsafeFile: pickled ranks.
+        ConfigError: no file, a file that is not a JSON array, or no usable task. UnsafeFile: pickled ranks.
     """
 
     name, version = "mind2web", "1"
 
     def __init__(
-        self, path: str | Path, ranks: str | Path | None = None, *, first: int, sizes: Sizes | None = None
+        self, path: str | Path, ranks: str | Path | None = None, *, max_candidates: int, sizes: Sizes | None = None
     ) -> None:
         self.path, self._sizes = Path(path), sizes
         files = [
@@ -104,80 +104,80 @@ class Folder:
             raise ConfigError("no recorded tasks here", value=str(path), expected="a folder of Mind2Web's .json files")
         self._files = {name: file for file, name in files}
         self._last: tuple[str, list[object]] = ("", [])
-        found, problems = self._index()
-        if not found:
-            raise ConfigError(problems[:_TOLD] or f"no tasks in {path}")
+        entries, problems = self._build_index()
+        if not entries:
+            raise ConfigError(problems[:_MAX_LISTED_PROBLEMS] or f"no tasks in {path}")
         self.invalid: tuple[Problem, ...] = tuple(problems)
-        self.longest = max(entry.steps for entry in found)
-        self._entries = {(entry.file, entry.row): entry for entry in found}
-        named = {entry.tier for entry in found}
+        self.max_steps = max(entry.steps for entry in entries)
+        self._entries = {(entry.file, entry.row): entry for entry in entries}
+        tier_names = {entry.tier for entry in entries}
         self.tiers: tuple[str, ...] = tuple(
-            tier for tier in ("seen", "website", "domain") if tier == "seen" or tier in named
+            tier for tier in ("seen", "website", "domain") if tier == "seen" or tier in tier_names
         )
-        self.ranks: Ranks | None = None if ranks is None else read_ranks(ranks, first=first)
+        self.ranks: Ranks | None = None if ranks is None else read_ranks(ranks, max_rank=max_candidates)
 
-    def _index(self) -> tuple[list[_Entry], list[Problem]]:
-        found, problems, ids = [], [], set()
+    def _build_index(self) -> tuple[list[_Entry], list[Problem]]:
+        entries, problems, ids = [], [], set()
         for name in self._files:
-            split, tier = _place(f"{self.path.name}/{name}")
-            for place, row in enumerate(self._rows(name)):
+            split, tier = _split_and_tier(f"{self.path.name}/{name}")
+            for row_index, row in enumerate(self._load_rows(name)):
                 try:
-                    task = read_task(row)
+                    task = parse_task(row)
                 except SampleInvalid as error:
-                    problems.append(Problem(f"{name}, row {place}", str(error), "the row is left out"))
+                    problems.append(Problem(f"{name}, row {row_index}", str(error), "the row is left out"))
                     continue
                 if task.id in ids:
-                    problems.append(Problem(f"{name}, row {place}", f"{task.id} is there before", "it is left out"))
+                    problems.append(Problem(f"{name}, row {row_index}", f"{task.id} is there before", "it is left out"))
                     continue
                 ids.add(task.id)
-                found.append(_Entry(name, place, task.digest, task.website, split, tier, len(task.steps)))
+                entries.append(_Entry(name, row_index, task.digest, task.website, split, tier, len(task.steps)))
         self._last = ("", [])
-        return found, problems
+        return entries, problems
 
-    def _rows(self, name: str) -> list[object]:
+    def _load_rows(self, name: str) -> list[object]:
         if self._last[0] != name:
-            self._last = (name, rows_of(self._files[name]))
+            self._last = (name, read_rows(self._files[name]))
         return self._last[1]
 
     def tasks(self, split: str, tier: str) -> Sequence[Task]:
-        """The tasks of a split and tier, in the order of the files."""
+        """Returns the tasks of a split and tier, in the order of the files."""
         check_names(split, tier, self.tiers)
-        chosen = [one for one in self._entries.values() if (one.split, one.tier) == (split, tier)]
+        entries = [entry for entry in self._entries.values() if (entry.split, entry.tier) == (split, tier)]
         limit = None if self._sizes is None else self._sizes.of(split)
-        return tuple(map(self._task, chosen[:limit]))
+        return tuple(map(self._build_task, entries[:limit]))
 
-    def _task(self, entry: _Entry) -> Task:
+    def _build_task(self, entry: _Entry) -> Task:
         spec: dict[str, Json] = {"file": entry.file, "row": entry.row, "digest": entry.digest}
         if self.ranks is not None:
             spec["ranks"] = self.ranks.digest
         return Task(self.name, self.version, spec, entry.website, entry.tier, entry.split)
 
-    def recorded(self, task: Task) -> WebTask:
-        """The task in its file, read again.
+    def get_record(self, task: Task) -> WebTask:
+        """Returns the task, read from its file again.
 
         Raises:
-            ConfigError: no such row. VersionMismatch: it, or the file of ranks, says something else now.
+            ConfigError: a missing row. VersionMismatch: the content of the row, or of the file of ranks, has changed.
         """
-        entry = row_named(self._entries, task)
-        wanted = None if self.ranks is None else self.ranks.digest
-        if task.spec.get("ranks") != wanted:
-            raise VersionMismatch("a task with other ranks", value=task.spec.get("ranks"), expected=wanted)
-        rows = self._rows(entry.file)
-        found = read_task(rows[entry.row]) if entry.row < len(rows) else None
-        if found is None or found.digest != entry.digest:
-            raise VersionMismatch(f"{entry.where} was changed", value=found and found.digest, expected=entry.digest)
-        return found
+        entry = get_row(self._entries, task)
+        ranks_digest = None if self.ranks is None else self.ranks.digest
+        if task.spec.get("ranks") != ranks_digest:
+            raise VersionMismatch("a task with other ranks", value=task.spec.get("ranks"), expected=ranks_digest)
+        rows = self._load_rows(entry.file)
+        record = parse_task(rows[entry.row]) if entry.row < len(rows) else None
+        if record is None or record.digest != entry.digest:
+            raise VersionMismatch(f"{entry.where} was changed", value=record and record.digest, expected=entry.digest)
+        return record
 
-    def words(self) -> Sequence[str] | None:
-        """None: the web has no end of words."""
+    def vocabulary_source(self) -> Sequence[str] | None:
+        """Returns None: the vocabulary of the web is open."""
         return None
 
 
-def _place(name: str) -> tuple[str, str]:
-    """Split and tier by a path: the last part that names one; without any, the official test of known sites."""
+def _split_and_tier(name: str) -> tuple[str, str]:
+    """Returns split and tier by a path: the last part that names one; without any, the official test of known sites."""
     for part in reversed(Path(name).parts):
-        for mark, tier in _TIERS.items():
-            if part.startswith(mark):
+        for prefix, tier in _TIERS.items():
+            if part.startswith(prefix):
                 return "test", tier
         if part.startswith(("train", "dev")):
             return ("train", "seen") if part.startswith("train") else ("dev", "seen")
@@ -185,12 +185,12 @@ def _place(name: str) -> tuple[str, str]:
 
 
 class Generated:
-    """Tasks of our own making; of every five one is dev and one is test.
+    """Generated tasks; of every five, one is dev and one is test.
 
     Args:
-        pages: how many pages there are in all tasks together.
-        seed: which tasks.
-        sizes: at most so many tasks of each split (None: all).
+        pages: number of pages of all tasks together.
+        seed: determines the tasks.
+        sizes: maximum number of tasks of each split (None: all).
     """
 
     name, version = "web_replay", "1"
@@ -202,36 +202,39 @@ class Generated:
         rows, ranks = generated.generate_rows(pages, seed)
         digest = hashlib.sha256(canonical_json(ranks).encode()).hexdigest()
         self.ranks: Ranks | None = Ranks(ranks, "generated", digest)
-        self._recorded = [read_task(row) for row in rows]
-        self.longest = max(len(task.steps) for task in self._recorded)
-        dealt = {split: [*self._dealt(split)] for split in SPLITS}
-        self._panels = {split: tuple(of[: None if sizes is None else sizes.of(split)]) for split, of in dealt.items()}
+        self._recorded = [parse_task(row) for row in rows]
+        self.max_steps = max(len(task.steps) for task in self._recorded)
+        tasks_by_split = {split: [*self._deal_tasks(split)] for split in SPLITS}
+        self._panels = {
+            split: tuple(split_tasks[: None if sizes is None else sizes.of(split)])
+            for split, split_tasks in tasks_by_split.items()
+        }
 
-    def _dealt(self, split: str) -> Iterator[Task]:
-        for number, found in enumerate(self._recorded):
+    def _deal_tasks(self, split: str) -> Iterator[Task]:
+        for number, record in enumerate(self._recorded):
             if {3: "dev", 4: "test"}.get((number + number // 5) % 5, "train") == split:
-                spec: dict[str, Json] = {"seed": self.seed, "number": number, "steps": len(found.steps)}
-                yield Task(self.name, self.version, spec, found.subdomain, "seen", split)
+                spec: dict[str, Json] = {"seed": self.seed, "number": number, "steps": len(record.steps)}
+                yield Task(self.name, self.version, spec, record.subdomain, "seen", split)
 
     def tasks(self, split: str, tier: str) -> Sequence[Task]:
-        """The tasks of a split."""
+        """Returns the tasks of a split."""
         check_names(split, tier, self.tiers)
         return self._panels[split]
 
-    def recorded(self, task: Task) -> WebTask:
-        """The task made again; raises ConfigError for one that this library does not have."""
+    def get_record(self, task: Task) -> WebTask:
+        """Returns the record of a generated task; raises ConfigError for a task that this library does not have."""
         number = task.spec.get("number")
-        found = self._recorded[number] if type(number) is int and 0 <= number < len(self._recorded) else None
-        if found is None or dict(task.spec) != {"seed": self.seed, "number": number, "steps": len(found.steps)}:
+        record = self._recorded[number] if type(number) is int and 0 <= number < len(self._recorded) else None
+        if record is None or dict(task.spec) != {"seed": self.seed, "number": number, "steps": len(record.steps)}:
             raise ConfigError(
                 "no generated task of this seed and number",
                 value=dict(task.spec),
                 expected=f"seed {self.seed}, a number below {len(self._recorded)}",
             )
-        return found
+        return record
 
-    def words(self) -> Sequence[str] | None:
-        """Every word of the pages as they are written, of tasks and of thoughts."""
-        texts = [text for row in self._recorded for text in (row.told, *(step.thought for step in row.steps))]
+    def vocabulary_source(self) -> Sequence[str] | None:
+        """Returns every word of the pages as written, of tasks and of thoughts."""
+        texts = [text for row in self._recorded for text in (row.instruction, *(step.thought for step in row.steps))]
         pages = [word for row in self._recorded for step in row.steps for word in words_of(step.html)]
         return sorted({*pages, *(word for text in texts for word in words_of(text))})

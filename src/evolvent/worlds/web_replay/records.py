@@ -1,8 +1,8 @@
-"""Recorded tasks: Mind2Web's official JSON, and the ranks of its candidates, which come in a file of their own.
+"""Recorded tasks: Mind2Web's official JSON, and the ranks of its candidates, which come in a separate file.
 
-A step that cannot be scored (no ranks, a page that cannot be read or lacks what is right) stays in its task with the
-reason, so that it is counted beside the averages. Ranks are read from JSON or Parquet. They are published as a pickle,
-which could run any code when it is opened: convert it where you trust it.
+A step that cannot be scored (no ranks, a page that cannot be read or lacks the right element) stays in its task
+with the reason, so that it is counted beside the averages. Ranks are read from JSON or Parquet. They are
+published as a pickle, which could run any code when it is opened: convert it where you trust it.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from evolvent.errors import ConfigError, SampleInvalid, UnsafeFile
 from evolvent.grade.web_actions import OPERATIONS
 from evolvent.trajectory import canonical_json
 
-__all__ = ["Ranks", "WebStep", "WebTask", "read_ranks", "read_task", "rows_of"]
+__all__ = ["Ranks", "WebStep", "WebTask", "parse_task", "read_ranks", "read_rows"]
 
-_LARGEST = 2**34  # bytes of a file
-_PICKLES = (".pkl", ".pickle", ".joblib", ".pt", ".bin")
+_MAX_FILE_BYTES = 2**34  # bytes of a file
+_PICKLE_SUFFIXES = (".pkl", ".pickle", ".joblib", ".pt", ".bin")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +30,13 @@ class WebStep:
 
     Args:
         uid: of the action.
-        html: the page, cleaned as the data has it.
-        operation, value: "CLICK", "TYPE" or "SELECT", and what was typed or selected.
-        positives: ids of the elements that are right, in the order of the file.
-        candidates: ids of all elements that are ranked, the right ones among them, in the order of the page's numbers.
-        ranks: candidate -> its place, 0 is the first; None: the file gives none.
-        unscorable: why the step cannot be scored; "" where it can.
-        thought: why the action is taken, where the record says it (generated pages do).
+        html: the page, as cleaned in the data.
+        operation, value: "CLICK", "TYPE" or "SELECT", and the typed or selected text.
+        positives: ids of the right elements, in the order of the file.
+        candidates: ids of all ranked elements, the right ones among them, in the order of the page's numbers.
+        ranks: candidate -> its rank, 0 is the first; None: the file has none.
+        unscorable: the reason why the step cannot be scored; "" if it can.
+        thought: the reason for the action, if the record has one (generated pages do).
     """
 
     uid: str
@@ -52,13 +52,13 @@ class WebStep:
 
 @dataclass(frozen=True, slots=True)
 class WebTask:
-    """A recorded task: where, what, and its steps.
+    """A recorded task: its site, its instruction, and its steps.
 
     Args:
         id: `annotation_id`.
-        website, domain, subdomain: where it was recorded.
-        told: the task in words (`confirmed_task`).
-        said: the actions in words (`action_reprs`).
+        website, domain, subdomain: the site of the record.
+        instruction: the task in words (`confirmed_task`).
+        action_texts: the actions in words (`action_reprs`).
         digest: SHA-256 of all of it.
     """
 
@@ -66,38 +66,38 @@ class WebTask:
     website: str
     domain: str
     subdomain: str
-    told: str
-    said: tuple[str, ...]
+    instruction: str
+    action_texts: tuple[str, ...]
     steps: tuple[WebStep, ...]
     digest: str
 
 
-def read_task(row: object) -> WebTask:
-    """A task of the official JSON.
+def parse_task(row: object) -> WebTask:
+    """Parses a task of the official JSON.
 
     Raises:
-        SampleInvalid: no object, no id, no task in words, or no actions. What is wrong with one action is told by its
+        SampleInvalid: not an object, no id, no instruction, or no actions. A problem of one action is stored in its
             step.
     """
     if not isinstance(row, dict):
         raise SampleInvalid("a row that is no object", value=type(row).__name__, expected="a recorded task")
     actions = row.get("actions")
-    wrong = [name for name in ("annotation_id", "confirmed_task") if not _text(row, name)]
-    if wrong or not isinstance(actions, list) or not actions:
+    missing = [name for name in ("annotation_id", "confirmed_task") if not _text(row, name)]
+    if missing or not isinstance(actions, list) or not actions:
         raise SampleInvalid(
             "a row that is no recorded task",
             value=sorted(map(str, row))[:12],
             expected="annotation_id, confirmed_task and a list of actions",
         )
-    said = row.get("action_reprs")
+    action_texts = row.get("action_reprs")
     return WebTask(
         _text(row, "annotation_id"),
         _text(row, "website"),
         _text(row, "domain"),
         _text(row, "subdomain"),
         " ".join(_text(row, "confirmed_task").split()),
-        tuple(map(str, said)) if isinstance(said, list) else (),
-        tuple(map(_step, actions)),
+        tuple(map(str, action_texts)) if isinstance(action_texts, list) else (),
+        tuple(map(_parse_step, actions)),
         _digest(row),
     )
 
@@ -114,41 +114,41 @@ def _text(row: Mapping[str, Any], name: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _step(action: object) -> WebStep:
-    """An action; whatever is wrong with it makes it unscorable."""
+def _parse_step(action: object) -> WebStep:
+    """Parses an action; a problem with it makes the step unscorable."""
     row = action if isinstance(action, dict) else {}
-    done = row.get("operation")
-    operation = done if isinstance(done, dict) else {}
+    raw_operation = row.get("operation")
+    operation = raw_operation if isinstance(raw_operation, dict) else {}
     op, page = _text(operation, "op"), _text(row, "cleaned_html")
-    right, ranked = _candidates(row.get("pos_candidates")), _candidates(row.get("neg_candidates"))
+    positives, negatives = _parse_candidates(row.get("pos_candidates")), _parse_candidates(row.get("neg_candidates"))
     reasons = (
         ("an action that is no object", not isinstance(action, dict)),
         ("an operation that is not known", op not in OPERATIONS),
         ("no page", not page.strip()),
     )
-    ranks = {one: rank for one, rank in {**ranked, **right}.items() if rank is not None}
-    every = sorted({**ranked, **right}, key=lambda one: (len(one), one))
+    ranks = {element_id: rank for element_id, rank in {**negatives, **positives}.items() if rank is not None}
+    candidates = sorted({**negatives, **positives}, key=lambda element_id: (len(element_id), element_id))
     return WebStep(
         _text(row, "action_uid"),
         page,
         op,
         _text(operation, "value"),
-        tuple(right),
-        tuple(every),
+        tuple(positives),
+        tuple(candidates),
         ranks or None,
-        next((why for why, holds in reasons if holds), ""),
+        next((reason for reason, applies in reasons if applies), ""),
         _text(row, "thought"),
     )
 
 
-def _candidates(rows: object) -> dict[str, int | None]:
-    """Id -> rank, where the file itself gives ranks; in the order of the file."""
-    found: dict[str, int | None] = {}
+def _parse_candidates(rows: object) -> dict[str, int | None]:
+    """Returns id -> rank, if the file itself has ranks, in the order of the file."""
+    rank_of: dict[str, int | None] = {}
     for row in rows if isinstance(rows, list) else []:
         if isinstance(row, dict) and isinstance(row.get("backend_node_id"), str | int):
             rank = row.get("rank")
-            found.setdefault(str(row["backend_node_id"]), rank if type(rank) is int and rank >= 0 else None)
-    return found
+            rank_of.setdefault(str(row["backend_node_id"]), rank if type(rank) is int and rank >= 0 else None)
+    return rank_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,27 +156,27 @@ class Ranks:
     """The first candidates of each step.
 
     Args:
-        of: `<annotation_id>_<action_uid>` -> element -> its place among all candidates.
-        path: where they were read from, for messages.
+        by_step: `<annotation_id>_<action_uid>` -> element -> its rank among all candidates.
+        path: the file of the ranks, for messages.
         digest: SHA-256 of the file.
     """
 
-    of: Mapping[str, Mapping[str, int]]
+    by_step: Mapping[str, Mapping[str, int]]
     path: str = ""
     digest: str = ""
 
 
-def read_ranks(path: str | Path, *, first: int) -> Ranks:
-    """The ranks in a file: JSON (`{step: {element: rank}}`, also below `"ranks"`) or Parquet (three columns).
+def read_ranks(path: str | Path, *, max_rank: int) -> Ranks:
+    """Reads the ranks in a file: JSON (`{step: {element: rank}}`, also below `"ranks"`) or Parquet (three columns).
 
     Args:
         path: the columns of a Parquet file are `sample_id`, `backend_node_id` and `rank`.
-        first: keep the ranks below this number only; the steps are kept all.
+        max_rank: only ranks below this number are retained; all steps are.
     Raises:
-        UnsafeFile: a pickle. ConfigError: a file that cannot be read, or holds something else.
+        UnsafeFile: a pickle. ConfigError: a file that cannot be read, or with other content.
     """
     file = Path(path)
-    if file.suffix.lower() in _PICKLES:
+    if file.suffix.lower() in _PICKLE_SUFFIXES:
         raise UnsafeFile(
             "ranks are not read from a pickle, which can run code",
             value=file.name,
@@ -185,20 +185,20 @@ def read_ranks(path: str | Path, *, first: int) -> Ranks:
         )
     try:
         digest = hashlib.sha256(file.read_bytes()).hexdigest()
-        rows = _parquet_ranks(file) if file.suffix.lower() == ".parquet" else _json_ranks(file)
-        of: dict[str, dict[str, int]] = {}
+        rows = _read_parquet_ranks(file) if file.suffix.lower() == ".parquet" else _read_json_ranks(file)
+        ranks_by_step: dict[str, dict[str, int]] = {}
         for step, element, rank in rows:
-            ranks = of.setdefault(step, {})
-            if rank < first:
+            ranks = ranks_by_step.setdefault(step, {})
+            if rank < max_rank:
                 ranks[element] = rank
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise ConfigError(f"{file.name} cannot be read as ranks ({error})", value=str(file)) from error
-    return Ranks(of, str(file), digest)
+    return Ranks(ranks_by_step, str(file), digest)
 
 
-def _json_ranks(file: Path) -> Iterator[tuple[str, str, int]]:
-    whole = json.loads(file.read_text(encoding="utf-8-sig"))
-    steps = whole.get("ranks", whole) if isinstance(whole, dict) else None
+def _read_json_ranks(file: Path) -> Iterator[tuple[str, str, int]]:
+    document = json.loads(file.read_text(encoding="utf-8-sig"))
+    steps = document.get("ranks", document) if isinstance(document, dict) else None
     if not isinstance(steps, dict):
         raise ValueError("no object of steps")
     for step, ranks in steps.items():
@@ -209,7 +209,7 @@ def _json_ranks(file: Path) -> Iterator[tuple[str, str, int]]:
             raise ValueError(f"the step {step} has no ranks")
 
 
-def _parquet_ranks(file: Path) -> Iterator[tuple[str, str, int]]:
+def _read_parquet_ranks(file: Path) -> Iterator[tuple[str, str, int]]:
     from pyarrow import parquet
 
     table = parquet.read_table(file, columns=["sample_id", "backend_node_id", "rank"])
@@ -220,18 +220,20 @@ def _parquet_ranks(file: Path) -> Iterator[tuple[str, str, int]]:
         yield step, str(element), rank
 
 
-def rows_of(file: Path) -> list[object]:
-    """The rows of one file of the data.
+def read_rows(file: Path) -> list[object]:
+    """Reads the rows of one file of the data.
 
     Raises:
-        ConfigError: it cannot be read, or holds no array.
+        ConfigError: the file cannot be read, or is not an array.
     """
     try:
-        if file.stat().st_size > _LARGEST:
-            raise ValueError(f"it is larger than {_LARGEST} bytes")
-        whole = json.loads(file.read_text(encoding="utf-8-sig"))
+        if file.stat().st_size > _MAX_FILE_BYTES:
+            raise ValueError(f"it is larger than {_MAX_FILE_BYTES} bytes")
+        document = json.loads(file.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{file.name} cannot be read ({error})", value=str(file)) from error
-    if not isinstance(whole, list):
-        raise ConfigError(f"{file.name} holds no array of tasks", value=type(whole).__name__, expected="a JSON array")
-    return whole
+    if not isinstance(document, list):
+        raise ConfigError(
+            f"{file.name} holds no array of tasks", value=type(document).__name__, expected="a JSON array"
+        )
+    return document

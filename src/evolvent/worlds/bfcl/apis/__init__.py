@@ -1,6 +1,6 @@
 """The eight state classes that BFCL's multi-turn items act on."""
 
-from evolvent.worlds.bfcl.apis.api import Api, Operation, rendered
+from evolvent.worlds.bfcl.apis.api import Api, Operation, render_result
 from evolvent.worlds.bfcl.apis.files import Files
 from evolvent.worlds.bfcl.apis.maths import Maths
 from evolvent.worlds.bfcl.apis.messages import Messages
@@ -24,10 +24,10 @@ __all__ = [
     "Trading",
     "Travel",
     "Vehicle",
-    "rendered",
+    "render_result",
 ]
 
 APIS: dict[str, type[Api]] = {
-    one.wire: one for one in (Files, Maths, Messages, Posting, Tickets, Trading, Travel, Vehicle)
+    api_class.wire: api_class for api_class in (Files, Maths, Messages, Posting, Tickets, Trading, Travel, Vehicle)
 }
 """The state classes by the names that the items use."""

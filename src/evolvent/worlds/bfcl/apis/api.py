@@ -1,4 +1,4 @@
-"""What the eight state classes of BFCL's multi-turn part have in common: a state of plain JSON and a table of calls.
+"""Common base of the eight state classes of BFCL's multi-turn part: a state of plain JSON and a table of calls.
 
 A call is looked up in the table of its class and bound to the parameters that stand there. No text is evaluated, and no
 attribute is reached by a name that came from outside.
@@ -19,7 +19,7 @@ from evolvent.messages import Call
 from evolvent.trajectory import Json
 from evolvent.worlds.bfcl.apis.padding import Padding
 
-__all__ = ["Api", "Operation", "operation", "refusal", "rendered", "table", "whole"]
+__all__ = ["Api", "Operation", "index_by_name", "operation", "refuse", "render_result", "to_integer"]
 
 _UNUSABLE = (TypeError, ValueError, KeyError, IndexError, AttributeError, ArithmeticError)
 """What arguments of another kind than a call works with lead to: a text where a number is needed, an unknown door."""
@@ -42,45 +42,47 @@ class Operation:
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """All parameters, in order: what arguments without a name belong to."""
+        """Returns all parameters, in order: arguments without a name belong to them."""
         return self.required + self.optional
 
-    def bound(self, arguments: Mapping[str, Json]) -> tuple[list[Json], dict[str, Json]]:
-        """The values of the required parameters in order, and the optional ones that are given.
+    def bind(self, arguments: Mapping[str, Json]) -> tuple[list[Json], dict[str, Json]]:
+        """Returns the values of the required parameters in order, and the optional values that are present.
 
         Raises:
             InvalidAction: a parameter that does not exist, or one that is missing.
         """
-        strange = [name for name in arguments if name not in self.parameters]
+        unknown_names = [name for name in arguments if name not in self.parameters]
         missing = [name for name in self.required if name not in arguments]
-        if strange:
-            raise InvalidAction(f"{self.name} has no parameter {', '.join(strange)}")
+        if unknown_names:
+            raise InvalidAction(f"{self.name} has no parameter {', '.join(unknown_names)}")
         if missing:
             raise InvalidAction(f"{self.name} needs {', '.join(missing)}")
-        given = {_python(name): arguments[name] for name in self.optional if name in arguments}
-        return [arguments[name] for name in self.required], given
+        optional_values = {_to_snake_case(name): arguments[name] for name in self.optional if name in arguments}
+        return [arguments[name] for name in self.required], optional_values
 
 
-def _python(name: str) -> str:
-    """The keyword of an optional parameter: `fanSpeed` is `fan_speed`."""
-    return "".join(f"_{mark.lower()}" if mark.isupper() else mark for mark in name)
+def _to_snake_case(name: str) -> str:
+    """Converts the name of an optional parameter to its keyword: `fanSpeed` is `fan_speed`."""
+    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)
 
 
 def operation(form: str, run: Callable[..., Json]) -> Operation:
-    """An operation written as `name(parameter, other, optional=)`."""
-    name, _, rest = form.rstrip(")").partition("(")
-    names = [part.strip() for part in rest.split(",") if part.strip()]
-    required = tuple(one for one in names if not one.endswith("="))
-    return Operation(name, required, tuple(one[:-1] for one in names if one.endswith("=")), run)
+    """Builds an operation from the form `name(parameter, other, optional=)`."""
+    name, _, parameter_text = form.rstrip(")").partition("(")
+    names = [part.strip() for part in parameter_text.split(",") if part.strip()]
+    required = tuple(name_part for name_part in names if not name_part.endswith("="))
+    return Operation(name, required, tuple(name_part[:-1] for name_part in names if name_part.endswith("=")), run)
 
 
-def refusal(why: str, **more: Json) -> dict[str, Json]:
-    """The result of a call that cannot be done in this state, in the form that the documents promise."""
-    return {**more, "error": why}
+def refuse(reason: str, **more: Json) -> dict[str, Json]:
+    """Builds the result of a call that is impossible in this state, in the form that the documents promise."""
+    return {**more, "error": reason}
 
 
-def rendered(value: Json) -> str:
-    """A result as text: text as it is, an object as JSON, the rest as Python shows it (so `None`, for nothing)."""
+def render_result(value: Json) -> str:
+    """Renders a result as text: text as it is, an object as JSON, anything else as Python shows it (so `None`, for
+    nothing).
+    """
     if isinstance(value, str):
         return value
     return json.dumps(value) if isinstance(value, dict) else str(value)
@@ -90,12 +92,12 @@ class Api(ABC):
     """One object of a state class.
 
     Args:
-        config: what the item says about the beginning; whatever it leaves out begins as `defaults` say.
-        padding: what makes results long, in items of long context.
+        config: the initial state according to the item; missing values begin as `defaults` say.
+        padding: lengthens results, in items of long context.
     Attributes:
-        state: everything that is compared, as plain JSON.
+        state: all compared values, as plain JSON.
     Raises:
-        SampleInvalid: a beginning that is no object.
+        SampleInvalid: an initial state that is no object.
 
     Subclasses name the class of the data set (`wire`), the file of its function documents, and their operations.
     """
@@ -117,28 +119,28 @@ class Api(ABC):
         self._random = Random(config.get("random_seed", self.seed))
 
     def answer(self, call: Call) -> str:
-        """Do what a call says, and return its result as text (see `rendered`).
+        """Executes a call and returns its result as text (see `render_result`).
 
         Raises:
             InvalidAction: no such call, parameters that do not fit, or a call that cannot be done with these values.
         """
-        known = self.operations.get(call.name)
-        if known is None:
+        operation = self.operations.get(call.name)
+        if operation is None:
             raise InvalidAction(f"{self.wire} has no call {call.name}")
-        values, given = known.bound(call.arguments)
+        values, optional_values = operation.bind(call.arguments)
         try:
-            return rendered(known.run(self, *copy.deepcopy(values), **copy.deepcopy(given)))
+            return render_result(operation.run(self, *copy.deepcopy(values), **copy.deepcopy(optional_values)))
         except _UNUSABLE as error:
             raise InvalidAction(f"{call.name} cannot be done with these values") from error
 
 
-def table(*operations: Operation) -> Mapping[str, Operation]:
-    """Operations by name."""
-    return {one.name: one for one in operations}
+def index_by_name(*operations: Operation) -> Mapping[str, Operation]:
+    """Returns operations by name."""
+    return {operation.name: operation for operation in operations}
 
 
-def whole(value: Json) -> int | None:
-    """A number without a fraction as an integer, None for anything else: what an object is looked up by."""
+def to_integer(value: Json) -> int | None:
+    """Converts a number without a fraction to an integer, anything else to None; objects are looked up by it."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     return value if isinstance(value, int) else None

@@ -10,7 +10,7 @@ from typing import Any
 
 from evolvent.errors import InvalidAction
 from evolvent.trajectory import Json
-from evolvent.worlds.bfcl.apis.api import Api, operation, refusal, table, whole
+from evolvent.worlds.bfcl.apis.api import Api, index_by_name, operation, refuse, to_integer
 
 __all__ = ["Maths"]
 
@@ -36,33 +36,33 @@ _NOT_NUMBERS = "that needs numbers"
 _EMPTY = "there is nothing in the list"
 
 
-def _number(*values: Json) -> bool:
+def _are_numbers(*values: Json) -> bool:
     return all(isinstance(value, (int, float)) for value in values)
 
 
-def _of(numbers: Any, compute: Callable[[list[float]], float]) -> Json:
-    """A number from a list of numbers, or the refusal of a list that is none."""
+def _apply_to_list(numbers: Any, compute: Callable[[list[float]], float]) -> Json:
+    """Computes a number from a list of numbers, or the refusal of an invalid list."""
     if not numbers:
-        return refusal(_EMPTY)
-    if not isinstance(numbers, list) or not _number(*numbers):
-        return refusal(_NOT_NUMBERS)
+        return refuse(_EMPTY)
+    if not isinstance(numbers, list) or not _are_numbers(*numbers):
+        return refuse(_NOT_NUMBERS)
     return {"result": compute(numbers)}
 
 
-def _two(first: Json, second: Json, compute: Callable[[Any, Any], float]) -> Json:
-    """A number from two numbers."""
-    return {"result": compute(first, second)} if _number(first, second) else refusal(_NOT_NUMBERS)
+def _apply_to_pair(first: Json, second: Json, compute: Callable[[Any, Any], float]) -> Json:
+    """Computes a number from two numbers."""
+    return {"result": compute(first, second)} if _are_numbers(first, second) else refuse(_NOT_NUMBERS)
 
 
-def _context(precision: Json) -> Context:
-    digits = whole(precision)
+def _make_context(precision: Json) -> Context:
+    digits = to_integer(precision)
     if digits is None or not 1 <= digits <= _DIGITS:
         raise InvalidAction(f"a precision of {precision!r} digits is not possible")
     return Context(prec=digits)
 
 
-def _to_bits(value: Fraction, bits: int) -> Fraction:
-    """The nearest binary number of so many bits."""
+def _round_to_bits(value: Fraction, bits: int) -> Fraction:
+    """Returns the nearest binary number with `bits` bits."""
     if not value:
         return value
     shift = bits - (abs(value.numerator).bit_length() - value.denominator.bit_length())
@@ -73,7 +73,7 @@ def _to_bits(value: Fraction, bits: int) -> Fraction:
 
 
 def _power(base: Any, exponent: Any) -> Any:
-    """The power; InvalidAction where it has more digits than anybody asks for."""
+    """Computes the power; raises InvalidAction where it has too many digits."""
     integers = isinstance(base, int) and isinstance(exponent, int)
     if integers and abs(base) > 1 and exponent * math.log10(abs(base)) > _DIGITS:
         raise InvalidAction(f"{base} to the power of {exponent} is too large")
@@ -87,45 +87,45 @@ class Maths(Api):
     document = "math_api.json"
 
     def _logarithm(self, value: Any, base: Any, precision: Any) -> Json:
-        context = _context(precision)
-        if not _number(value, base) or value <= 0 or base <= 0 or base == 1:
-            return refusal(f"there is no logarithm of {value!r} to the base {base!r}")
+        context = _make_context(precision)
+        if not _are_numbers(value, base) or value <= 0 or base <= 0 or base == 1:
+            return refuse(f"there is no logarithm of {value!r} to the base {base!r}")
         # A gold answer copies such a number digit by digit, so the steps are those of the data set's arithmetic: both
         # logarithms and their quotient are rounded to the bits of the precision, and three digits more are shown.
-        wide = Context(prec=context.prec + 20)
+        wide_context = Context(prec=context.prec + 20)
         bits = max(1, round((context.prec + 1) * math.log2(10)))
-        first, second = (_to_bits(Fraction(wide.ln(Decimal(one))), bits) for one in (value, base))
-        quotient = _to_bits(first / second, bits)
-        shown = Context(prec=context.prec + 3)
-        return {"result": float(shown.divide(Decimal(quotient.numerator), Decimal(quotient.denominator)))}
+        first, second = (_round_to_bits(Fraction(wide_context.ln(Decimal(operand))), bits) for operand in (value, base))
+        quotient = _round_to_bits(first / second, bits)
+        display_context = Context(prec=context.prec + 3)
+        return {"result": float(display_context.divide(Decimal(quotient.numerator), Decimal(quotient.denominator)))}
 
     def _square_root(self, number: Any, precision: Any) -> Json:
-        context = _context(precision)
-        if not _number(number) or number < 0:
-            return refusal(f"there is no square root of {number!r}")
+        context = _make_context(precision)
+        if not _are_numbers(number) or number < 0:
+            return refuse(f"there is no square root of {number!r}")
         return {"result": float(context.sqrt(Decimal(number)))}
 
     def _mean(self, numbers: Any) -> Json:
-        return _of(numbers, lambda given: sum(given) / len(given))
+        return _apply_to_list(numbers, lambda operands: sum(operands) / len(operands))
 
     def _deviation(self, numbers: Any) -> Json:
-        def root_mean_square(given: list[float]) -> float:
-            mean = sum(given) / len(given)
-            return math.sqrt(sum((one - mean) ** 2 for one in given) / len(given))
+        def root_mean_square(operands: list[float]) -> float:
+            mean = sum(operands) / len(operands)
+            return math.sqrt(sum((operand - mean) ** 2 for operand in operands) / len(operands))
 
-        return _of(numbers, root_mean_square)
+        return _apply_to_list(numbers, root_mean_square)
 
     def _si(self, value: Any, unit_in: Any, unit_out: Any) -> Json:
-        if not _number(value):
-            return refusal(_NOT_NUMBERS)
+        if not _are_numbers(value):
+            return refuse(_NOT_NUMBERS)
         if unit_in not in _METRES or unit_out not in _METRES:
-            return refusal(f"{unit_in} cannot be converted to {unit_out}")
+            return refuse(f"{unit_in} cannot be converted to {unit_out}")
         return {"result": value * _METRES[unit_in] * (1 / _METRES[unit_out])}
 
     def _imperial(self, value: Any, unit_in: Any, unit_out: Any) -> Json:
         pair = (unit_in, unit_out)
-        if not _number(value):
-            return refusal(_NOT_NUMBERS)
+        if not _are_numbers(value):
+            return refuse(_NOT_NUMBERS)
         if unit_in == unit_out:
             return {"result": value}
         if pair in _TEMPERATURES:
@@ -133,49 +133,53 @@ class Maths(Api):
         return (
             {"result": value * _FACTORS[pair]}
             if pair in _FACTORS
-            else refusal(f"{unit_in} cannot be converted to {unit_out}")
+            else refuse(f"{unit_in} cannot be converted to {unit_out}")
         )
 
     def _add(self, a: Any, b: Any) -> Json:
-        return _two(a, b, lambda one, other: one + other)
+        return _apply_to_pair(a, b, lambda first, second: first + second)
 
     def _subtract(self, a: Any, b: Any) -> Json:
-        return _two(a, b, lambda one, other: one - other)
+        return _apply_to_pair(a, b, lambda first, second: first - second)
 
     def _multiply(self, a: Any, b: Any) -> Json:
-        return _two(a, b, lambda one, other: one * other)
+        return _apply_to_pair(a, b, lambda first, second: first * second)
 
     def _divide(self, a: Any, b: Any) -> Json:
-        return refusal("nothing can be divided by zero") if b == 0 else _two(a, b, lambda one, other: one / other)
+        return (
+            refuse("nothing can be divided by zero")
+            if b == 0
+            else _apply_to_pair(a, b, lambda first, second: first / second)
+        )
 
     def _to_the_power(self, base: Any, exponent: Any) -> Json:
-        return _two(base, exponent, _power)
+        return _apply_to_pair(base, exponent, _power)
 
     def _absolute(self, number: Any) -> Json:
-        return {"result": abs(number)} if _number(number) else refusal(_NOT_NUMBERS)
+        return {"result": abs(number)} if _are_numbers(number) else refuse(_NOT_NUMBERS)
 
     def _round(self, number: Any, decimal_places: Any = 0) -> Json:
-        if not _number(number) or not isinstance(decimal_places, int):
-            return refusal("that needs a number, and a whole number of places")
+        if not _are_numbers(number) or not isinstance(decimal_places, int):
+            return refuse("that needs a number, and a whole number of places")
         return {"result": round(number, max(-_DIGITS, min(_DIGITS, decimal_places)))}
 
-    def _percentage(self, part: Any, whole: Any) -> Json:
+    def _percentage(self, part: Any, total: Any) -> Json:
         return (
-            refusal("nothing is a part of zero")
-            if whole == 0
-            else _two(part, whole, lambda one, other: one / other * 100)
+            refuse("nothing is a part of zero")
+            if total == 0
+            else _apply_to_pair(part, total, lambda first, second: first / second * 100)
         )
 
     def _min(self, numbers: Any) -> Json:
-        return _of(numbers, min)
+        return _apply_to_list(numbers, min)
 
     def _max(self, numbers: Any) -> Json:
-        return _of(numbers, max)
+        return _apply_to_list(numbers, max)
 
     def _sum(self, numbers: Any) -> Json:
-        return _of(numbers, sum)
+        return _apply_to_list(numbers, sum)
 
-    operations = table(
+    operations = index_by_name(
         operation("absolute_value(number)", _absolute),
         operation("add(a, b)", _add),
         operation("divide(a, b)", _divide),

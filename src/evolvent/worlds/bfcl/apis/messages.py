@@ -1,4 +1,4 @@
-"""The workspace's messages: users, who is logged in, and what was sent."""
+"""The workspace's messages: users, the logged-in user, and the sent messages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from evolvent.trajectory import Json
-from evolvent.worlds.bfcl.apis.api import Api, operation, refusal, table
+from evolvent.worlds.bfcl.apis.api import Api, index_by_name, operation, refuse
 from evolvent.worlds.bfcl.apis.padding import Padding
 
 __all__ = ["Messages"]
@@ -39,22 +39,22 @@ class Messages(Api):
         self.state["generated_ids"] = sorted(set(self.state["generated_ids"]))
 
     def _new_id(self) -> int:
-        known = self.state["generated_ids"]
-        while (number := self._random.randint(10_000, 99_999)) in known:
+        used_ids = self.state["generated_ids"]
+        while (number := self._random.randint(10_000, 99_999)) in used_ids:
             pass
-        self.state["generated_ids"] = sorted([*known, number])
+        self.state["generated_ids"] = sorted([*used_ids, number])
         return number
 
-    def _sent(self) -> list[tuple[str, str]]:
-        """(receiver, text) of every message, the oldest first."""
+    def _list_sent(self) -> list[tuple[str, str]]:
+        """Lists (receiver, text) of every message, the oldest first."""
         return [next(iter(message.items())) for message in self.state["inbox"]]
 
     def _list_users(self) -> Json:
         return {"user_list": list(self.state["user_map"])}
 
     def _get_user_id(self, user: Any) -> Json:
-        known = self.state["user_map"].get(user)
-        return refusal(f"there is no user {user}") if known is None else {"user_id": known}
+        user_id = self.state["user_map"].get(user)
+        return refuse(f"there is no user {user}") if user_id is None else {"user_id": user_id}
 
     def _login(self, user_id: Any) -> Json:
         if user_id not in self.state["user_map"].values():
@@ -67,9 +67,9 @@ class Messages(Api):
 
     def _send(self, receiver_id: Any, message: Any) -> Json:
         if not self.state["current_user"]:
-            return refusal(_LOGGED_OUT)
+            return refuse(_LOGGED_OUT)
         if receiver_id not in self.state["user_map"].values():
-            return refusal(f"there is no receiver with the id {receiver_id}")
+            return refuse(f"there is no receiver with the id {receiver_id}")
         number = self._new_id()
         self.state["inbox"].append({receiver_id: message})
         self.state["message_count"] += 1
@@ -77,12 +77,12 @@ class Messages(Api):
 
     def _delete(self, receiver_id: Any) -> Json:
         if not self.state["current_user"]:
-            return refusal(_LOGGED_OUT)
-        places = [at for at, (receiver, _) in enumerate(self._sent()) if receiver == receiver_id]
-        if not places:
-            return refusal(f"nothing was sent to {receiver_id}")
+            return refuse(_LOGGED_OUT)
+        indices = [index for index, (receiver, _) in enumerate(self._list_sent()) if receiver == receiver_id]
+        if not indices:
+            return refuse(f"nothing was sent to {receiver_id}")
         # The data set deletes the first message that equals the latest one, which leaves the same texts in the inbox.
-        latest = self.state["inbox"][places[-1]]
+        latest = self.state["inbox"][indices[-1]]
         self.state["inbox"].remove(latest)
         return {
             "deleted_status": True,
@@ -92,37 +92,37 @@ class Messages(Api):
 
     def _view(self) -> Json:
         if not self.state["current_user"]:
-            return refusal(_LOGGED_OUT)
+            return refuse(_LOGGED_OUT)
         grouped: dict[str, Any] = {}
-        for receiver, text in self._sent():
+        for receiver, text in self._list_sent():
             grouped.setdefault(receiver, []).append(text)
         return {"messages": grouped}
 
     def _add_contact(self, user_name: Any) -> Json:
         if user_name in self.state["user_map"]:
-            return refusal(f"there is a user {user_name} already")
+            return refuse(f"there is a user {user_name} already")
         # The number is used up even where its id is taken: the next try gets the next one.
         self.state["user_count"] += 1
         user_id = f"USR{self.state['user_count']:03d}"
         if user_id in self.state["user_map"].values():
-            return refusal(f"there is a user with the id {user_id} already")
+            return refuse(f"there is a user with the id {user_id} already")
         self.state["user_map"][user_name] = user_id
         return {"added_status": True, "user_id": user_id, "message": f"{user_name} is a contact now"}
 
     def _search(self, keyword: Any) -> Json:
         if not self.state["current_user"]:
-            return refusal(_LOGGED_OUT)
-        wanted = keyword.lower()
-        found = [(receiver, text) for receiver, text in self._sent() if wanted in text.lower()]
-        return {"results": [{"receiver_id": receiver, "message": text} for receiver, text in found]}
+            return refuse(_LOGGED_OUT)
+        lowered_keyword = keyword.lower()
+        matches = [(receiver, text) for receiver, text in self._list_sent() if lowered_keyword in text.lower()]
+        return {"results": [{"receiver_id": receiver, "message": text} for receiver, text in matches]}
 
     def _stats(self) -> Json:
         if not self.state["current_user"]:
-            return refusal(_LOGGED_OUT)
-        sent = self._sent()
+            return refuse(_LOGGED_OUT)
+        sent = self._list_sent()
         return {"stats": {"received_count": len(sent), "total_contacts": len({receiver for receiver, _ in sent})}}
 
-    operations = table(
+    operations = index_by_name(
         operation("add_contact(user_name)", _add_contact),
         operation("delete_message(receiver_id)", _delete),
         operation("get_message_stats()", _stats),

@@ -1,4 +1,4 @@
-"""The ticket desk: who is logged in, and the queue of tickets."""
+"""The ticket service: the logged-in user, and the queue of tickets."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from evolvent.trajectory import Json
-from evolvent.worlds.bfcl.apis.api import Api, operation, refusal, table
+from evolvent.worlds.bfcl.apis.api import Api, index_by_name, operation, refuse
 
 __all__ = ["Tickets"]
 
@@ -26,9 +26,9 @@ class Tickets(Api):
 
     def _create(self, title: Any, description: Any = "", priority: Any = 1) -> Json:
         if not self.state["current_user"]:
-            return refusal(_LOGGED_OUT)
+            return refuse(_LOGGED_OUT)
         if not 1 <= priority <= 5:
-            return refusal(f"{priority} is no priority: 1 to 5")
+            return refuse(f"{priority} is no priority: 1 to 5")
         ticket = {
             "id": self.state["ticket_counter"],
             "title": title,
@@ -42,22 +42,22 @@ class Tickets(Api):
         return ticket
 
     def _get(self, ticket_id: Any) -> Json:
-        return self._ticket(ticket_id) or refusal(f"there is no ticket {ticket_id}")
+        return self._ticket(ticket_id) or refuse(f"there is no ticket {ticket_id}")
 
-    def _ended(self, ticket_id: Any, status: str) -> Json:
+    def _end_ticket(self, ticket_id: Any, status: str) -> Json:
         ticket = self._ticket(ticket_id)
         if ticket is None:
-            return refusal(f"there is no ticket {ticket_id}")
+            return refuse(f"there is no ticket {ticket_id}")
         if ticket["status"] == status:
-            return refusal(f"ticket {ticket_id} is {status} already")
+            return refuse(f"ticket {ticket_id} is {status} already")
         ticket["status"] = status
         return {"status": f"ticket {ticket_id} is {status}"}
 
     def _close(self, ticket_id: Any) -> Json:
-        return self._ended(ticket_id, "Closed")
+        return self._end_ticket(ticket_id, "Closed")
 
     def _resolve(self, ticket_id: Any, resolution: Any) -> Json:
-        result = self._ended(ticket_id, "Resolved")
+        result = self._end_ticket(ticket_id, "Resolved")
         ticket = self._ticket(ticket_id)
         if ticket is not None and isinstance(result, dict) and "error" not in result:
             ticket["resolution"] = resolution
@@ -66,10 +66,10 @@ class Tickets(Api):
     def _edit(self, ticket_id: Any, updates: Any) -> Json:
         ticket = self._ticket(ticket_id)
         if ticket is None:
-            return refusal(f"there is no ticket {ticket_id}")
-        strange = sorted(set(updates) - set(_EDITABLE))
-        if strange:
-            return refusal(f"a ticket has no {', '.join(strange)} to change")
+            return refuse(f"there is no ticket {ticket_id}")
+        unknown_fields = sorted(set(updates) - set(_EDITABLE))
+        if unknown_fields:
+            return refuse(f"a ticket has no {', '.join(unknown_fields)} to change")
         ticket.update({name: value for name, value in updates.items() if value is not None})
         return {"status": f"ticket {ticket_id} is updated"}
 
@@ -83,24 +83,24 @@ class Tickets(Api):
         return {"login_status": bool(self.state["current_user"])}
 
     def _logout(self) -> Json:
-        someone = bool(self.state["current_user"])
-        if someone:
+        was_logged_in = bool(self.state["current_user"])
+        if was_logged_in:
             self.state["current_user"] = None
-        return {"success": someone}
+        return {"success": was_logged_in}
 
-    def _own(self, status: Any = None) -> Json:
+    def _user_tickets(self, status: Any = None) -> Json:
         user = self.state["current_user"]
         if not user:
-            return [refusal(_LOGGED_OUT)]
-        own = [ticket for ticket in self.state["ticket_queue"] if ticket["created_by"] == user]
-        return [ticket for ticket in own if not status or ticket["status"].lower() == status.lower()]
+            return [refuse(_LOGGED_OUT)]
+        tickets = [ticket for ticket in self.state["ticket_queue"] if ticket["created_by"] == user]
+        return [ticket for ticket in tickets if not status or ticket["status"].lower() == status.lower()]
 
-    operations = table(
+    operations = index_by_name(
         operation("close_ticket(ticket_id)", _close),
         operation("create_ticket(title, description=, priority=)", _create),
         operation("edit_ticket(ticket_id, updates)", _edit),
         operation("get_ticket(ticket_id)", _get),
-        operation("get_user_tickets(status=)", _own),
+        operation("get_user_tickets(status=)", _user_tickets),
         operation("logout()", _logout),
         operation("resolve_ticket(ticket_id, resolution)", _resolve),
         operation("ticket_get_login_status()", _login_status),

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
 from evolvent.trajectory import Json
-from evolvent.worlds.bfcl.apis.api import Api, operation, refusal, table, whole
+from evolvent.worlds.bfcl.apis.api import Api, index_by_name, operation, refuse, to_integer
 from evolvent.worlds.bfcl.apis.padding import Padding
 
 __all__ = ["Trading"]
@@ -87,23 +87,23 @@ class Trading(Api):
         super().__init__(config, padding)
         self.state["orders"] = {str(key): order for key, order in self.state["orders"].items()}
 
-    def _order(self, order_id: Any) -> dict[str, Any] | None:
+    def _find_order(self, order_id: Any) -> dict[str, Any] | None:
         # A number that is a text is no number of an order; other keys of the data set are found as they stand.
-        number = whole(order_id)
+        number = to_integer(order_id)
         key = str(number) if number is not None else order_id
         if number is None and str(order_id).isdigit():
             return None
         order: dict[str, Any] | None = self.state["orders"].get(key)
         return order
 
-    def _numbers(self) -> list[Any]:
+    def _order_numbers(self) -> list[Any]:
         return [int(key) if key.isdigit() else key for key in self.state["orders"]]
 
-    def _booked(self, kind: str, amount: Any, *, sign: int) -> Json:
-        """Change the balance and note the transaction, at a moment of the next day."""
+    def _book_transaction(self, kind: str, amount: Any, *, sign: int) -> Json:
+        """Updates the balance and records the transaction, at a time of the next day."""
         self.state["account_info"]["balance"] += sign * amount
-        moment = _NOW + timedelta(seconds=self._random.randint(0, _DAY_S))
-        self.state["transaction_history"].append({"type": kind, "amount": amount, "timestamp": moment.strftime(_STAMP)})
+        time = _NOW + timedelta(seconds=self._random.randint(0, _DAY_S))
+        self.state["transaction_history"].append({"type": kind, "amount": amount, "timestamp": time.strftime(_STAMP)})
         return {"status": f"the {kind} is done", "new_balance": self.state["account_info"]["balance"]}
 
     def _time(self) -> Json:
@@ -115,39 +115,39 @@ class Trading(Api):
     def _stock(self, symbol: Any) -> Json:
         stock: dict[str, Any] | None = self.state["stocks"].get(symbol)
         if stock is None:
-            return refusal(f"there is no stock {symbol}")
+            return refuse(f"there is no stock {symbol}")
         if self._padding is None:
             return stock
-        longer = {name: self._padding.numbers(name, 2000) for name in ("MA(5)", "MA(20)")}
-        return {**stock, **longer}
+        padding = {name: self._padding.numbers(name, 2000) for name in ("MA(5)", "MA(20)")}
+        return {**stock, **padding}
 
     def _order_details(self, order_id: Any) -> Json:
-        order = self._order(order_id)
+        order = self._find_order(order_id)
         if order is None:
-            return refusal(f"there is no order {order_id}, only {self._numbers()}")
+            return refuse(f"there is no order {order_id}, only {self._order_numbers()}")
         if self._padding is None:
             return order
         return {**order, "metadata": {name: self._padding.prose(name, 880) for name in _CHAPTERS}}
 
     def _cancel(self, order_id: Any) -> Json:
-        order = self._order(order_id)
+        order = self._find_order(order_id)
         if order is None:
-            return refusal(f"there is no order {order_id}")
+            return refuse(f"there is no order {order_id}")
         if order["status"] == "Completed":
-            return refusal(f"order {order_id} is completed and cannot be cancelled")
+            return refuse(f"order {order_id} is completed and cannot be cancelled")
         order["status"] = "Cancelled"
         return {"order_id": order_id, "status": "Cancelled"}
 
     def _place(self, order_type: Any, symbol: Any, price: Any, amount: Any) -> Json:
         if not self.state["authenticated"]:
-            return refusal(_LOGGED_OUT)
+            return refuse(_LOGGED_OUT)
         if symbol not in self.state["stocks"]:
-            return refusal(f"there is no stock {symbol}")
+            return refuse(f"there is no stock {symbol}")
         if price <= 0 or amount <= 0:
-            return refusal("price and amount must be more than 0")
+            return refuse("price and amount must be more than 0")
         balance = self.state["account_info"].get("balance", 0)
         if order_type.lower() == "buy" and float(price) * int(amount) > balance:
-            return refusal(f"that costs {float(price) * int(amount):.2f}, and the balance is {balance:.2f}")
+            return refuse(f"that costs {float(price) * int(amount):.2f}, and the balance is {balance:.2f}")
         number = self.state["order_counter"]
         order = {"order_type": order_type, "symbol": symbol, "price": float(price), "amount": amount}
         self.state["orders"][str(number)] = {"id": number, **order, "status": "Open"}
@@ -163,30 +163,30 @@ class Trading(Api):
 
     def _withdraw(self, amount: Any) -> Json:
         if not self.state["authenticated"]:
-            return refusal(_LOGGED_OUT)
+            return refuse(_LOGGED_OUT)
         if self.state["market_status"] != "Open":
-            return refusal("the market is closed")
+            return refuse("the market is closed")
         if amount <= 0:
-            return refusal("the amount must be more than 0")
+            return refuse("the amount must be more than 0")
         if amount > self.state["account_info"]["balance"]:
-            return refusal("the balance is smaller than that")
-        return self._booked("withdrawal", amount, sign=-1)
+            return refuse("the balance is smaller than that")
+        return self._book_transaction("withdrawal", amount, sign=-1)
 
     def _fund(self, amount: Any) -> Json:
         if not self.state["authenticated"]:
-            return refusal(_LOGGED_OUT)
+            return refuse(_LOGGED_OUT)
         if amount <= 0:
-            return refusal("the amount must be more than 0")
-        return self._booked("deposit", amount, sign=1)
+            return refuse("the amount must be more than 0")
+        return self._book_transaction("deposit", amount, sign=1)
 
     def _account(self) -> Json:
         account: dict[str, Any] = self.state["account_info"]
-        return account if self.state["authenticated"] else refusal(_LOGGED_OUT)
+        return account if self.state["authenticated"] else refuse(_LOGGED_OUT)
 
     def _login(self, username: Any, password: Any) -> Json:
-        before = self.state["authenticated"]
-        self.state["authenticated"] = before or True
-        return {"status": "logged in before" if before else "logged in"}
+        was_logged_in = self.state["authenticated"]
+        self.state["authenticated"] = was_logged_in or True
+        return {"status": "logged in before" if was_logged_in else "logged in"}
 
     def _login_status(self) -> Json:
         return {"status": bool(self.state["authenticated"])}
@@ -205,45 +205,53 @@ class Trading(Api):
 
     def _unwatch(self, symbol: Any) -> Json:
         if not self.state["authenticated"]:
-            return refusal(_LOGGED_OUT)
+            return refuse(_LOGGED_OUT)
         if symbol not in self.state["watch_list"]:
-            return refusal(f"{symbol} is not watched")
+            return refuse(f"{symbol} is not watched")
         self.state["watch_list"].remove(symbol)
         return {"status": f"{symbol} is not watched any more"}
 
-    def _watched(self) -> Json:
+    def _watchlist(self) -> Json:
         if not self.state["authenticated"]:
-            return refusal(_LOGGED_OUT)
+            return refuse(_LOGGED_OUT)
         more = self._padding.symbols("watched", 1000) if self._padding else []
         return {"watchlist": [*self.state["watch_list"], *more]}
 
     def _history(self) -> Json:
-        return {"history": self._numbers()} if self.state["authenticated"] else refusal(_LOGGED_OUT)
+        return {"history": self._order_numbers()} if self.state["authenticated"] else refuse(_LOGGED_OUT)
 
     def _transactions(self, start_date: Any = None, end_date: Any = None) -> Json:
         if not self.state["authenticated"]:
-            return refusal(_LOGGED_OUT)
+            return refuse(_LOGGED_OUT)
         first = datetime.strptime(start_date, "%Y-%m-%d") if start_date else datetime.min
         last = datetime.strptime(end_date, "%Y-%m-%d") if end_date else datetime.max
-        known = self.state["transaction_history"]
-        chosen = [one for one in known if first <= datetime.strptime(one["timestamp"], _STAMP) <= last]
-        return {"transaction_history": [*chosen, *(self._padding.transactions if self._padding else [])]}
+        history = self.state["transaction_history"]
+        selected = [
+            transaction
+            for transaction in history
+            if first <= datetime.strptime(transaction["timestamp"], _STAMP) <= last
+        ]
+        return {"transaction_history": [*selected, *(self._padding.transactions if self._padding else [])]}
 
     def _sector(self, sector: Any) -> Json:
-        listed = copy.copy(_SECTORS.get(sector, []))
-        more = self._padding.symbols(sector, 1000) if self._padding and listed else []
-        return {"stock_list": [*listed, *more]}
+        symbols = copy.copy(_SECTORS.get(sector, []))
+        more = self._padding.symbols(sector, 1000) if self._padding and symbols else []
+        return {"stock_list": [*symbols, *more]}
 
     def _filter(self, stocks: Any, min_price: Any, max_price: Any) -> Json:
         prices = {symbol: self.state["stocks"].get(symbol, {}).get("price", 0) for symbol in stocks}
         return {"filtered_stocks": [symbol for symbol in stocks if min_price <= prices[symbol] <= max_price]}
 
     def _notify(self, stocks: Any, threshold: Any) -> Json:
-        known = self.state["stocks"]
-        moved = [one for one in stocks if one in known and abs(known[one]["percent_change"]) >= threshold]
-        return {"notification": f"much has changed for {', '.join(moved)}" if moved else "nothing much has changed"}
+        stock_data = self.state["stocks"]
+        changed = [
+            symbol
+            for symbol in stocks
+            if symbol in stock_data and abs(stock_data[symbol]["percent_change"]) >= threshold
+        ]
+        return {"notification": f"much has changed for {', '.join(changed)}" if changed else "nothing much has changed"}
 
-    operations = table(
+    operations = index_by_name(
         operation("add_to_watchlist(stock)", _watch),
         operation("cancel_order(order_id)", _cancel),
         operation("filter_stocks_by_price(stocks, min_price, max_price)", _filter),
@@ -256,7 +264,7 @@ class Trading(Api):
         operation("get_stock_info(symbol)", _stock),
         operation("get_symbol_by_name(name)", _symbol),
         operation("get_transaction_history(start_date=, end_date=)", _transactions),
-        operation("get_watchlist()", _watched),
+        operation("get_watchlist()", _watchlist),
         operation("notify_price_change(stocks, threshold)", _notify),
         operation("place_order(order_type, symbol, price, amount)", _place),
         operation("remove_stock_from_watchlist(symbol)", _unwatch),

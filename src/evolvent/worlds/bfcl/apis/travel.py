@@ -1,4 +1,4 @@
-"""The travel system: a token, credit cards, flights, bookings, a budget."""
+"""The travel system: access token, credit cards, flights, bookings and budget."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from evolvent.errors import InvalidAction
 from evolvent.trajectory import Json
-from evolvent.worlds.bfcl.apis.api import Api, operation, refusal, table
+from evolvent.worlds.bfcl.apis.api import Api, index_by_name, operation, refuse
 from evolvent.worlds.bfcl.apis.padding import Padding
 
 __all__ = ["Travel"]
@@ -79,20 +79,21 @@ _PER_DOLLAR = {
 _INVOICED = ("travel_date", "travel_from", "travel_to", "travel_class", "travel_cost", "transaction_id")
 
 
-def _fares() -> dict[tuple[str, str], int]:
-    """(from, to) -> dollars, economy, on a day of odd digits."""
+def _parse_fares() -> dict[tuple[str, str], int]:
+    """Parses (from, to) -> dollars, economy, on a day with an odd digit sum."""
     routes: dict[tuple[str, str], int] = {}
     for line in _FARES.split("\n"):
-        start, *rest = line.split() or [""]
-        routes |= {(start, end): int(fare) for end, fare in zip(rest[::2], rest[1::2], strict=True)}
+        start, *pairs = line.split() or [""]
+        routes |= {(start, end): int(fare) for end, fare in zip(pairs[::2], pairs[1::2], strict=True)}
     return routes
 
 
-_ROUTES = _fares()
+_ROUTES = _parse_fares()
 
 
-def _costs(day: str, travel_class: str) -> Mapping[tuple[str, str], float]:
-    """(from, to) -> dollars: dearer by class, and twice as dear where the digits of the date add up to an even number.
+def _compute_costs(day: str, travel_class: str) -> Mapping[tuple[str, str], float]:
+    """Computes (from, to) -> dollars: the fare times the class's factor, and doubled where the date's digit sum is
+    even.
 
     Raises:
         InvalidAction: a class that does not exist.
@@ -100,11 +101,11 @@ def _costs(day: str, travel_class: str) -> Mapping[tuple[str, str], float]:
     factor = _CLASSES.get(travel_class)
     if factor is None:
         raise InvalidAction(f"{travel_class} is no class: economy, business, first")
-    return _scaled(factor * (2 - sum(int(mark) for mark in day if mark.isdigit()) % 2))
+    return _scale_fares(factor * (2 - sum(int(digit) for digit in day if digit.isdigit()) % 2))
 
 
 @cache
-def _scaled(factor: int) -> Mapping[tuple[str, str], float]:
+def _scale_fares(factor: int) -> Mapping[tuple[str, str], float]:
     return {route: float(fare * factor) for route, fare in _ROUTES.items()}
 
 
@@ -132,12 +133,12 @@ class Travel(Api):
             self.state["credit_card_list"] = {**copy.deepcopy(padding.cards), **self.state["credit_card_list"]}
             self.state["booking_record"] = {**copy.deepcopy(padding.bookings), **self.state["booking_record"]}
 
-    def _drawn(self, digits: int) -> str:
-        """A number of so many digits, as text."""
+    def _draw_number(self, digits: int) -> str:
+        """Draws a number of `digits` digits, as text."""
         return str(self._random.randint(10 ** (digits - 1), 10**digits - 1))
 
-    def _forbidden(self, access_token: Any) -> str | None:
-        """Why the token is not good, None where it is."""
+    def _token_error(self, access_token: Any) -> str | None:
+        """Explains why the token is invalid; returns None where it is valid."""
         if self.state["token_expires_in"] == 0:
             return "the token has expired"
         return None if access_token == self.state["access_token"] else "that is not the access token"
@@ -147,7 +148,7 @@ class Travel(Api):
     ) -> Json:
         self.state |= {
             "token_expires_in": 2,
-            "access_token": self._drawn(6),
+            "access_token": self._draw_number(6),
             "token_type": "Bearer",
             "token_scope": grant_type,
             "user_first_name": first,
@@ -164,16 +165,16 @@ class Travel(Api):
 
     def _register(self, access_token: Any, number: Any, expires: Any, holder: Any, verification: Any) -> Json:
         cards = self.state["credit_card_list"]
-        why = "there is no token yet" if self.state["token_expires_in"] is None else self._forbidden(access_token)
-        if why or number in cards:
-            return refusal(why or "the card is registered already")
-        card_id = self._drawn(12)
+        reason = "there is no token yet" if self.state["token_expires_in"] is None else self._token_error(access_token)
+        if reason or number in cards:
+            return refuse(reason or "the card is registered already")
+        card_id = self._draw_number(12)
         cards[card_id] = {
             "card_number": number,
             "expiration_date": expires,
             "cardholder_name": holder,
             "card_verification_number": verification,
-            "balance": int(self._drawn(5)),
+            "balance": int(self._draw_number(5)),
         }
         return {"card_id": card_id}
 
@@ -181,18 +182,18 @@ class Travel(Api):
         route = (travel_from, travel_to)
         if route not in _ROUTES:
             raise InvalidAction(f"there is no flight from {travel_from} to {travel_to}")
-        costs = _costs(travel_date, travel_class)
+        costs = _compute_costs(travel_date, travel_class)
         return {"travel_cost_list": list(costs.values()) if self._padding else [costs[route]]}
 
     def _balance(self, access_token: Any, card_id: Any) -> Json:
         cards = self.state["credit_card_list"]
-        why = self._forbidden(access_token)
-        if why or card_id not in cards:
-            return refusal(why or f"there is no card {card_id}, only {list(cards)}")
+        reason = self._token_error(access_token)
+        if reason or card_id not in cards:
+            return refuse(reason or f"there is no card {card_id}, only {list(cards)}")
         return {"card_balance": cards[card_id]["balance"]}
 
-    def _not_bookable(self, card_id: Any, day: Any, route: tuple[Any, Any], travel_class: Any) -> str | None:
-        """Why a flight cannot be booked, None where it can."""
+    def _booking_error(self, card_id: Any, day: Any, route: tuple[Any, Any], travel_class: Any) -> str | None:
+        """Explains why a flight cannot be booked; returns None where it can."""
         card = self.state["credit_card_list"].get(card_id)
         if card is None or "balance" not in card:
             return f"there is no card {card_id} with a balance"
@@ -204,19 +205,19 @@ class Travel(Api):
             return f"{day} is no date: YYYY-MM-DD"
         if travel_class not in _CLASSES or route not in _ROUTES:
             return f"there is no {travel_class} flight from {route[0]} to {route[1]}"
-        if card["balance"] < _costs(day, travel_class)[route]:
+        if card["balance"] < _compute_costs(day, travel_class)[route]:
             return "the card's balance is smaller than that"
         limit = self.state["budget_limit"]
         return "the card's balance is below the budget" if limit is not None and card["balance"] < limit else None
 
     def _book(self, access_token: Any, card_id: Any, day: Any, start: Any, end: Any, travel_class: Any) -> Json:
         route = (start, end)
-        why = self._forbidden(access_token) or self._not_bookable(card_id, day, route, travel_class)
-        if why:
-            return refusal(why, booking_status=False)
-        cost = _costs(day, travel_class)[route]
+        reason = self._token_error(access_token) or self._booking_error(card_id, day, route, travel_class)
+        if reason:
+            return refuse(reason, booking_status=False)
+        cost = _compute_costs(day, travel_class)[route]
         self.state["credit_card_list"][card_id]["balance"] -= cost
-        booking_id, payment = self._drawn(7), self._drawn(8)
+        booking_id, payment = self._draw_number(7), self._draw_number(8)
         self.state["booking_record"][booking_id] = {
             "card_id": card_id,
             "travel_date": day,
@@ -235,24 +236,24 @@ class Travel(Api):
         }
 
     def _invoice(self, access_token: Any, booking_id: Any = None, insurance_id: Any = None) -> Json:
-        why = self._forbidden(access_token)
-        if why or booking_id not in self.state["booking_record"]:
-            return refusal(why or f"there is no booking {booking_id}")
+        reason = self._token_error(access_token)
+        if reason or booking_id not in self.state["booking_record"]:
+            return refuse(reason or f"there is no booking {booking_id}")
         booking = self.state["booking_record"][booking_id]
         return {"invoice": {"booking_id": booking_id, **{name: booking[name] for name in _INVOICED}}}
 
     def _bookings(self, access_token: Any) -> Json:
-        why = self._forbidden(access_token)
-        return refusal(why) if why else {"booking_history": self.state["booking_record"]}
+        reason = self._token_error(access_token)
+        return refuse(reason) if reason else {"booking_history": self.state["booking_record"]}
 
     def _list_airports(self) -> Json:
         return list(_AIRPORTS.values())
 
     def _cancel(self, access_token: Any, booking_id: Any) -> Json:
         bookings = self.state["booking_record"]
-        why = self._forbidden(access_token)
-        if why or booking_id not in bookings:
-            return refusal(why or f"there is no booking {booking_id}", cancel_status=False)
+        reason = self._token_error(access_token)
+        if reason or booking_id not in bookings:
+            return refuse(reason or f"there is no booking {booking_id}", cancel_status=False)
         booking = bookings[booking_id]
         self.state["credit_card_list"][booking["card_id"]]["balance"] += booking["travel_cost"]
         del bookings[booking_id]
@@ -266,24 +267,26 @@ class Travel(Api):
         raise InvalidAction(f"{base_currency} is not exchanged for {target_currency}")
 
     def _verify(self, first_name: Any, last_name: Any, date_of_birth: Any, passport_number: Any) -> Json:
-        why = None
+        reason = None
         try:
-            born = datetime.strptime(date_of_birth, "%Y-%m-%d").date()
+            birth_date = datetime.strptime(date_of_birth, "%Y-%m-%d").date()
         except ValueError:
-            born, why = _TODAY, f"{date_of_birth} is no date: YYYY-MM-DD"
-        age = _TODAY.year - born.year - ((_TODAY.month, _TODAY.day) < (born.month, born.day))
+            birth_date, reason = _TODAY, f"{date_of_birth} is no date: YYYY-MM-DD"
+        age = _TODAY.year - birth_date.year - ((_TODAY.month, _TODAY.day) < (birth_date.month, birth_date.day))
         if (first_name, last_name) != (self.state["user_first_name"], self.state["user_last_name"]):
-            why = f"{first_name} {last_name} is not the user"
-        elif why is None and age < 18:
-            why = "the traveler is not 18 yet"
-        elif why is None and not passport_number.startswith("US"):
-            why = "the passport is not of the United States"
-        return {"verification_status": False, "verification_failure": why} if why else {"verification_status": True}
+            reason = f"{first_name} {last_name} is not the user"
+        elif reason is None and age < 18:
+            reason = "the traveler is not 18 yet"
+        elif reason is None and not passport_number.startswith("US"):
+            reason = "the passport is not of the United States"
+        return (
+            {"verification_status": False, "verification_failure": reason} if reason else {"verification_status": True}
+        )
 
     def _budget(self, access_token: Any, budget_limit: Any) -> Json:
-        why = self._forbidden(access_token)
-        if why:
-            return refusal(why)
+        reason = self._token_error(access_token)
+        if reason:
+            return refuse(reason)
         self.state["budget_limit"] = float(budget_limit)
         return {"budget_limit": self.state["budget_limit"]}
 
@@ -292,27 +295,27 @@ class Travel(Api):
 
     def _insure(self, access_token: Any, kind: Any, cost: Any, booking_id: Any, card_id: Any) -> Json:
         limit, cards = self.state["budget_limit"], self.state["credit_card_list"]
-        why = self._forbidden(access_token)
-        if why is None and limit is not None and limit < cost:
-            why = "that is above the budget"
-        if why is None and booking_id not in self.state["booking_record"]:
-            why = f"there is no booking {booking_id}"
-        if why is None and card_id not in cards:
-            why = f"there is no card {card_id}"
-        if why:
-            return refusal(why, insurance_status=False)
+        reason = self._token_error(access_token)
+        if reason is None and limit is not None and limit < cost:
+            reason = "that is above the budget"
+        if reason is None and booking_id not in self.state["booking_record"]:
+            reason = f"there is no booking {booking_id}"
+        if reason is None and card_id not in cards:
+            reason = f"there is no card {card_id}"
+        if reason:
+            return refuse(reason, insurance_status=False)
         cards[card_id]["balance"] -= cost
-        return {"insurance_id": self._drawn(9), "insurance_status": True}
+        return {"insurance_id": self._draw_number(9), "insurance_status": True}
 
     def _support(self, booking_id: Any, message: Any) -> Json:
         if booking_id not in self.state["booking_record"]:
-            return refusal(f"there is no booking {booking_id}")
+            return refuse(f"there is no booking {booking_id}")
         return {"customer_support_message": "we have received the message and will answer soon"}
 
     def _cards(self) -> Json:
         return {"credit_card_list": self.state["credit_card_list"]}
 
-    operations = table(
+    operations = index_by_name(
         operation(
             "authenticate_travel(client_id, client_secret, refresh_token, grant_type, user_first_name, user_last_name)",
             _authenticate,

@@ -1,4 +1,4 @@
-"""The vehicle: engine, fuel, doors, climate, lights, brakes, cruise control, tires, and the way."""
+"""The vehicle: engine, fuel, doors, climate, lights, brakes, cruise control, tires and navigation."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from evolvent.trajectory import Json
-from evolvent.worlds.bfcl.apis.api import Api, operation, refusal, table
+from evolvent.worlds.bfcl.apis.api import Api, index_by_name, operation, refuse
 from evolvent.worlds.bfcl.apis.padding import Padding
 
 __all__ = ["Vehicle"]
@@ -45,7 +45,7 @@ _DISTANCES = {
     }.items()
 }
 _TIRES = ("frontLeftTirePressure", "frontRightTirePressure", "rearLeftTirePressure", "rearRightTirePressure")
-_SHOWN = {
+_STATUS_FIELDS = {
     "fuel": {"fuelLevel": "fuelLevel"},
     "battery": {"batteryVoltage": "batteryVoltage"},
     "doors": {"doorStatus": "doorStatus"},
@@ -116,58 +116,58 @@ class Vehicle(Api):
             return self._engine()
         doors = [door for door, status in self.state["doorStatus"].items() if status == "unlocked"]
         if self.state["remainingUnlockedDoors"] > 0:
-            return refusal(f"lock the doors first: {', '.join(doors)}")
+            return refuse(f"lock the doors first: {', '.join(doors)}")
         if self.state["brakePedalStatus"] != "pressed" or self._pedal_force != _FULL_FORCE_N:
-            return refusal("press the brake pedal down first")
+            return refuse("press the brake pedal down first")
         if ignition_mode != "START":
-            return refusal(f"{ignition_mode} is no ignition mode: START, STOP")
+            return refuse(f"{ignition_mode} is no ignition mode: START, STOP")
         self.state["engineState"] = "running"
         return self._engine()
 
     def _fill(self, amount: Any) -> Json:
         if amount < 0:
-            return refusal("the amount must be at least 0")
+            return refuse("the amount must be at least 0")
         if self.state["fuelLevel"] + amount > _TANK_GALLONS:
-            return refusal(f"the tank holds {_TANK_GALLONS} gallons")
+            return refuse(f"the tank holds {_TANK_GALLONS} gallons")
         self.state["fuelLevel"] += amount
         return {"fuelLevel": self.state["fuelLevel"]}
 
     def _lock(self, unlock: Any, doors: Any) -> Json:
-        status, known = "unlocked" if unlock else "locked", self.state["doorStatus"]
+        status, door_status = "unlocked" if unlock else "locked", self.state["doorStatus"]
         for door in doors:
-            if known[door] != status:
-                known[door] = status
+            if door_status[door] != status:
+                door_status[door] = status
                 self.state["remainingUnlockedDoors"] += 1 if unlock else -1
         return {"lockStatus": status, "remainingUnlockedDoors": self.state["remainingUnlockedDoors"]}
 
     def _climate(self, temperature: Any, unit: Any = "celsius", fan_speed: Any = 50, mode: Any = "auto") -> Json:
         if not 0 <= fan_speed <= 100:
-            return refusal("the fan's speed is 0 to 100")
+            return refuse("the fan's speed is 0 to 100")
         celsius = (temperature - 32) * 5 / 9 if unit == "fahrenheit" else temperature
         self.state |= {"acTemperature": celsius, "fanSpeed": fan_speed, "acMode": mode}
         # The answer repeats the number that was given, whatever its unit.
         humidity = self.state["humidityLevel"]
         return {"currentACTemperature": temperature, "climateMode": mode, "humidityLevel": humidity}
 
-    def _outside(self) -> Json:
-        warmth = self._random.uniform(-10.0, 40.0)
-        return {**(self._padding.days if self._padding else {}), "outsideTemperature": warmth}
+    def _outside_temperature(self) -> Json:
+        temperature = self._random.uniform(-10.0, 40.0)
+        return {**(self._padding.days if self._padding else {}), "outsideTemperature": temperature}
 
     def _outside_elsewhere(self) -> Json:
         return {"error": 404}
 
     def _headlights(self, mode: Any) -> Json:
         if mode not in ("on", "off", "auto"):
-            return refusal(f"{mode} is no mode of the headlights: on, off, auto")
+            return refuse(f"{mode} is no mode of the headlights: on, off, auto")
         self.state["headLightStatus"] = "on" if mode == "on" else "off"
         return {"headlightStatus": self.state["headLightStatus"]}
 
     def _status(self, option: Any) -> Json:
-        known = _SHOWN.get(option)
-        if known is None:
-            return refusal(f"{option} is nothing that can be shown")
+        fields = _STATUS_FIELDS.get(option)
+        if fields is None:
+            return refuse(f"{option} is nothing that can be shown")
         status: dict[str, Json] = {"metadata": self._padding.prose("car", 6503)} if self._padding else {}
-        status |= {name: self.state[own] for name, own in known.items()}
+        status |= {name: self.state[state_name] for name, state_name in fields.items()}
         if option == "parkingBrake":
             status |= {"parkingBrakeForce": self._parking_force, "slopeAngle": self._slope}
         if option == "brakePedal":
@@ -176,14 +176,14 @@ class Vehicle(Api):
 
     def _parking_brake(self, mode: Any) -> Json:
         if mode not in ("engage", "release"):
-            return refusal(f"{mode} is no mode of the brake: engage, release")
+            return refuse(f"{mode} is no mode of the brake: engage, release")
         status = "engaged" if mode == "engage" else "released"
         self.state["parkingBrakeStatus"] = status
         self._parking_force = _PARKING_FORCE_N if mode == "engage" else 0.0
         self._slope = _SLOPE_DEGREES
-        longer = {"parkingBrakeInstruction": self._padding.prose("brake", 9710)} if self._padding else {}
+        padding = {"parkingBrakeInstruction": self._padding.prose("brake", 9710)} if self._padding else {}
         return {
-            **longer,
+            **padding,
             "parkingBrakeStatus": status,
             "_parkingBrakeForce": self._parking_force,
             "_slopeAngle": self._slope,
@@ -191,7 +191,7 @@ class Vehicle(Api):
 
     def _press(self, position: Any) -> Json:
         if not 0 <= position <= 1:
-            return refusal("the pedal's position is 0 to 1")
+            return refuse("the pedal's position is 0 to 1")
         self._pedal_force = float(position * _FULL_FORCE_N)
         self.state["brakePedalStatus"] = "pressed" if position else "released"
         return {"brakePedalStatus": self.state["brakePedalStatus"], "brakePedalForce": self._pedal_force}
@@ -202,10 +202,10 @@ class Vehicle(Api):
     def _cruise(self, speed: Any, activate: Any, distance: Any) -> Json:
         speed, distance = float(speed), float(distance)
         if self.state["engineState"] == "stopped":
-            return refusal("start the engine first")
+            return refuse("start the engine first")
         self.state["distanceToNextVehicle"] = distance
         if activate and (not 0 <= speed <= 120 or speed % 5):
-            return refusal("the speed is 0 to 120, in steps of 5")
+            return refuse("the speed is 0 to 120, in steps of 5")
         self.state["cruiseStatus"] = "active" if activate else "inactive"
         return {
             "cruiseStatus": self.state["cruiseStatus"],
@@ -219,7 +219,7 @@ class Vehicle(Api):
     def _log(self, messages: Any) -> Json:
         return {"log": messages}
 
-    def _feasible(self, distance: Any) -> Json:
+    def _is_feasible(self, distance: Any) -> Json:
         return {"canDrive": not self.state["fuelLevel"] * _MILES_PER_GALLON < distance}
 
     def _to_gallons(self, liter: Any) -> Json:
@@ -230,8 +230,8 @@ class Vehicle(Api):
 
     def _distance(self, start: Any, end: Any) -> Json:
         km = _DISTANCES.get(frozenset((start, end)))
-        found = refusal(f"nothing is known of the way from {start} to {end}") if km is None else {"distance": km}
-        return {**found, **({"intermediaryCities": self._padding.towns} if self._padding else {})}
+        result = refuse(f"nothing is known of the way from {start} to {end}") if km is None else {"distance": km}
+        return {**result, **({"intermediaryCities": self._padding.towns} if self._padding else {})}
 
     def _zip_code(self, city: Any) -> Json:
         return {"zipcode": _ZIP_CODES.get(city, "00000")}
@@ -249,19 +249,19 @@ class Vehicle(Api):
     def _tire_shop(self) -> Json:
         return {"shopLocation": "456 Oakwood Avenue, Rivermist, 83214"}
 
-    operations = table(
+    operations = index_by_name(
         operation("activateParkingBrake(mode)", _parking_brake),
         operation("adjustClimateControl(temperature, unit=, fanSpeed=, mode=)", _climate),
         operation("check_tire_pressure()", _tires),
         operation("displayCarStatus(option)", _status),
         operation("display_log(messages)", _log),
         operation("estimate_distance(cityA, cityB)", _distance),
-        operation("estimate_drive_feasibility_by_mileage(distance)", _feasible),
+        operation("estimate_drive_feasibility_by_mileage(distance)", _is_feasible),
         operation("fillFuelTank(fuelAmount)", _fill),
         operation("find_nearest_tire_shop()", _tire_shop),
         operation("gallon_to_liter(gallon)", _to_liters),
         operation("get_current_speed()", _speed),
-        operation("get_outside_temperature_from_google()", _outside),
+        operation("get_outside_temperature_from_google()", _outside_temperature),
         operation("get_outside_temperature_from_weather_com()", _outside_elsewhere),
         operation("get_zipcode_based_on_city(city)", _zip_code),
         operation("liter_to_gallon(liter)", _to_gallons),
