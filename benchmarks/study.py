@@ -56,8 +56,8 @@ __all__ = [
 ]
 
 ARCHIVE = "cells.jsonl.gz"
-_LOOSE = ("cell-*.json", "loop-*.json", "votes-*.json", "results/*/*.json")
-_FROZEN = ("study.json", "panels.json")
+_LOOSE = ("cell-*.json", "loop-*.json", "votes-*.json", "panels.json", "results/*/*.json")
+_FROZEN = ("study.json",)
 _POLICY_WAIT_S = 1800.0  # for another process that makes the same policy
 _NOTE = "note.json"
 
@@ -142,7 +142,7 @@ def unpacked_copy(folder: Path) -> Iterator[Path]:
     """Gives a temporary folder that holds a controlled study as `evolvent.bench` reads it."""
     with tempfile.TemporaryDirectory() as scratch:
         copy = Path(scratch) / folder.name
-        _write_loose(read_rows(folder, "results/*/*"), copy)
+        _write_loose(read_rows(folder, "results/*/*") | read_rows(folder, "panels"), copy)
         for name in _FROZEN:
             if (folder / name).exists():
                 shutil.copy(folder / name, copy / name)

@@ -17,7 +17,7 @@ the same with labels that follow from others: all that a right response begins w
 wrong. Bisection leaves out spans because their labels follow; the reward models learn all of them.
 
 A reward model of each then chooses among samples of held-out tasks, the first 4 to 64 of them: how was fixed on
-development seed 100 (`results/prm/pilot.md`). "Right" is the answer, true or false, as a majority votes on it; how
+development seed 100 (`prm/pilot.md`). "Right" is the answer, true or false, as a majority votes on it; how
 often the chosen response proves it stands beside. Intervals draw seeds and tasks again (`stats.crossed`).
 """
 

@@ -3,7 +3,7 @@
 A panel says how the weak policy is made that every method begins with: which world, how many of its tasks are imitated,
 how long. That was found on development seed 100: a base must be right sometimes, or nobody learns, and wrong often, or
 there is nothing to learn. It imitates at a constant rate and stops: one whose rate fell to nothing keeps its mistakes
-for longer than a study lasts (`results/r3/pilot.md`). Where a question must be read, models begin with heads that look
+for longer than a study lasts (`r3/pilot.md`). Where a question must be read, models begin with heads that look
 up (`looking_up`); in countdown with heads that find a number again (`search_heads`).
 """
 

@@ -28,7 +28,7 @@ from evolvent.methods.tsllm import RewardModelScores
 from evolvent.models.policy import Policy
 from evolvent.reward.calibration import auc_within
 from evolvent.reward.scoring import build_judge_rows, replace_score
-from evolvent.rl.scoring import ScoreKind, score_sequences
+from evolvent.rl.scored_rollout import ScoreKind, score_sequences
 from evolvent.rollout.collect import collect
 from evolvent.trajectory import Start, Task, Trajectory, sample_seed
 from evolvent.worlds.countdown import Countdown

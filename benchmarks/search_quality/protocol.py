@@ -1,6 +1,6 @@
 """What `search_quality` fixes before it runs: tasks, budgets, how each method spends a budget, and how judges learn.
 
-All of it was chosen on development seed 100 and its dev panel (`results/search/pilot.md`).
+All of it was chosen on development seed 100 and its dev panel (`search_quality/pilot.md`).
 """
 
 from __future__ import annotations

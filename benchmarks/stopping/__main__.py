@@ -37,9 +37,9 @@ from benchmarks.reporting import RESULTS, about, command_line, finish, write
 from benchmarks.stopping.votes import TASKS, Cell, Protocol, votes_of
 from benchmarks.study import exit_on_problems, prepare_process, read_rows, study_run, summary_path, write_cell
 from evolvent.belief.answers import AnswerBelief
+from evolvent.belief.comparison import risk_coverage
 from evolvent.belief.named import parse_detector
 from evolvent.belief.outcomes import tabulate_outcomes
-from evolvent.belief.replay import risk_coverage
 from evolvent.belief.stopping import Decided, Detector, StopDecision
 from evolvent.belief.summary import BeliefSummary
 from evolvent.errors import ConfigError, unknown_name_problem

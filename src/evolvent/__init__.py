@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from evolvent import agents, engine, methods, search, store, worlds
     from evolvent.agents.language import LanguageAgent
     from evolvent.agents.plain import Expert, Random, Script
     from evolvent.config import Config
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from evolvent.models.policy import Policy, load_policy, tiny_policy
     from evolvent.rollout.collect import collect
     from evolvent.run import Run
+    from evolvent.scale.evaluation import evaluate
     from evolvent.scale.initial import collect_demonstrations, make_policy
     from evolvent.scale.local_backend import local_run
     from evolvent.store.store import Store
@@ -47,6 +49,7 @@ _HOMES = {
     "models.policy": ("Policy", "load_policy", "tiny_policy"),
     "rollout.collect": ("collect",),
     "run": ("Run",),
+    "scale.evaluation": ("evaluate",),
     "scale.initial": ("collect_demonstrations", "make_policy"),
     "scale.local_backend": ("local_run",),
     "store.store": ("Store",),
@@ -58,6 +61,7 @@ _HOMES = {
 }
 _HOME = {name: f"evolvent.{module}" for module, names in _HOMES.items() for name in names}
 
+_NAMESPACES = ("agents", "engine", "methods", "search", "store", "worlds")
 _FORMER_NAMES = {
     "AgentEvol": "AgentEvolConfig",
     "demonstrations": "collect_demonstrations",
@@ -98,15 +102,22 @@ __all__ = [
     "Trajectory",
     "World",
     "agentevol",
+    "agents",
     "collect",
     "collect_demonstrations",
+    "engine",
+    "evaluate",
     "load_policy",
     "local_run",
     "make_policy",
+    "methods",
     "report",
     "run_jobs",
+    "search",
+    "store",
     "tiny_policy",
     "weighted_nll",
+    "worlds",
 ]
 
 
@@ -114,6 +125,8 @@ def __getattr__(name: str) -> Any:
     if name in _FORMER_NAMES:
         warnings.warn(f"evolvent.{name} is now evolvent.{_FORMER_NAMES[name]}", DeprecationWarning, stacklevel=2)
         name = _FORMER_NAMES[name]
+    if name in _NAMESPACES:
+        return import_module(f"evolvent.{name}")
     if name in _HOME:
         return getattr(import_module(_HOME[name]), name)
     raise AttributeError(f"module 'evolvent' has no attribute {name!r}")

@@ -11,8 +11,8 @@ import evolvent as ev
 from evolvent.agents.knowing import ProbabilityBelief, StoppingAgent, stop_scores
 from evolvent.agents.plain import Script
 from evolvent.belief.answers import AnswerBelief
+from evolvent.belief.comparison import ScoredRun, replay_threshold
 from evolvent.belief.outcomes import tabulate_trajectories
-from evolvent.belief.replay import ScoredRun, replay_threshold
 from evolvent.belief.stopping import Agreement, EntropyBelow, Patience
 
 

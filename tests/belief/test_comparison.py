@@ -8,9 +8,15 @@ import numpy as np
 import pytest
 
 from evolvent.belief import seeking
-from evolvent.belief.comparison import SCORER, compare_choosers, make_chooser, play_episodes, summary_row
+from evolvent.belief.comparison import (
+    SCORER,
+    annotations_to_scores,
+    compare_choosers,
+    make_chooser,
+    play_episodes,
+    summary_row,
+)
 from evolvent.belief.outcomes import CELLS, tabulate_trajectories
-from evolvent.belief.replay import annotations_to_scores
 from evolvent.belief.stopping import StdBelow
 from evolvent.errors import BatchMismatch, ConfigError
 from evolvent.trajectory import Start

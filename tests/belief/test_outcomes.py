@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evolvent.belief.answers import AnswerBelief
-from evolvent.belief.outcomes import CELLS, tabulate_outcomes, tabulate_trajectories
-from evolvent.belief.replay import (
+from evolvent.belief.comparison import (
     ScoredRun,
     annotations_to_scores,
     replay_threshold,
@@ -20,6 +19,7 @@ from evolvent.belief.replay import (
     scores_to_annotations,
     sweep_thresholds,
 )
+from evolvent.belief.outcomes import CELLS, tabulate_outcomes, tabulate_trajectories
 from evolvent.belief.stopping import Agreement, Decided, EntropyBelow
 from evolvent.belief.summary import BeliefSummary
 from evolvent.errors import BatchMismatch, ConfigError, ErrorRecord, NonFinite

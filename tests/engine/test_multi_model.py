@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from evolvent.engine.asks import GREEDY, Engine, LogitsAsk, RoutedAsk, SampleAsk, ScoreAsk
-from evolvent.engine.driver import ask_and_wait, run_jobs
+from evolvent.engine.driver import MultiModelEngine, ask_and_wait, run_jobs
 from evolvent.engine.local import LocalEngine
-from evolvent.engine.multi_model import MultiModelEngine
 from evolvent.engine.recompute import RecomputeEngine
 from evolvent.errors import ConfigError, StaleNode
 from tests.engine.models import llama

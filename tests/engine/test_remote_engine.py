@@ -10,10 +10,9 @@ import pytest
 
 import evolvent as ev
 from evolvent.engine.asks import GREEDY, Engine, LogitsAsk, RoutedAsk, SampleAsk, ScoreAsk
-from evolvent.engine.driver import ask_and_wait, run_jobs
+from evolvent.engine.driver import MultiModelEngine, ask_and_wait, run_jobs
 from evolvent.engine.endpoint import Endpoint
 from evolvent.engine.local import LocalEngine
-from evolvent.engine.multi_model import MultiModelEngine
 from evolvent.engine.remote import RemoteEngine
 from evolvent.errors import (
     ConfigError,

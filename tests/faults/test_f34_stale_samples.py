@@ -15,7 +15,7 @@ from evolvent.rl.objective import Clip, ImportanceWeights, PolicyGradient, polic
 from evolvent.rl.presets import GRPO
 from evolvent.rl.rollout_batch import add_columns
 from evolvent.rl.trainer import RLSpec, build_minibatch
-from evolvent.view.signs import SIGNS
+from evolvent.view.reinforcement import SIGNS
 from tests.rl.acting import Echo, quick, run_of, small
 
 

@@ -32,13 +32,12 @@ from evolvent.errors import (
     StoreUnavailable,
     UnknownSchema,
 )
-from evolvent.learn.arrays import BLOCK
 from evolvent.learn.learner import Learner
 from evolvent.learn.objectives import weighted_nll
 from evolvent.learn.rows import ReadingConfig, read_rows
 from evolvent.learn.sources import file_digest, read_json_lines, source_digest, vocabulary_digest
 from evolvent.learn.token_sequences import TokenSequence
-from evolvent.learn.tokens import TokenFile, write_tokens
+from evolvent.learn.tokens import BLOCK, TokenFile, write_tokens
 from evolvent.learn.trees import add_branches
 from evolvent.learn.windows import Intake, text_sequence
 from evolvent.store.lock import WriterLock

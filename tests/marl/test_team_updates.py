@@ -11,11 +11,17 @@ import torch
 from team_play import SPEC, play, rollout_of
 
 from evolvent.errors import NonFinite, ShapeMismatch
-from evolvent.marl.buffer import build_team_buffer, iterate_minibatches
 from evolvent.marl.credit import ValueNormalizer, estimate_team_advantages
 from evolvent.marl.policy import TeamPolicy, rollout_actions, rollout_tensors, team_shape
 from evolvent.marl.rollout import ArrayRollout
-from evolvent.marl.updates import TeamLearner, TeamUpdateConfig, team_policy_loss, team_value_loss
+from evolvent.marl.updates import (
+    TeamLearner,
+    TeamUpdateConfig,
+    build_team_buffer,
+    iterate_minibatches,
+    team_policy_loss,
+    team_value_loss,
+)
 from evolvent.models.team_actions import TeamInputs
 from evolvent.models.team_files import make_team
 from evolvent.trajectory import sample_rng

@@ -13,9 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evolvent.errors import ConfigError, SampleInvalid, StoreUnavailable
-from evolvent.reward.formats import STEP_TAG, read_labels, write_labels
+from evolvent.reward.formats import STEP_TAG, Refusals, read_json_rows, read_labels, write_labels
 from evolvent.reward.labels import SpanLabels
-from evolvent.reward.rows import Refusals, read_json_rows
 
 SHEPHERD = {
     "input": f"2 - 1 + 3 = ? Step 1: 2 - 1 = 1 {STEP_TAG}\nStep 2: 1 + 3 = 5 {STEP_TAG}",
@@ -237,7 +236,7 @@ def test_an_array_is_cut_where_its_items_end(
     path = tmp_path_factory.mktemp("array") / "a.json"
     path.write_text(json.dumps(items, ensure_ascii=plain, indent=None if plain else 1), encoding="utf-8")
     refused = Refusals()
-    with patch("evolvent.reward.rows._CHUNK", chunk):
+    with patch("evolvent.reward.formats._CHUNK", chunk):
         assert [row for _, row in read_json_rows(path, refused)] == items and not refused.count
 
 

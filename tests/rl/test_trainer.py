@@ -28,7 +28,7 @@ from evolvent.rl.critic import critic_objective
 from evolvent.rl.objective import PolicyGradient, policy_gradient
 from evolvent.rl.presets import GRPO, POAD
 from evolvent.rl.rollout_batch import CUT_OFF, TRUNCATED, add_columns
-from evolvent.rl.scoring import add_top_k_support, score_sequences
+from evolvent.rl.scored_rollout import add_top_k_support, score_sequences
 from evolvent.rl.trainer import PolicyTrainer, RLSpec, run_epochs
 
 

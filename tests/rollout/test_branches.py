@@ -11,7 +11,7 @@ from evolvent.agents.plain import _ScriptMind
 from evolvent.engine.asks import GREEDY
 from evolvent.learn.token_sequences import flatten
 from evolvent.models.policy import tiny_policy
-from evolvent.rl.scoring import add_choice_support
+from evolvent.rl.scored_rollout import add_choice_support
 from evolvent.rollout.branches import BranchedStarts, BranchOrigins
 from evolvent.trajectory import Branch, Start
 from evolvent.worlds.countdown import Countdown

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from evolvent.sandbox import groups
+from evolvent.sandbox import box
 from evolvent.sandbox.limits import CallRequest, SandboxLimits
 from evolvent.sandbox.pool import SandboxPool
 
@@ -29,7 +29,7 @@ os.killpg(0, 9)
 
 @pytest.fixture
 def group():
-    found = groups.create_group()
+    found = box.create_group()
     if found is None:
         pytest.skip("this user may make no control groups of the pids controller (cgroup v1)")
     yield found
@@ -59,7 +59,7 @@ def test_what_is_started_inside_is_counted_and_this_process_is_not_in_it(group):
 def test_groups_of_processes_that_are_gone_are_swept(group):
     old = group._path.with_name("evolvent-4194305-1")
     old.mkdir()
-    another = groups.create_group()
+    another = box.create_group()
     assert not old.exists() and group._path.exists() and another._path.exists()
     another.remove()
 
@@ -73,7 +73,7 @@ def test_a_box_leaves_no_group(isolated, group):
 
 
 def test_a_user_without_rights_has_none(monkeypatch, tmp_path):
-    monkeypatch.setattr(groups, "find_parent_group", lambda: tmp_path / "nothing")
-    assert groups.create_group() is None
-    monkeypatch.setattr(groups, "find_parent_group", lambda: None)
-    assert groups.create_group() is None
+    monkeypatch.setattr(box, "find_parent_group", lambda: tmp_path / "nothing")
+    assert box.create_group() is None
+    monkeypatch.setattr(box, "find_parent_group", lambda: None)
+    assert box.create_group() is None

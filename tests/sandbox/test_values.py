@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evolvent.sandbox.frames import encode_frame, parse_frame
+from evolvent.sandbox.box import encode_frame, parse_frame
 from evolvent.sandbox.values import HEADER_BYTES, MAX_DEPTH, MAX_FRAME_BYTES, Malformed, OpaqueValue, decode, encode
 
 SIMPLE = (

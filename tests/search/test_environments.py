@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 import evolvent as ev
 from evolvent.agents.language import LanguageAgent
 from evolvent.engine.asks import GREEDY, LogitsAsk, ScoreAsk
-from evolvent.engine.driver import ask_and_wait, run_jobs
+from evolvent.engine.driver import MultiModelEngine, ask_and_wait, run_jobs
 from evolvent.engine.local import LocalEngine
-from evolvent.engine.multi_model import MultiModelEngine
 from evolvent.errors import ConfigError, EnvLost, NoLegalAction, ScoringError, WorldError
 from evolvent.learn.token_sequences import flatten
 from evolvent.reward.process import SpanScorer, TagIds

@@ -9,8 +9,8 @@ import torch
 
 from benchmarks.search_cost import WIDTH, Cell, Models, Ours, Turn, models_of, row_of, shape, tagged
 from benchmarks.search_cost_peers import Opened, PathCopied, Reprefill, differences, refed, rounds_of
+from evolvent.engine.driver import MultiModelEngine
 from evolvent.engine.local import LocalEngine
-from evolvent.engine.multi_model import MultiModelEngine
 from evolvent.search.records import SearchResult
 
 SMALL = {

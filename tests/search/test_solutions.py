@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from evolvent.engine.asks import Sampling
-from evolvent.engine.driver import run_jobs
+from evolvent.engine.driver import MultiModelEngine, run_jobs
 from evolvent.engine.endpoint import Endpoint
 from evolvent.engine.local import LocalEngine
-from evolvent.engine.multi_model import MultiModelEngine
 from evolvent.engine.remote import RemoteEngine
 from evolvent.search.records import Budget, ExpandRequest, Request
 from evolvent.search.rstar import RStarTreeConfig, mutual_consistency, rstar

@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evolvent.engine.asks import GREEDY, LogitsAsk, SampleAsk, Sampling, ScoreAsk
-from evolvent.engine.driver import run_jobs
+from evolvent.engine.driver import MultiModelEngine, run_jobs
 from evolvent.engine.local import LocalEngine
-from evolvent.engine.multi_model import MultiModelEngine
 from evolvent.engine.recompute import RecomputeEngine
 from evolvent.errors import ConfigError, ContextOverflow, EngineError, NoLegalAction, ScoringError, WeightsChanged
 from evolvent.learn.token_sequences import flatten

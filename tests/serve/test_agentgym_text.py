@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evolvent.errors import ConfigError, InvalidAction
+from evolvent.serve.agentgym.desk import task_by_number
 from evolvent.serve.agentgym.dialects import DIALECTS, default_mounts, get_dialect
 from evolvent.serve.agentgym.grammars import (
     ActionLineGrammar,
@@ -20,7 +21,6 @@ from evolvent.serve.agentgym.grammars import (
     extract_tag,
     split_tool_line,
 )
-from evolvent.serve.agentgym.numbers import task_by_number
 from evolvent.serve.agentgym.text import get_translator, parse_goal, parse_recipes
 from evolvent.worlds.grammar import Parsed
 from evolvent.worlds.grid.world import GridWorld

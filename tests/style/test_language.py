@@ -10,8 +10,14 @@ from house import ROOT
 from benchmarks.house_language import Language, is_verb, measure_language
 
 # Not looser than what was reached; the aims are those of `benchmarks.house.AIMS`.
-AT_MOST = {"vague_names": 3.1, "participle_functions": 1.2, "question_docstrings": 200, "fmt_skips": 50}
-AT_LEAST = {"verb_docstrings": 70.0, "docstring_examples": 60}
+AT_MOST = {
+    "vague_names": 0.5,
+    "participle_functions": 0.1,
+    "question_docstrings": 4,
+    "fmt_skips": 2,
+    "single_neighbour_modules": 125,
+}
+AT_LEAST = {"verb_docstrings": 95.0, "docstring_examples": 68}
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from evolvent.files import plain_json
-from evolvent.view.signs import SIGNS
+from evolvent.view.reinforcement import SIGNS
 
 WELL = {sign.name: sign.limit + (1e-3 if sign.side == "below" else -1e-3) for sign in SIGNS}  # just within
 

@@ -20,6 +20,7 @@ from evolvent.cli.main import main
 from evolvent.view import page, read_run
 from evolvent.view.charts import sparkline
 from evolvent.view.reinforcement import (
+    SIGNS,
     TrainingSummary,
     Trend,
     build_verdict,
@@ -27,7 +28,6 @@ from evolvent.view.reinforcement import (
     format_number,
     summarize_training,
 )
-from evolvent.view.signs import SIGNS
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from evolvent.errors import ConfigError
-from evolvent.view.team_strips import draw_strip
+from evolvent.view.teams import draw_strip
 from evolvent.worlds.teams.base import Mark, Scene
 from evolvent.worlds.teams.particles import ParticleWorld
 

@@ -15,8 +15,7 @@ from evolvent.errors import ErrorRecord, SampleInvalid
 from evolvent.store.store import Store
 from evolvent.trajectory import Annotation, AnnotationTarget, Generation, Score, Step, Task, Trajectory
 from evolvent.view.pages import build_address
-from evolvent.view.queries import FILTERS, SORTS, Query, TrajectoryIndex
-from evolvent.view.words import TextIndex
+from evolvent.view.queries import FILTERS, SORTS, Query, TextIndex, TrajectoryIndex
 
 
 def episode(number, *, stage="evolve-1-collect-ab", won=None, **more):

@@ -2,7 +2,7 @@
 
 A detector is a pure function of a summary and of earlier decisions. Its score says how certain the belief is,
 lower being more certain, in the units of its threshold; stored scores can therefore be replayed at other
-thresholds (`belief/replay.py`). The same detectors end an agent's episode, a vote and a search.
+thresholds (`belief/comparison.py`). The same detectors end an agent's episode, a vote and a search.
 
 Sources: AGDC (arXiv 2409.09541) for the standard deviations of a belief; adaptive consistency (arXiv
 2305.11860) and early-stopping self-consistency (arXiv 2401.10480) for votes that end early.

@@ -15,8 +15,8 @@ from evolvent.belief.named import parse_detector
 from evolvent.cli.registry import POLICIES, resolve_model_folder, resolve_policy
 from evolvent.cli.settings import WorldsConfig
 from evolvent.engine.asks import Engine
+from evolvent.engine.driver import MultiModelEngine
 from evolvent.engine.fitting import engine_for
-from evolvent.engine.multi_model import MultiModelEngine
 from evolvent.engine.remote import RemoteEngine
 from evolvent.engine.servers import ServerDialect, endpoint_type
 from evolvent.errors import ConfigError, Problem

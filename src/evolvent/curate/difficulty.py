@@ -121,7 +121,7 @@ def answer_logprobs(
     """
     import torch
 
-    from evolvent.rl.scoring import score_sequences
+    from evolvent.rl.scored_rollout import score_sequences
 
     positions_by_sequence = [answer_positions(sequence) for sequence in sequences]
     scores = score_sequences(

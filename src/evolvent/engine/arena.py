@@ -6,13 +6,307 @@ storage of a segment and comes back when it is needed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import weakref
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["Arena", "Shape", "Spilled"]
+from evolvent.engine.trie import Segment, Trie, TriePosition
+
+__all__ = ["Arena", "RowAllocator", "Shape", "Spilled"]
+
+
+@dataclass(slots=True)
+class _Cover:
+    """The available part of a path: `count` positions; the first `shared` of them in row `source`, then spilled
+    pieces.
+    """
+
+    count: int = 0
+    shared: int = 0
+    source: int = -1
+    pieces: list[tuple[Segment, int, int]] = field(default_factory=list)  # (segment, first, last) as depths
+
+
+class RowAllocator:
+    """The rows of an arena and their paths.
+
+    Attributes:
+        fed: `[rows]` positions that hold valid keys and values.
+        target: `[rows]` positions up to which a busy row is going to be fed with tokens that are known.
+        busy: `[rows]` whether a stream works on the row.
+        cached: spilled tokens in all.
+    """
+
+    def __init__(self, arena: Arena, trie: Trie, *, max_cached_tokens: int) -> None:
+        count = arena.rows
+        self.arena, self.trie, self.max_cached_tokens = arena, trie, max_cached_tokens
+        self.fed = np.zeros(count, np.int64)
+        self.target = np.zeros(count, np.int64)
+        self.busy = np.zeros(count, np.bool_)
+        self.cached = 0
+        self._crowded = max_cached_tokens
+        self._used = np.zeros(count, np.int64)
+        self._tick = 0
+        self._tips: list[weakref.ref[Segment] | None] = [None] * count
+        self._free = list(range(count - 1, -1, -1))
+
+    def claim(self, position: TriePosition, need: int) -> int | None:
+        """Returns a row that holds as much of a path as is known, marked busy; `fed` says how much.
+
+        Args:
+            position: the end of the path. need: positions of it that must be computed before the stream can go on.
+
+        Returns:
+            The row, or None: no row is idle, or another stream is just computing a part of this path.
+        """
+        self.reap()
+        segment, _ = position
+        row = self._idle_ancestor(segment, need)
+        if row is not None and self._is_sole_source(segment, row):
+            cover = _Cover()  # the common case: the next turn of an episode, and nobody else knows more
+        else:
+            cover = self.cover(position, need)
+            if cover.count < need and self._is_being_computed(position, cover.count, need):
+                return None
+            if row is None:
+                row = self._vacate(cover)
+            if row is None:
+                return None
+        filled = int(self.fed[row])
+        if cover.shared > filled:
+            self.arena.copy(cover.source, row, first=filled, last=cover.shared)
+            filled = cover.shared
+        for part, first, last in cover.pieces:
+            if first > filled or part.spilled is None:  # dropped in the meantime
+                break
+            if last > filled:
+                self.arena.copy_in(
+                    row, part.spilled, position=filled, first=filled - part.start, last=last - part.start
+                )
+                filled = last
+        self.fed[row] = filled
+        self._settle(row, segment)
+        self.busy[row] = True
+        return row
+
+    def release(self, row: int, segment: Segment, fed: int) -> None:
+        """Releases a row after its stream; it now holds `fed` positions of the path that ends in `segment`."""
+        self.busy[row], self.fed[row] = False, fed
+        self._settle(row, segment)
+
+    def discard(self, row: int) -> None:
+        """Releases a row together with its contents."""
+        self._leave(row)
+        self.busy[row], self.fed[row] = False, 0
+        self._free.append(row)
+
+    def reap(self) -> None:
+        """Collects rows and spilled tokens of segments that are no longer referenced."""
+        while self.trie.dropped:
+            parent, rows, spilled = self.trie.dropped.pop()
+            if spilled is not None:
+                self.cached -= spilled.count
+                self._crowded = max(self.max_cached_tokens, self._crowded - spilled.count)
+            for row in rows:
+                self._fall_back(row, parent)
+            parent = None  # it may have been the last reference: then its death is seen in the next round
+
+    def reset_drop_limit(self) -> None:
+        """Lets the next spill search all cached tokens again, after a hold has ended."""
+        self._crowded = self.max_cached_tokens
+
+    @property
+    def full(self) -> bool:
+        """Returns whether no row is free or idle."""
+        return not self._free and bool(self.busy.all())
+
+    @staticmethod
+    def mark_computed(position: TriePosition, fed: int) -> None:
+        """Records that the first `fed` positions of a path have been computed."""
+        for segment in position[0].path():
+            if segment.computed >= min(segment.end, fed):
+                return
+            segment.computed = min(segment.end, fed)
+
+    @staticmethod
+    def watermark(position: TriePosition, fed: int, need: int) -> int:
+        """Records that positions fed..need are going to be computed; returns how many of them were computed before."""
+        again = 0
+        for segment in position[0].path():
+            if segment.end <= fed:
+                break
+            again += max(0, min(segment.computed, need) - max(segment.start, fed))
+            segment.computed = max(segment.computed, min(segment.end, need))
+        return again
+
+    def cover(self, position: TriePosition, need: int) -> _Cover:
+        """Finds the known part of the first `need` positions of a path, in rows or moved out of them."""
+        coverage = _Cover()
+        path = list(position[0].path())
+        for segment in path:
+            best = self._fullest(segment, min(segment.end, need))
+            if best >= 0 and self.fed[best] > segment.start:
+                coverage.count = coverage.shared = int(min(self.fed[best], segment.end, need))
+                coverage.source = best
+                break
+        for segment in reversed(path):
+            spilled: Spilled | None = segment.spilled
+            if spilled is None or segment.start > coverage.count or segment.start + spilled.count <= coverage.count:
+                continue
+            last = min(segment.start + spilled.count, need)
+            if last > coverage.count:
+                coverage.pieces.append((segment, coverage.count, last))
+                coverage.count = last
+        return coverage
+
+    def _fullest(self, segment: Segment, enough: int) -> int:
+        """Returns a row of a segment that holds `enough` positions, else the one that holds most; -1: none."""
+        best = -1
+        for row in segment.rows:
+            if self.fed[row] >= enough:
+                return row
+            if best < 0 or self.fed[row] > self.fed[best]:
+                best = row
+        return best
+
+    def _idle_ancestor(self, segment: Segment, need: int) -> int | None:
+        """Returns an idle row whose own path this path continues; it can be reused unchanged."""
+        for part in segment.path():
+            for row in part.tips:
+                if not self.busy[row] and self.fed[row] <= need:
+                    return row
+        return None
+
+    def _is_sole_source(self, segment: Segment, row: int) -> bool:
+        """Returns whether the missing part of a path lies in a segment that only this row holds."""
+        spilled: Spilled | None = segment.spilled
+        fed = self.fed[row]
+        return (
+            len(segment.rows) == 1
+            and row in segment.rows
+            and fed >= segment.start
+            and (spilled is None or segment.start + spilled.count <= fed)
+        )
+
+    def _is_being_computed(self, position: TriePosition, count: int, need: int) -> bool:
+        """Returns whether a busy row is about to compute the position after the first `count` positions of this
+        path.
+        """
+        for segment in position[0].path():
+            if segment.end <= count:
+                return False
+            limit = min(segment.end, need)
+            for row in segment.rows:
+                if self.busy[row] and count < min(limit, self.target[row]) and self.fed[row] < self.target[row]:
+                    return True
+        return False
+
+    def _vacate(self, cover: _Cover) -> int | None:
+        """Returns a free row, else the least recently used idle row after moving out content that is nowhere else."""
+        if self._free:
+            row = self._free.pop()
+            self.fed[row] = 0
+            return row
+        idle = np.flatnonzero(~self.busy)
+        if not len(idle):
+            return None
+        row = int(idle[np.argmin(self._used[idle])])
+        tip = self._tips[row]
+        segment = tip() if tip is not None else None
+        if segment is None:  # it died this moment
+            self.reap()
+            return self._vacate(cover)
+        self._spill(row, segment)
+        self._leave(row)
+        self.fed[row] = cover.shared if row == cover.source else 0
+        return row
+
+    def _settle(self, row: int, segment: Segment) -> None:
+        """Makes a segment the tip of a row."""
+        tip = self._tips[row]
+        old_segment = tip() if tip is not None else None
+        if old_segment is not segment:
+            if old_segment is not None and not any(part is old_segment for part in segment.path()):
+                self._leave(row)
+            elif old_segment is not None:
+                old_segment.tips.discard(row)
+            for part in segment.path():
+                if row in part.rows:
+                    break
+                part.rows.add(row)
+            self._point(row, segment)
+        self._tick += 1
+        self._used[row] = self._tick
+
+    def _leave(self, row: int) -> None:
+        """Removes a row from its path."""
+        tip = self._tips[row]
+        segment = tip() if tip is not None else None
+        if segment is not None:
+            segment.tips.discard(row)
+            for part in segment.path():
+                part.rows.discard(row)
+        self._tips[row] = None
+
+    def _point(self, row: int, segment: Segment) -> None:
+        segment.tips.add(row)
+        self._tips[row] = weakref.ref(segment)
+
+    def _fall_back(self, row: int, parent: Segment | None) -> None:
+        """Moves a row whose tip died to its parent, or frees it if other rows hold the same positions."""
+        if parent is None or parent.parent is None:
+            self._tips[row], self.fed[row] = None, 0
+            self._free.append(row)
+            return
+        shared = int(min(self.fed[row], parent.end))
+        self.fed[row] = shared
+        self._point(row, parent)
+        if any(sibling != row and self.fed[sibling] >= shared for sibling in parent.rows):
+            self.discard(row)
+
+    def _spill(self, row: int, segment: Segment) -> None:
+        """Moves positions that no other row holds out of a row with the given tip."""
+        for part in segment.path():
+            last = int(min(self.fed[row], part.end))
+            stored = part.spilled.count if part.spilled is not None else 0
+            if last <= part.start + stored or any(
+                sibling != row and min(self.fed[sibling], part.end) >= last for sibling in part.rows
+            ):
+                continue
+            part.spilled = self.arena.copy_out(row, part.start, last)
+            self.cached += part.spilled.count - stored
+            self.trie.note_spilled(part)
+        if self.cached > self._crowded:
+            self._drop()
+
+    def _drop(self) -> None:
+        """Drops spilled tokens, the oldest first and deeper before shallower, until they fit; held segments stay.
+
+        Where held segments do not fit by themselves, the next search starts only after a quarter as many tokens were
+        added.
+        """
+        spilled, held_entries = self.trie.spilled, []
+        while spilled and self.cached > self.max_cached_tokens:
+            key, ref = spilled.popitem(last=False)
+            segment = ref()
+            if segment is not None and segment.holds:
+                held_entries.append((key, ref))
+            while segment is not None and not segment.holds and self.cached > self.max_cached_tokens:
+                if segment.spilled is not None:
+                    self.cached -= segment.spilled.count
+                    segment.spilled = None
+                segment = segment.parent
+        segment = None
+        for key, ref in reversed(held_entries):
+            if ref() is not None:
+                spilled[key] = ref
+                spilled.move_to_end(key, last=False)
+        fits = self.cached <= self.max_cached_tokens
+        self._crowded = self.max_cached_tokens if fits else self.cached + self.cached // 4
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from evolvent.engine.arena import Arena
+from evolvent.engine.arena import Arena, RowAllocator
 from evolvent.engine.asks import (
     Ask,
     Continuation,
@@ -26,15 +26,14 @@ from evolvent.engine.asks import (
     Scored,
     Ticket,
     Usage,
+    validate_ask,
 )
 from evolvent.engine.decoders import decoder_for
 from evolvent.engine.plan import STRIDE, plan
 from evolvent.engine.sampling import draw, draw_plain, uniforms
-from evolvent.engine.slots import RowAllocator
 from evolvent.engine.stops import completes_stop_string
 from evolvent.engine.streams import Stream, Streams, TicketState, build_limit
 from evolvent.engine.trie import Prefix, Trie
-from evolvent.engine.validation import validate_ask
 from evolvent.errors import ConfigError, EngineError, StaleNode, WeightsChanged
 
 __all__ = ["LocalEngine"]

@@ -26,11 +26,11 @@ from evolvent.engine.asks import (
     Scored,
     Ticket,
     Usage,
+    validate_ask,
 )
 from evolvent.engine.sampling import draw, uniforms
 from evolvent.engine.stops import completes_stop_string
 from evolvent.engine.streams import StreamLimit, build_limit
-from evolvent.engine.validation import validate_ask
 from evolvent.errors import ConfigError, EngineError, StaleNode
 
 if TYPE_CHECKING:

@@ -17,11 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from evolvent.engine.asks import Ask, BlockingCall, Continuation, Finished, Node, SampleAsk, Ticket, Usage
+from evolvent.engine.asks import Ask, BlockingCall, Continuation, Finished, Node, SampleAsk, Ticket, Usage, validate_ask
 from evolvent.engine.blocking_calls import BlockingCallPool, Outcome
 from evolvent.engine.endpoint import Endpoint
 from evolvent.engine.replies import FINGERPRINT, Reply
-from evolvent.engine.validation import validate_ask
 from evolvent.errors import ConfigError, EndpointError, Problem, StaleNode, TokensMissing, WeightsChanged
 
 __all__ = ["RemoteEngine"]

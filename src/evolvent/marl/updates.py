@@ -7,27 +7,115 @@ its agents are in one minibatch, as the transformer needs them. Clipping, values
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from math import isfinite
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
 from evolvent.config import Config
 from evolvent.errors import NonFinite, ShapeMismatch
-from evolvent.marl.buffer import TeamBuffer, build_team_buffer, iterate_minibatches
-from evolvent.marl.credit import ValueNormalizer, estimate_team_advantages
-from evolvent.marl.policy import TeamPolicy
+from evolvent.marl.credit import TeamAdvantages, ValueNormalizer, estimate_team_advantages
+from evolvent.marl.policy import TeamPolicy, rollout_actions, rollout_tensors
 from evolvent.marl.rollout import ArrayRollout
-from evolvent.models.team_actions import TeamModel
+from evolvent.models.team_actions import TeamInputs, TeamModel
 from evolvent.models.team_actors import TeamActors
+from evolvent.rl.advantages import whiten
 from evolvent.rl.policy_losses import clipped_surrogate, value_losses, weighted_sum
 from evolvent.trajectory import sample_rng
 
-__all__ = ["TeamLearner", "TeamUpdateConfig", "team_policy_loss", "team_value_loss"]
+__all__ = [
+    "TeamBuffer",
+    "TeamLearner",
+    "TeamUpdateConfig",
+    "build_team_buffer",
+    "iterate_minibatches",
+    "team_policy_loss",
+    "team_value_loss",
+]
+
+
+class TeamBuffer(NamedTuple):
+    """Decisions, one per row; those of lost episodes are left out.
+
+    Attributes:
+        observations, actions: `[N, ...]`.
+        old_logprobs: `[N, n]` log-probabilities when sampled.
+        advantage: `[N, n]` normalized over everything that is learned.
+        returns, values: `[N, n]` on the critic's scale; values before the update.
+        policy_mask, value_mask: `[N, n]` float32, 1 where the policy's (the value's) loss includes an agent.
+        factor: `[N, 1]`, factor of the advantages (HAPPO's product of ratios; 1).
+    """
+
+    observations: TeamInputs
+    actions: Tensor
+    old_logprobs: Tensor
+    advantage: Tensor
+    returns: Tensor
+    values: Tensor
+    policy_mask: Tensor
+    value_mask: Tensor
+    factor: Tensor
+
+    def select_rows(self, index: Tensor | slice) -> TeamBuffer:
+        """Returns some of the decisions; a slice makes no copy."""
+        return TeamBuffer(self.observations.rows(index), *(field[index] for field in self[1:]))
+
+
+def build_team_buffer(
+    rollout: ArrayRollout,
+    advantages: TeamAdvantages,
+    *,
+    norm: ValueNormalizer,
+    mask_policy: bool = True,
+    mask_values: bool = True,
+    device: torch.device | None = None,
+) -> TeamBuffer:
+    """Builds the buffer that an update learns from.
+
+    Args:
+        norm: of the returns.
+        mask_policy, mask_values: whether a loss leaves out agents that are not alive.
+    """
+    agents = rollout.spec.agents
+
+    def tensor(array: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array, np.float32).reshape(-1, agents)).to(device)
+
+    is_kept = np.broadcast_to(~rollout.lost[..., None], rollout.alive.shape)
+    policy_mask, value_mask = (advantages.learned if mask else is_kept for mask in (mask_policy, mask_values))
+    buffer = TeamBuffer(
+        rollout_tensors(rollout, device),
+        rollout_actions(rollout, device),
+        tensor(rollout.logp),
+        tensor(whiten(advantages.advantage, mask=policy_mask, epsilon=1e-10)),
+        tensor(norm.normalize(advantages.returns)),
+        tensor(rollout.value),
+        tensor(policy_mask),
+        tensor(value_mask),
+        tensor(np.ones(rollout.alive.shape))[:, :1],
+    )
+    if not rollout.lost.any():
+        return buffer
+    return buffer.select_rows(torch.from_numpy(np.flatnonzero(~rollout.lost.reshape(-1))).to(device))
+
+
+def iterate_minibatches(buffer: TeamBuffer, count: int, *key: object) -> Iterator[TeamBuffer]:
+    """Yields one pass: all decisions in an order drawn from `key`, in `count` minibatches of (nearly) equal size.
+
+    A decision is never split: its agents stay together. With fewer decisions than minibatches, each is a minibatch.
+    """
+    decisions = len(buffer.old_logprobs)
+    order = sample_rng("team-update", *key).permutation(decisions)
+    shuffled = buffer.select_rows(torch.from_numpy(order).to(buffer.old_logprobs.device))
+    cuts = np.linspace(0, decisions, min(count, decisions) + 1).astype(int).tolist()
+    for begin, end in pairwise(cuts):
+        yield shuffled.select_rows(slice(begin, end))
 
 
 class TeamUpdateConfig(Config):

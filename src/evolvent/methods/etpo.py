@@ -39,8 +39,13 @@ from evolvent.learn.packing import Batch
 from evolvent.models.policy import Policy
 from evolvent.models.tuned import light_copy
 from evolvent.rl.advantages import Advantages, q_targets
-from evolvent.rl.scored_rollout import ScoredRollout, append_final_observations, gather_column, set_final_values
-from evolvent.rl.scoring import evaluate_targets
+from evolvent.rl.scored_rollout import (
+    ScoredRollout,
+    append_final_observations,
+    evaluate_targets,
+    gather_column,
+    set_final_values,
+)
 from evolvent.rl.soft_values import expected_soft_value, soft_policy_kl, td_loss
 from evolvent.rl.trainer import PolicyTrainer, RLConfig, RLSpec
 from evolvent.run import Run

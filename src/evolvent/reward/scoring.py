@@ -28,7 +28,7 @@ from evolvent.reward.offline import SiblingSpans, advantage_weights
 from evolvent.reward.process import TagIds, build_tagged_tree
 from evolvent.reward.solutions import Solution
 from evolvent.reward.states import Spans, build_state_rows, extract_solution
-from evolvent.rl.scoring import ScoreKind, evaluate_targets, score_sequences
+from evolvent.rl.scored_rollout import ScoreKind, evaluate_targets, score_sequences
 from evolvent.search.settings import SearchConfig
 from evolvent.search.writing import Writing
 from evolvent.trajectory import Generation, Score, Trajectory

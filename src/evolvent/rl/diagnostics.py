@@ -1,4 +1,4 @@
-"""Numbers of one iteration that explain why a policy does not learn; `view/signs.py` interprets them."""
+"""Numbers of one iteration that explain why a policy does not learn; `view/reinforcement.py` interprets them."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from evolvent.config import Config
 from evolvent.engine.asks import Sampling
-from evolvent.errors import ConfigError, NonFinite
+from evolvent.errors import ConfigError, NonFinite, Problem
 from evolvent.learn.checkpoint import CheckpointContent, Checkpointer
 from evolvent.learn.learner import Learner
 from evolvent.learn.objectives import Objective
@@ -40,7 +40,6 @@ from evolvent.rl.diagnostics import DegenerateBatchMonitor, measure_episodes, me
 from evolvent.rl.prefetch import RolloutPrefetcher
 from evolvent.rl.rollout_batch import CUT_OFF, TRUNCATED, Rewards, add_columns, build_rollout_batch
 from evolvent.rl.scored_rollout import HistoryTruncation, ScoredRollout, ScoringConfig, score_rollout
-from evolvent.rl.task_schedule import TaskSchedule
 from evolvent.trajectory import Start, Task, Trajectory, sample_rng
 
 __all__ = [
@@ -49,10 +48,67 @@ __all__ = [
     "PolicyTrainer",
     "RLConfig",
     "RLSpec",
+    "TaskSchedule",
     "UpdateStats",
     "build_minibatch",
     "run_epochs",
 ]
+
+
+class TaskSchedule:
+    """Draws tasks in an order that is shuffled for every pass through them, some per iteration, each several times.
+
+    Args:
+        seed: of the orders.
+        tasks_per_iteration: number of tasks.
+        group_size: episodes of each task.
+    """
+
+    def __init__(self, seed: int, *, tasks_per_iteration: int, group_size: int) -> None:
+        self._seed, self._count, self._samples = seed, tasks_per_iteration, group_size
+        self._order: tuple[int, list[int]] = (-1, [])
+        self._met: tuple[int, dict[str, int]] = (0, {})
+
+    def starts_of(self, tasks: Sequence[Task], iteration: int) -> list[Start]:
+        """Returns the starts of an iteration.
+
+        Raises:
+            ConfigError: there are no tasks.
+        """
+        if not tasks:
+            raise ConfigError([Problem("tasks", "there are none to practise on", "give worlds with training tasks")])
+        first = (iteration - 1) * self._count
+        return self._repeat_tasks([self._task_at(tasks, first + offset) for offset in range(self._count)], {})
+
+    def sample_more(self, tasks: Sequence[Task], iteration: int, *, turn: int, count: int) -> list[Start]:
+        """Samples further starts for an iteration, from `count` tasks at random.
+
+        Args:
+            turn: 1, 2, ...: the number of this request in the iteration.
+        """
+        if turn == 1 or self._met[0] != iteration:
+            sample_counts: dict[str, int] = {}
+            self._met = (iteration, sample_counts)
+            self._repeat_tasks(
+                [start.task for start in self.starts_of(tasks, iteration)[:: self._samples]], sample_counts
+            )
+        rng = sample_rng(self._seed, "more tasks", iteration, turn)
+        return self._repeat_tasks([tasks[int(index)] for index in rng.integers(len(tasks), size=count)], self._met[1])
+
+    def _task_at(self, tasks: Sequence[Task], position: int) -> Task:
+        epoch, index = divmod(position, len(tasks))
+        if self._order[0] != epoch or len(self._order[1]) != len(tasks):
+            self._order = (epoch, sample_rng(self._seed, "tasks", epoch).permutation(len(tasks)).tolist())
+        return tasks[self._order[1][index]]
+
+    def _repeat_tasks(self, tasks: Sequence[Task], sample_counts: dict[str, int]) -> list[Start]:
+        """Returns `group_size` starts of each task; samples of a task that was used before have further numbers."""
+        starts = []
+        for task in tasks:
+            first = sample_counts.get(task.id, 0)
+            starts += [Start(task, first + sample) for sample in range(self._samples)]
+            sample_counts[task.id] = first + self._samples
+        return starts
 
 
 class CheckpointedNetwork:
@@ -349,7 +405,7 @@ class PolicyTrainer:
                 self._save(number)
 
     def next_starts(self, tasks: Sequence[Task], *, turn: int = 0, count: int = 0) -> list[Start]:
-        """Returns the starts of this iteration (`rl/task_schedule.py`).
+        """Returns the starts of this iteration (`rl/trainer.py`).
 
         Args:
             turn: the number of a further request in one iteration, 1, 2, ...: returns starts of `count` other tasks.

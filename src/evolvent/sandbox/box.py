@@ -14,21 +14,130 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict
+from functools import cache
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from evolvent.deadline import Deadline
 from evolvent.errors import ConfigError, IsolationUnavailable
-from evolvent.sandbox import filters, groups, watch
+from evolvent.sandbox import filters, watch
 from evolvent.sandbox.bubblewrap import ENVIRONMENT, Isolation, sandbox_argv
-from evolvent.sandbox.frames import encode_frame, parse_frame
 from evolvent.sandbox.limits import Outcome, SandboxLimits, Status
 from evolvent.sandbox.values import HEADER_BYTES, MAX_FRAME_BYTES, Malformed, Value, decode, encode
 
-__all__ = ["HostFunction", "Sandbox"]
+__all__ = ["Group", "HostFunction", "Sandbox", "create_group", "encode_frame", "find_parent_group", "parse_frame"]
+
+
+_MAX_AGE_NS = 60 * 10**9
+
+
+@cache
+def find_parent_group() -> Path | None:
+    """Returns the folder in which groups can be created; None if there is none, or it is not writable."""
+    with suppress(OSError, ValueError):
+        lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+        own_group = next((line.split(":", 2)[2] for line in lines if "pids" in line.split(":")[1].split(",")), None)
+        for line in Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines():
+            _, mounted, kind, options, *_ = line.split()
+            if own_group is not None and kind == "cgroup" and "pids" in options.split(","):
+                path = Path(mounted, own_group.lstrip("/"))
+                return path if os.access(path, os.W_OK) else None
+    return None
+
+
+def create_group() -> Group | None:
+    """Creates a new group for one sandbox; returns None where groups are not supported."""
+    parent = find_parent_group()
+    with suppress(OSError):
+        if parent is not None:
+            _remove_old_groups(parent)
+            return Group(parent)
+    return None
+
+
+def _remove_old_groups(parent: Path) -> None:
+    """Removes old groups: of a killed process, or with members that took long to end. Groups in use stay."""
+    for path in parent.glob("evolvent-*-*"):
+        _, pid, created_ns = path.name.split("-", 2)
+        if not Path("/proc", pid).exists() or time.monotonic_ns() - int(created_ns) > _MAX_AGE_NS:
+            with suppress(OSError):
+                path.rmdir()
+
+
+class Group:
+    """A group for one sandbox.
+
+    Moving another process into a group takes some 10 ms, most of them waiting for all processors. A thread that moves
+    itself needs no such wait, and the processes that it starts are members from the beginning.
+
+    Args:
+        parent: folder in which the group is created.
+
+    Raises:
+        OSError: the group cannot be created.
+    """
+
+    def __init__(self, parent: Path) -> None:
+        self._parent, self._path = parent, parent / f"evolvent-{os.getpid()}-{time.monotonic_ns()}"
+        self._path.mkdir()
+
+    @contextmanager
+    def membership(self) -> Iterator[None]:
+        """Makes this thread alone a member of the group while a process is started.
+
+        Raises:
+            OSError: the thread cannot be moved.
+        """
+        (self._path / "tasks").write_text("0", encoding="ascii")
+        try:
+            yield
+        finally:
+            (self._parent / "tasks").write_text("0", encoding="ascii")
+
+    def set_limit(self, max_processes: int) -> None:
+        """Limits the processes and threads of the group, not counting bubblewrap's two.
+
+        Raises:
+            OSError: the limit cannot be set.
+        """
+        (self._path / "pids.max").write_text(str(max_processes + 2), encoding="ascii")
+
+    def remove(self) -> None:
+        """Removes the group after its processes have ended."""
+        with suppress(OSError):
+            self._path.rmdir()
+
+
+def encode_frame(row: dict[str, Any], size: int = MAX_FRAME_BYTES) -> bytes:
+    """Encodes a row as a frame: uint32 length (little-endian), then JSON in ASCII.
+
+    Raises:
+        Malformed: more than `size` bytes.
+    """
+    body = json.dumps(row, separators=(",", ":")).encode("ascii")
+    if len(body) > size:
+        raise Malformed(f"a frame of {len(body)} bytes, at most {size}")
+    return len(body).to_bytes(HEADER_BYTES, "little") + body
+
+
+def parse_frame(body: bytes) -> dict[str, Any]:
+    """Parses the row of a frame's body.
+
+    Raises:
+        Malformed: no JSON object, nested too deeply, or a number too long.
+    """
+    try:
+        row = json.loads(body.decode("ascii"))
+    except (ValueError, RecursionError) as error:
+        raise Malformed(f"no JSON: {type(error).__name__}") from None
+    if not isinstance(row, dict):
+        raise Malformed(f"a {type(row).__name__}, not an object")
+    return row
+
 
 HostFunction = Callable[[tuple[Value, ...], Mapping[str, Value]], Outcome]
 _POLL_INTERVAL_S = 0.02  # between two looks at what a box uses
@@ -92,7 +201,7 @@ class Sandbox:
         self._pid, self._first = 0, -1
         self._folder = TemporaryDirectory(prefix="evolvent-", ignore_cleanup_errors=True) if host is None else None
         self._counted = host is not None and host.counted
-        self._group = groups.create_group() if host is not None and host.root else None
+        self._group = create_group() if host is not None and host.root else None
         self._answers = self._info = -1
         child_descriptors: dict[str, int] = {}
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from evolvent.engine.asks import Engine
-from evolvent.engine.multi_model import MultiModelEngine
+from evolvent.engine.driver import MultiModelEngine
 from evolvent.errors import ConfigError, VocabularyMismatch
 from evolvent.learn.sources import vocabulary_digest
 from evolvent.models.policy import Policy

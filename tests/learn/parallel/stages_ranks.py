@@ -13,10 +13,10 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from evolvent.learn.forward import compute_outputs
 from evolvent.learn.packing import Batch
+from evolvent.learn.parallel.lay import apply_fsdp, apply_recompute, list_layers
 from evolvent.learn.parallel.mesh import Mesh
 from evolvent.learn.parallel.plan import apply_tp
 from evolvent.learn.parallel.ranks import join_ranks
-from evolvent.learn.parallel.shard import apply_fsdp, apply_recompute, list_layers
 from evolvent.learn.parallel.stages import Pipeline, split_into_stages
 from evolvent.models.heads import ValueHead
 from evolvent.models.tuned import seeded_silence

@@ -9,16 +9,109 @@ from typing import Any, TypeVar
 
 from evolvent.errors import ConfigError, EnvLost, InvalidAction, SampleInvalid, SessionGone, StepTimeout, WorldError
 from evolvent.serve.agentgym.dialects import EnvDialect
-from evolvent.serve.agentgym.lookups import Lookup, list_lookups
-from evolvent.serve.agentgym.numbers import task_by_number
 from evolvent.serve.agentgym.replies import Play, refused_body, reset_body, step_body
-from evolvent.serve.agentgym.text import get_translator
+from evolvent.serve.agentgym.text import TextTranslator, get_translator, list_admissible, parse_goal, parse_recipes
 from evolvent.serve.catalogue import TaskIndex
 from evolvent.serve.host import SessionHost
-from evolvent.serve.wire import EpisodeEnded, NotFound
+from evolvent.serve.wire import EpisodeEnded, NotFound, to_json
 from evolvent.trajectory import Json, Task
+from evolvent.worlds.base import World
+from evolvent.worlds.grid.world import GridWorld
+from evolvent.worlds.maze import Maze
+from evolvent.worlds.sql.world import SqlWorld
 
-__all__ = ["AgentGymMount", "Handler"]
+__all__ = ["AgentGymMount", "Handler", "Lookup", "list_lookups", "task_by_number"]
+
+
+Lookup = Callable[[Play], Json]
+
+
+def _get_clickables(play: Play) -> Json:
+    actions = list_admissible(play.info)
+    clickables: list[Json] = [action[6:-1] for action in actions if action.startswith("click[") and action[-1] == "]"]
+    return {"has_search_bar": any(action.startswith("search[") for action in actions), "clickables": clickables}
+
+
+def _get_instruction(play: Play) -> str:
+    """Returns WebShop's instruction: from the world's info, else the part of the first page after `Instruction:`."""
+    instruction = play.info.get("instruction_text")
+    if isinstance(instruction, str):
+        return instruction
+    parts = [part.strip() for part in play.first.split("[SEP]")]
+    if "Instruction:" in parts[:-1]:
+        return parts[parts.index("Instruction:") + 1]
+    return parts[0]
+
+
+def _get_page(play: Play) -> Json:
+    parts = {key: str(play.info.get(key, "")) for key in ("url", "html")}
+    return {**parts, "instruction_text": _get_instruction(play)}
+
+
+def _info_lookup(key: str) -> Lookup:
+    """Returns a lookup of one field of the world's info, in an object of one key; empty text if the field is
+    missing.
+    """
+    return lambda play: {key: to_json(play.info.get(key, ""))}
+
+
+def _get_hints(play: Play) -> Json:
+    objects = to_json(play.info.get("objects", []))
+    return {"possible_actions": to_json(list_admissible(play.info)), "possible_objects": objects}
+
+
+def _get_state(play: Play) -> Json:
+    done = play.over is not None
+    return {"observation": play.text, "reward": play.reward, "score": play.total, "deleted": False, "done": done}
+
+
+def _description_lookup(dialect: EnvDialect) -> Lookup:
+    def get_description(play: Play) -> Json:
+        body = reset_body(dialect, play)
+        return {"task_description": body["task_description"] if isinstance(body, dict) else ""}
+
+    return get_description
+
+
+def _dialect_lookups(dialect: EnvDialect) -> Mapping[str, Lookup]:
+    actions: Lookup = lambda play: to_json(list_admissible(play.info))  # noqa: E731
+    tables: Mapping[str, Mapping[str, Lookup]] = {
+        "textcraft": {"commands": lambda play: parse_recipes(play.first), "goal": lambda play: parse_goal(play.first)},
+        "babyai": {"observation": _get_state},
+        "sciworld": {
+            "action_hint": _get_hints,
+            "goals": _info_lookup("goals"),
+            "task_description": _description_lookup(dialect),
+            "object_tree": _info_lookup("object_tree"),
+            "state": _get_state,
+        },
+        "alfworld": {"available_actions": actions},
+        "maze": {"available_actions": actions},
+        "wordle": {"filtered_vocab": lambda play: [word.replace(" ", "") for word in list_admissible(play.info)]},
+        "webshop": {"available_actions": _get_clickables, "instruction_text": _get_instruction, "state": _get_page},
+        "webarena": {"observation_metadata": lambda play: to_json(play.info.get("observation_metadata", {}))},
+    }
+    return tables.get(dialect.name, {})
+
+
+def list_lookups(dialect: EnvDialect, translator: TextTranslator) -> Mapping[str, Lookup]:
+    """Returns path -> lookup, which answers a GET of that path for a session."""
+    common: dict[str, Lookup] = {"observation": lambda play: translator.observation(play.text)}
+    if dialect.shape == "object":
+        common["detail"] = _get_state
+    return {**common, **_dialect_lookups(dialect)}
+
+
+def task_by_number(world: World) -> Callable[[int], Task] | None:
+    """Returns a function from AgentGym's number to the task (it raises ConfigError); None if the world has no such
+    numbers.
+    """
+    if isinstance(world, GridWorld) and world.name == "babyai":
+        return world.task_at_index
+    if isinstance(world, SqlWorld) and world.name == "bird":
+        return world.task_at_index
+    return world.task_from if isinstance(world, Maze) and world.published else None
+
 
 T = TypeVar("T")
 Handler = Callable[[Mapping[str, Any]], Awaitable[Json]]

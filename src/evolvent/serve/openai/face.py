@@ -14,13 +14,14 @@ progress ends with 409, to be requested again.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -49,13 +50,6 @@ from evolvent.serve.metrics import (
     format_exposition,
     make_gauge,
 )
-from evolvent.serve.openai.answering import (
-    GuardMarker,
-    RefusalTranslator,
-    encode_event,
-    json_response,
-    run_while_connected,
-)
 from evolvent.serve.openai.conversations import ConversationCache
 from evolvent.serve.openai.generator import Generator
 from evolvent.serve.openai.reload import load_replacement, parse_reload
@@ -65,14 +59,102 @@ from evolvent.serve.openai.request import ChatRequest, CompletionRequest, parse_
 from evolvent.serve.openai.sglang import GenerateFormat, describe_model, parse_generate, parse_tokenize
 from evolvent.serve.openai.tools import RenderedChat, ToolRenderer, parse_offer, session_key
 from evolvent.serve.openai.writing import ReplyWriter
-from evolvent.serve.wire import NotFound, decode_json
+from evolvent.serve.wire import NotFound, decode_json, encode_json
 from evolvent.trajectory import canonical_json
-from evolvent.web import Access, App, guard_app
+from evolvent.web import Access, App, Receive, Scope, Send, guard_app
+from evolvent.web import Message as Event
 
 if TYPE_CHECKING:
     from evolvent.models.policy import Policy
 
-__all__ = ["PolicyDialect", "build_policy_app"]
+__all__ = [
+    "GuardMarker",
+    "PolicyDialect",
+    "RefusalTranslator",
+    "build_policy_app",
+    "encode_event",
+    "json_response",
+    "run_while_connected",
+]
+
+
+T = TypeVar("T")
+_PASSED_GUARD_KEY = "evolvent.reached"
+
+
+class GuardMarker:
+    """Marks requests that have passed the guard."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope[_PASSED_GUARD_KEY] = True
+        await self._app(scope, receive, send)
+
+
+class RefusalTranslator:
+    """Converts answers of the guard to OpenAI's form: 401 without the token, as clients expect of a key, else 403."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        start_event: Event | None = None
+
+        async def send_translated(message: Event) -> None:
+            nonlocal start_event
+            if scope.get(_PASSED_GUARD_KEY) or scope["type"] != "http":
+                return await send(message)
+            if message["type"] == "http.response.start":
+                start_event = message
+                return None
+            row = json.loads(message["body"])
+            kind = LimitExceeded if row["kind"] == "LimitExceeded" else AccessDenied
+            body, status = encode_error(kind(row["message"], expected=row["expected"])), row["status"]
+            if str(row["expected"]).startswith("Authorization:"):
+                body["error"] |= {"type": "authentication_error", "code": "invalid_api_key"}
+                status = 401
+            response = json_response(body, status)
+            if start_event is not None:
+                response.headers.update(
+                    {key.decode(): value.decode() for key, value in start_event["headers"] if key == b"connection"}
+                )
+            return await response(scope, receive, send)
+
+        await self._app(scope, receive, send_translated)
+
+
+def json_response(
+    row: dict[str, Any] | list[Any], status: int = 200, *, error: EvolventError | None = None
+) -> Response:
+    """Returns a JSON value as a response; after AtCapacity it includes the time of a retry."""
+    headers = {"retry-after": f"{error.retry_after_s:.0f}"} if isinstance(error, AtCapacity) else None
+    return Response(encode_json(row), status, headers, "application/json")
+
+
+def encode_event(row: dict[str, Any]) -> bytes:
+    """Encodes a server-sent event."""
+    return b"data: " + encode_json(row) + b"\n\n"
+
+
+async def run_while_connected(request: Request, awaitable: Awaitable[T]) -> T:
+    """Returns the value of an awaitable that is cancelled when the client leaves. Raises ClientDisconnect then."""
+
+    async def wait_for_disconnect() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    working, leaving = asyncio.ensure_future(awaitable), asyncio.ensure_future(wait_for_disconnect())
+    try:
+        await asyncio.wait([working, leaving], return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientDisconnect
+        return working.result()
+    finally:
+        working.cancel()
+        leaving.cancel()
+
 
 _log = logging.getLogger(__name__)
 _SESSION_LENGTH = 200
