@@ -424,7 +424,7 @@ def test_an_endpoint_acts_as_the_policy_behind_it_does():
             "kinds of the memory have 2 words",
         ),
         ({"think": None}, "found by thoughts"),
-        ({"lookup_key": Key("observation")}, "lookup_key"),
+        ({"step_key": Key("observation")}, "step_key"),
         ({"memory": memory_of(demo("a", "pen"), key=(THOUGHT,))}, "no whole episodes"),
         ({"memory": StepMemory(key=[THOUGHT, METADATA])}, "without a step"),
     ],

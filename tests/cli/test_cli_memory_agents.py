@@ -83,7 +83,7 @@ def test_the_family(memory, tmp_path, capsys, system):
     [
         (["--agent", "expert"], "for the agents policy and endpoint"),
         (["--agent", "policy", "--memory.system", "tard"], "'trad'"),
-        (["--agent", "policy", "--memory.num_examples", "0"], "k"),
+        (["--agent", "policy", "--memory.num_examples", "0"], "memory.num_examples: got '0'"),
     ],
 )
 def test_what_cannot_be(memory, tmp_path, capsys, words, told):

@@ -210,7 +210,7 @@ def test_a_full_disk_leaves_the_checkpoints_before(data, whole, tmp_path, capsys
     run = tmp_path / "run"
     assert state(run) == "failed" and list((run / "checkpoints").glob("update-*/COMPLETE"))
     config = (run / "config.toml").read_text(encoding="utf-8")
-    assert f"updates = {2000}" in config and "goes on after update " in resumed(run, tmp_path)
+    assert f"max_steps = {2000}" in config and "goes on after update " in resumed(run, tmp_path)
 
 
 def resumed(run: Path, cwd: Path) -> str:

@@ -121,8 +121,8 @@ def test_a_killed_run_goes_on_to_the_same_bytes(tmp_path):
     program = (
         "import sys; sys.path.insert(0, sys.argv[1]); from pathlib import Path; "
         "from test_data_stages import Slow; "
-        "from evolvent.curate.shards import shards_of; from evolvent.curate.stages import transform; "
-        "folder = Path(sys.argv[2]); transform(shards_of(folder / 'a.jsonl', rows=2), [Slow()], "
+        "from evolvent.curate.shards import list_shards; from evolvent.curate.stages import transform; "
+        "folder = Path(sys.argv[2]); transform(list_shards(folder / 'a.jsonl', rows=2), [Slow()], "
         "folder / 'o.jsonl', cache=folder / 'cache')"
     )
     process = subprocess.Popen([sys.executable, "-c", program, str(Path(__file__).parent), str(tmp_path)])

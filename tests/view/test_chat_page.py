@@ -41,7 +41,7 @@ HOSTILE = (
 class Scripted:
     """A speaker that says what it is told to, in two pieces; `steps` are the names it takes on before each reply."""
 
-    reply: str = "so be it"
+    reply_text: str = "so be it"
     steps: list[str] = field(default_factory=list)
     trouble: Exception | None = None
     hold: threading.Event | None = None
@@ -52,7 +52,7 @@ class Scripted:
     def newest(self):
         return self.ready
 
-    def say(self, talk, text, *, stop):
+    def reply(self, talk, text, *, stop):
         self.begun.set()
         if self.hold is not None:
             while not self.hold.wait(0.01):
@@ -64,10 +64,10 @@ class Scripted:
         if self.steps:
             self.voice = SimpleNamespace(name=self.steps.pop(0))
             notes = (f"{self.voice.name} speaks",)
-        half = len(self.reply) // 2
-        pieces = (ReplyPiece(self.reply[:half], -0.01), ReplyPiece(self.reply[half:], -3.0))
+        half = len(self.reply_text) // 2
+        pieces = (ReplyPiece(self.reply_text[:half], -0.01), ReplyPiece(self.reply_text[half:], -3.0))
         return Exchange(
-            text, self.reply, pieces, Turn(text, (5, 6, 7), False), self.voice.name, notes, True, True, 1.25
+            text, self.reply_text, pieces, Turn(text, (5, 6, 7), False), self.voice.name, notes, True, True, 1.25
         )
 
 

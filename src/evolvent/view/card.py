@@ -363,7 +363,7 @@ def _describe_use(published: PublishedPolicy) -> str:
     worlds = [world for world in _world_names(published) if _WORLD_NAME.fullmatch(world)]
     worlds_are_known = bool(worlds) and len(worlds) == len(_world_names(published))
     worlds_code = (
-        f"worlds({json.dumps(worlds)})  # installed worlds, by name"
+        f"load_worlds({json.dumps(worlds)})  # installed worlds, by name"
         if worlds_are_known
         else "{}  # the worlds to act in, by name"
     )
