@@ -19,16 +19,16 @@ gamma_part = 1 the advantages of first words are 3/38, -3/76, -3/76 in closed; -
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import inf
 from types import MappingProxyType
 from typing import Any
 
-from evolvent.errors import ConfigError, Problem, SessionGone
+from evolvent.errors import ConfigError, Problem
 from evolvent.trajectory import Score, Task, Value
-from evolvent.worlds.base import SPLITS, Info, Reply, check_snapshot, check_task, score_if_won
+from evolvent.worlds.base import SPLITS, Info, Reply, check_task, score_if_won
 from evolvent.worlds.grammar import Grammar, Plain
 from evolvent.worlds.panel import check_names
+from evolvent.worlds.state_env import StateEnv
 
 __all__ = ["PHRASES", "STATES", "Microwave", "MicrowaveEnv", "advantages", "values"]
 
@@ -91,47 +91,23 @@ def advantages(gamma: float = 0.9) -> dict[str, tuple[float, float, float]]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class _Snapshot:
-    """A snapshot: whether the episode runs, and the state."""
-
-    task: str
-    running: bool
-    state: str
-
-
-class MicrowaveEnv:
+class MicrowaveEnv(StateEnv[str]):
     """One episode. Every observation is the name of the state, so the process is Markov in the observations."""
 
     def __init__(self, task: Task, start: str, penalty: float) -> None:
-        self._task, self._start, self._penalty = task, start, penalty
-        self._state, self._running = start, False
+        super().__init__(task, start)
+        self._penalty = penalty
 
-    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Value, Info]:
-        self._state, self._running = self._start, True
-        return self._state, {"admissible": PHRASES}
+    def _observe_start(self) -> tuple[Value, Info]:
+        return self._start, {"admissible": PHRASES}
 
-    def step(self, action: Value) -> Reply:
-        if not self._running:
-            raise SessionGone("a step after the end of the episode", value=str(action), expected="reset() first")
+    def _transition(self, state: str, action: Value) -> tuple[str, Reply]:
         text = " ".join(str(action).lower().split())
         if text not in PHRASES:
-            return _EXPECTED, self._penalty, False, False, {"admissible": PHRASES, "invalid": True}
-        self._state = _LEADS[self._state][PHRASES.index(text)]
-        over = self._state == _END
-        self._running = not over
-        return self._state, float(over), over, False, {"admissible": PHRASES}
-
-    def snapshot(self) -> object:
-        return _Snapshot(self._task.id, self._running, self._state)
-
-    def restore(self, value: object) -> None:
-        """Restores a snapshot of the same task; raises ConfigError for any other value."""
-        snapshot = check_snapshot(value, _Snapshot, self._task)
-        self._running, self._state = snapshot.running, snapshot.state
-
-    def close(self) -> None:
-        self._running = False
+            return state, (_EXPECTED, self._penalty, False, False, {"admissible": PHRASES, "invalid": True})
+        next_state = _LEADS[state][PHRASES.index(text)]
+        over = next_state == _END
+        return next_state, (next_state, float(over), over, False, {"admissible": PHRASES})
 
 
 class Microwave:

@@ -18,7 +18,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from evolvent.errors import ConfigError, Problem, SessionGone
+from evolvent.errors import ConfigError, Problem
 from evolvent.trajectory import Json, Score, Task, Value
 from evolvent.worlds.backoffice.applications import Row
 from evolvent.worlds.backoffice.draw import canonical_key, draw_task, is_kind, iterate_kinds
@@ -36,10 +36,11 @@ from evolvent.worlds.backoffice.text import (
     render_screen,
     vocabulary_texts,
 )
-from evolvent.worlds.base import TIERS, Info, Reply, check_snapshot, check_task, score_if_won
+from evolvent.worlds.base import TIERS, Info, Reply, check_task, score_if_won
 from evolvent.worlds.crafting import words_of
 from evolvent.worlds.grammar import Grammar, Parsed, Plain
 from evolvent.worlds.panel import Candidate, Panels, Sizes
+from evolvent.worlds.state_env import StateEnv
 
 __all__ = ["Backoffice", "BackofficeEnv", "Scene"]
 
@@ -85,56 +86,33 @@ class Scene:
         return contents(state.tables) == self.target_contents
 
 
-@dataclass(frozen=True, slots=True)
-class _Snapshot:
-    """A snapshot: whether the episode runs, and the state."""
-
-    task: str
-    running: bool
-    state: State
-
-
-class BackofficeEnv:
+class BackofficeEnv(StateEnv[State]):
     """One task at the screens. A fork keeps the state, which is replaced and never changed.
 
     `info` holds `admissible` (sorted) and, after the end, `won`.
     """
 
     def __init__(self, task: Task, scene: Scene, *, penalty: float) -> None:
-        self._task, self._scene, self._penalty = task, scene, penalty
-        self._state, self._running = scene.office.start, False
+        super().__init__(task, scene.office.start)
+        self._scene, self._penalty = scene, penalty
 
-    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Value, Info]:
-        self._state, self._running = self._scene.office.start, True
-        return self._scene.first_observation, self._info()
+    def _observe_start(self) -> tuple[Value, Info]:
+        return self._scene.first_observation, self._info(self._start)
 
-    def _info(self) -> dict[str, object]:
-        return {"admissible": legal_actions(self._scene.office, self._state)}
+    def _info(self, state: State) -> dict[str, object]:
+        return {"admissible": legal_actions(self._scene.office, state)}
 
-    def step(self, action: Value) -> Reply:
-        if not self._running:
-            raise SessionGone("a step after the end of the episode", value=str(action), expected="reset() first")
+    def _transition(self, state: State, action: Value) -> tuple[State, Reply]:
         office, act = self._scene.office, parse_act(str(action))
-        obstacle_text = act if isinstance(act, str) else OBSTACLE_TEXTS.get(find_obstacle(office, self._state, act), "")
+        obstacle_text = act if isinstance(act, str) else OBSTACLE_TEXTS.get(find_obstacle(office, state, act), "")
         if isinstance(act, str) or obstacle_text:
-            return obstacle_text or MALFORMED, self._penalty, False, False, {**self._info(), "invalid": True}
-        outcome = apply_act(office, self._state, act)
+            info = {**self._info(state), "invalid": True}
+            return state, (obstacle_text or MALFORMED, self._penalty, False, False, info)
+        outcome = apply_act(office, state, act)
         if outcome.status == "done":
-            self._running, won = False, self._scene.is_solved(self._state)
-            return END_TEXTS[won], float(won), True, False, {**self._info(), "won": won}
-        self._state = outcome.state
-        return render_outcome(office, outcome), 0.0, False, False, self._info()
-
-    def snapshot(self) -> object:
-        return _Snapshot(self._task.id, self._running, self._state)
-
-    def restore(self, value: object) -> None:
-        """Restores a snapshot of the same task; raises ConfigError for any other value."""
-        snapshot = check_snapshot(value, _Snapshot, self._task)
-        self._running, self._state = snapshot.running, snapshot.state
-
-    def close(self) -> None:
-        self._running = False
+            won = self._scene.is_solved(state)
+            return state, (END_TEXTS[won], float(won), True, False, {**self._info(state), "won": won})
+        return outcome.state, (render_outcome(office, outcome), 0.0, False, False, self._info(outcome.state))
 
 
 class Backoffice:

@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from threading import Lock
 
-from evolvent.errors import ConfigError, Problem, SessionGone
+from evolvent.errors import ConfigError, Problem
 from evolvent.sandbox.limits import CodeRunner, SandboxLimits
 from evolvent.sandbox.pool import SandboxPool
 from evolvent.trajectory import Score, Task, Value, canonical_json, sample_rng
-from evolvent.worlds.base import Info, Reply, check_snapshot
+from evolvent.worlds.base import Info, Reply
 from evolvent.worlds.code.answers import extract_source
 from evolvent.worlds.datasci.folds import ProgramScore, cross_validate, deal_folds, disguise
 from evolvent.worlds.datasci.pipelines import Pipeline, read_pipeline
@@ -30,6 +29,7 @@ from evolvent.worlds.datasci.tasks import build_panel, first_text, parse_spec
 from evolvent.worlds.datasci.world import score_fit
 from evolvent.worlds.grammar import Grammar, Plain
 from evolvent.worlds.panel import Sizes, check_names
+from evolvent.worlds.state_env import StateEnv
 
 __all__ = ["LIMITS", "PACKAGES", "DataSciCode", "DataSciCodeEnv", "render_program"]
 
@@ -42,55 +42,25 @@ _SHOWN = 500  # of an error
 _MOST_TRIES = 8
 
 
-@dataclass(frozen=True, slots=True)
-class _Snapshot:
-    """A snapshot: whether the episode runs, and how many tries it had."""
-
-    task: str
-    running: bool
-    tries: int
-
-
-class DataSciCodeEnv:
+class DataSciCodeEnv(StateEnv[None]):
     """One task. `info` after a program that could be fitted: `auc`, `mark`, `won`; `unsafe` where it ran unisolated."""
 
     def __init__(self, world: DataSciCode, task: Task, first_observation: str, *, name: str) -> None:
-        self._world, self._task, self._first, self._name = world, task, first_observation, name
-        self._tries, self._running = 0, False
+        super().__init__(task, None)
+        self._world, self._first, self._name = world, first_observation, name
 
-    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Value, Info]:
-        self._tries, self._running = 0, True
+    def _observe_start(self) -> tuple[Value, Info]:
         return self._first, {}
 
-    def step(self, action: Value) -> Reply:
-        if not self._running:
-            raise SessionGone("a step after the end of the episode", value=str(action), expected="reset() first")
+    def _transition(self, state: None, action: Value) -> tuple[None, Reply]:
         program_score = self._world.judge(str(action), self._task)
-        self._tries += 1
         info: dict[str, object] = {"unsafe": True} if program_score.unsafe else {}
         if program_score.area is None:
-            return program_score.error[:_SHOWN], self._world.penalty, False, False, {**info, "invalid": True}
-        self._running = False
+            return None, (program_score.error[:_SHOWN], self._world.penalty, False, False, {**info, "invalid": True})
         threshold = self._world.table.success_threshold(self._name)
         won = program_score.area >= threshold
-        return (
-            "scored",
-            program_score.area,
-            True,
-            False,
-            {**info, "auc": program_score.area, "mark": threshold, "won": won},
-        )
-
-    def snapshot(self) -> object:
-        return _Snapshot(self._task.id, self._running, self._tries)
-
-    def restore(self, value: object) -> None:
-        """Restores a snapshot of the same task; raises ConfigError for any other value."""
-        snapshot = check_snapshot(value, _Snapshot, self._task)
-        self._running, self._tries = snapshot.running, snapshot.tries
-
-    def close(self) -> None:
-        self._running = False
+        last_info = {**info, "auc": program_score.area, "mark": threshold, "won": won}
+        return None, ("scored", program_score.area, True, False, last_info)
 
 
 class DataSciCode:

@@ -14,15 +14,16 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from evolvent.errors import ConfigError, Problem, SessionGone
+from evolvent.errors import ConfigError, Problem
 from evolvent.trajectory import Score, Task, Value, canonical_json
-from evolvent.worlds.base import Info, Reply, check_snapshot
+from evolvent.worlds.base import Info, Reply
 from evolvent.worlds.crafting import words_of
 from evolvent.worlds.datasci.pipelines import MODELS, SCALES, SELECTS, SIZES, WORDS, pipelines, read_pipeline
 from evolvent.worlds.datasci.table import Table, read_table
 from evolvent.worlds.datasci.tasks import build_panel, first_text, parse_spec, task_words
 from evolvent.worlds.grammar import Grammar, Plain
 from evolvent.worlds.panel import Sizes, check_names
+from evolvent.worlds.state_env import StateEnv
 
 __all__ = ["DataSci", "DataSciEnv", "score_fit"]
 
@@ -58,28 +59,17 @@ class _ScoreBoard:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Snapshot:
-    """A snapshot. The only state is whether the episode runs."""
-
-    task: str
-    running: bool
-
-
-class DataSciEnv:
+class DataSciEnv(StateEnv[None]):
     """One task. `info` holds `admissible`; after a pipeline that can be fitted `auc`, `mark` and `won`."""
 
     def __init__(self, task: Task, first: str, board: _ScoreBoard, *, penalty: float) -> None:
-        self._task, self._first, self._board, self._penalty = task, first, board, penalty
-        self._running = False
+        super().__init__(task, None)
+        self._first, self._board, self._penalty = first, board, penalty
 
-    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Value, Info]:
-        self._running = True
+    def _observe_start(self) -> tuple[Value, Info]:
         return self._first, {"admissible": self._board.admissible}
 
-    def step(self, action: Value) -> Reply:
-        if not self._running:
-            raise SessionGone("a step after the end of the episode", value=str(action), expected="reset() first")
+    def _transition(self, state: None, action: Value) -> tuple[None, Reply]:
         board, text = self._board, str(action)
         area = board.scores.get(text)
         if area is None:
@@ -88,25 +78,14 @@ class DataSciEnv:
             if area is None:
                 message = pipeline if isinstance(pipeline, str) else f"the data have fewer columns than {pipeline.size}"
                 info = {"admissible": board.admissible, "invalid": True, "expected": _explain_unknown_words(text)}
-                return message, self._penalty, False, False, info
-        self._running = False
+                return None, (message, self._penalty, False, False, info)
         info_at_end = {
             "admissible": board.admissible,
             "auc": area,
             "mark": board.threshold,
             "won": area >= board.threshold,
         }
-        return _SCORED, area, True, False, info_at_end
-
-    def snapshot(self) -> object:
-        return _Snapshot(self._task.id, self._running)
-
-    def restore(self, value: object) -> None:
-        """Restores a snapshot of the same task; raises ConfigError for any other value."""
-        self._running = check_snapshot(value, _Snapshot, self._task).running
-
-    def close(self) -> None:
-        self._running = False
+        return None, (_SCORED, area, True, False, info_at_end)
 
 
 def _explain_unknown_words(text: str) -> str:

@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
-from evolvent.errors import ConfigError, Problem, SessionGone, unknown_name_problem
+from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.trajectory import Json, Score, Task, Value
-from evolvent.worlds.base import TIERS, Info, Reply, check_snapshot, check_task
+from evolvent.worlds.base import TIERS, Info, Reply, check_task
 from evolvent.worlds.grammar import Grammar, Plain
 from evolvent.worlds.kitchen.orders import Order, iterate_orders, list_orders_by_tier, parse_part, part_name
 from evolvent.worlds.kitchen.plans import plan
@@ -26,6 +25,7 @@ from evolvent.worlds.kitchen.rooms import Kitchen as Room
 from evolvent.worlds.kitchen.rules import Rewards, apply_action, find_refusal
 from evolvent.worlds.kitchen.text import DELIVERED, FORMS, WRONG, Speaker, collect_vocabulary
 from evolvent.worlds.panel import Candidate, Panels, Sizes
+from evolvent.worlds.state_env import StateEnv
 
 __all__ = ["Kitchen", "KitchenEnv"]
 
@@ -36,71 +36,42 @@ _SMALL = LEVELS["small"]
 _MAX_COMMAND_STEPS = 40  # single steps that one command can cost at most
 
 
-@dataclass(frozen=True, slots=True)
-class _Snapshot:
-    """A snapshot: whether the episode runs, and the state."""
-
-    task: str
-    running: bool
-    state: State
-
-
-class KitchenEnv:
+class KitchenEnv(StateEnv[State]):
     """One order. It forks by keeping the state, which is replaced and never changed.
 
     `info` holds `admissible` (sorted), `won`, and `share`: the reached share of the subtasks and the delivery.
     """
 
     def __init__(self, task: Task, speaker: Speaker, rewards: Rewards, *, penalty: float) -> None:
-        self._task, self._speaker, self._rewards, self._penalty = task, speaker, rewards, penalty
-        self._state = speaker.kitchen.start
-        self._running = False
+        super().__init__(task, speaker.kitchen.start)
+        self._speaker, self._rewards, self._penalty = speaker, rewards, penalty
 
-    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Value, Info]:
-        self._state, self._running = self._speaker.kitchen.start, True
-        return self._speaker.first, self._info()
+    def _observe_start(self) -> tuple[Value, Info]:
+        return self._speaker.first, self._info(self._start)
 
-    def _info(self, *, won: bool = False) -> dict[str, object]:
+    def _info(self, state: State, *, won: bool = False) -> dict[str, object]:
         num_goals = 2 * len(self._speaker.kitchen.order) + 1
-        share = 1.0 if won else self._state.reached_subtasks.bit_count() / num_goals
-        return {"admissible": self._speaker.list_actions(self._state), "won": won, "share": share}
+        share = 1.0 if won else state.reached_subtasks.bit_count() / num_goals
+        return {"admissible": self._speaker.list_actions(state), "won": won, "share": share}
 
-    def step(self, action: Value) -> Reply:
-        if not self._running:
-            raise SessionGone("a step after the end of the episode", value=str(action), expected="reset() first")
+    def _transition(self, state: State, action: Value) -> tuple[State, Reply]:
         speaker, rewards = self._speaker, self._rewards
-        parsed_action = speaker.parse_action(str(action), self._state)
+        parsed_action = speaker.parse_action(str(action), state)
         if isinstance(parsed_action, str):
-            return parsed_action, self._penalty, False, False, {**self._info(), "invalid": True}
-        reason = find_refusal(speaker.kitchen, self._state, parsed_action)
+            return state, (parsed_action, self._penalty, False, False, {**self._info(state), "invalid": True})
+        reason = find_refusal(speaker.kitchen, state, parsed_action)
         if reason:
-            return (
-                speaker.explain_refusal(parsed_action, reason),
-                self._penalty,
-                False,
-                False,
-                {**self._info(), "invalid": True},
-            )
-        outcome = apply_action(speaker.kitchen, self._state, parsed_action)
-        self._state = outcome.state
+            refusal = speaker.explain_refusal(parsed_action, reason)
+            return state, (refusal, self._penalty, False, False, {**self._info(state), "invalid": True})
+        outcome = apply_action(speaker.kitchen, state, parsed_action)
+        next_state = outcome.state
         reward = rewards.step * outcome.num_steps + rewards.subtask * outcome.num_subtasks
         if outcome.is_right_delivery is None:
-            return speaker.describe_result(parsed_action, outcome.state), reward, False, False, self._info()
+            text = speaker.describe_result(parsed_action, next_state)
+            return next_state, (text, reward, False, False, self._info(next_state))
         if not outcome.is_right_delivery:
-            return WRONG, reward + rewards.wrong, False, False, self._info()
-        self._running = False
-        return DELIVERED, reward + rewards.right, True, False, self._info(won=True)
-
-    def snapshot(self) -> object:
-        return _Snapshot(self._task.id, self._running, self._state)
-
-    def restore(self, value: object) -> None:
-        """Restores a snapshot of the same task; raises ConfigError for any other value."""
-        snapshot = check_snapshot(value, _Snapshot, self._task)
-        self._running, self._state = snapshot.running, snapshot.state
-
-    def close(self) -> None:
-        self._running = False
+            return next_state, (WRONG, reward + rewards.wrong, False, False, self._info(next_state))
+        return next_state, (DELIVERED, reward + rewards.right, True, False, self._info(next_state, won=True))
 
 
 class Kitchen:

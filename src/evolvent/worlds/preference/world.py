@@ -20,9 +20,9 @@ from math import exp
 from random import Random
 from typing import Any
 
-from evolvent.errors import ConfigError, Problem, SessionGone
+from evolvent.errors import ConfigError, Problem
 from evolvent.trajectory import Json, Score, Task, Value, sample_seed
-from evolvent.worlds.base import Info, Reply, check_snapshot, check_task, score_episode
+from evolvent.worlds.base import Info, Reply, check_task, score_episode
 from evolvent.worlds.crafting import words_of
 from evolvent.worlds.grammar import Grammar, Plain
 from evolvent.worlds.panel import Candidate, Panels, Sizes
@@ -30,6 +30,7 @@ from evolvent.worlds.preference.language import WORDS
 from evolvent.worlds.preference.quality import LENGTH, compute_quality
 from evolvent.worlds.preference.writer import FORMS, Faults, write_continuation, write_prompt
 from evolvent.worlds.reasoning.chains import Chain, Chains
+from evolvent.worlds.state_env import StateEnv
 
 __all__ = ["SUCCESS", "Pair", "Preference", "PreferenceEnv"]
 
@@ -57,50 +58,28 @@ class Pair:
     rejected: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Snapshot:
-    """A snapshot: whether the episode runs, as the prompt never changes."""
-
-    task: str
-    running: bool
-
-
-class PreferenceEnv:
-    """One prompt. The only step takes the whole continuation; its info has the parts of the reward, see
-    `compute_quality`.
+class PreferenceEnv(StateEnv[None]):
+    """One prompt, which never changes. The only step takes the whole continuation; its info has the parts of the
+    reward, see `compute_quality`.
     """
 
     def __init__(self, task: Task, text: str, length: int) -> None:
-        self._task, self._text, self._length = task, text, length
-        self._running = False
+        super().__init__(task, None)
+        self._text, self._length = text, length
 
-    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Value, Info]:
-        self._running = True
+    def _observe_start(self) -> tuple[Value, Info]:
         return self._text, {}
 
-    def step(self, action: Value) -> Reply:
+    def _transition(self, state: None, action: Value) -> tuple[None, Reply]:
         """Scores the continuation with the true reward and ends the episode. `invalid` marks a text without a valid
         sentence.
         """
-        if not self._running:
-            raise SessionGone("a step after the end of the episode", value=str(action), expected="reset() first")
-        self._running = False
         tokens = words_of(str(action)[: self._length * _MAX_LETTERS_PER_WORD].lower())
         reward_parts = compute_quality(tokens, self._text, length=self._length)
         info: dict[str, Any] = {"quality": reward_parts}
         if not reward_parts["form"]:
             info["invalid"] = True
-        return _END_TEXT, reward_parts["reward"], True, False, info
-
-    def snapshot(self) -> object:
-        return _Snapshot(self._task.id, self._running)
-
-    def restore(self, value: object) -> None:
-        """Restores a snapshot of the same task; raises ConfigError for any other value."""
-        self._running = check_snapshot(value, _Snapshot, self._task).running
-
-    def close(self) -> None:
-        self._running = False
+        return None, (_END_TEXT, reward_parts["reward"], True, False, info)
 
 
 class Preference:
