@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import count, pairwise
 
-from evolvent.errors import ConfigError, Problem, SessionGone
+from evolvent.errors import ConfigError, Problem
 from evolvent.trajectory import Json, Score, Task, Value, sample_seed
-from evolvent.worlds.base import TIERS, Info, Reply, check_snapshot, check_task, score_if_won
+from evolvent.worlds.base import TIERS, Info, Reply, check_task, score_if_won
 from evolvent.worlds.facts import NAMES, RELATIONS, Chain, FactsDatabase, chains, draw_facts
 from evolvent.worlds.grammar import Grammar, Plain
 from evolvent.worlds.panel import Candidate, Panels, Sizes
+from evolvent.worlds.state_env import StateEnv
 
 __all__ = ["Lookup", "LookupEnv", "tiers_of_chains"]
 
@@ -196,56 +197,45 @@ def _is_possible(chain: object) -> bool:
     return all(RELATIONS[first].value_type == RELATIONS[then].subject_type for first, then in pairwise(chain))
 
 
-@dataclass(frozen=True, slots=True)
-class _Snapshot:
-    """A snapshot. Facts never change, so the only state is whether the episode runs."""
-
-    task: str
-    running: bool
-
-
-class LookupEnv:
-    """One question. The database is filled at the first query and closed at the end of the episode."""
+class LookupEnv(StateEnv[None]):
+    """One question, about facts that never change. The database is filled at the first query and closed at the end
+    of the episode.
+    """
 
     def __init__(self, task: Task, chain: Chain, seed: int, *, penalty: float) -> None:
-        self._task, self._penalty = task, penalty
+        super().__init__(task, None)
+        self._penalty = penalty
         self._facts = draw_facts(chain, seed)
         self._database: FactsDatabase | None = None
-        self._running = False
 
-    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Value, Info]:
-        self.close()
-        self._running = True
+    def _observe_start(self) -> tuple[Value, Info]:
+        self.close()  # An earlier episode may have left its database open.
         return f"find {_render_question(self._facts.chain)} of {NAMES[self._facts.start]}", {"admissible": _ADMISSIBLE}
 
-    def step(self, action: Value) -> Reply:
-        if not self._running:
-            raise SessionGone("a step after the end of the episode", value=str(action), expected="reset() first")
+    def _transition(self, state: None, action: Value) -> tuple[None, Reply]:
         info: dict[str, object] = {"admissible": _ADMISSIBLE}
         parsed_action = _ACTIONS.get(str(action)) or _ACTIONS.get(" ".join(str(action).lower().split()))
         if parsed_action is None or parsed_action.refusal:
             info["invalid"] = True
-            return parsed_action.refusal if parsed_action else _EXPECTED, self._penalty, False, False, info
+            refusal = parsed_action.refusal if parsed_action else _EXPECTED
+            return None, (refusal, self._penalty, False, False, info)
         if parsed_action.relation is None:
             is_correct = parsed_action.entity == self._facts.walk()[-1]
             self.close()
-            return _RIGHT if is_correct else _WRONG, float(is_correct), True, False, info
+            return None, (_RIGHT if is_correct else _WRONG, float(is_correct), True, False, info)
         if self._database is None:
             self._database = FactsDatabase(self._facts)
-        return NAMES[self._database.ask(parsed_action.relation, parsed_action.entity)], 0.0, False, False, info
-
-    def snapshot(self) -> object:
-        return _Snapshot(self._task.id, self._running)
+        answer = NAMES[self._database.ask(parsed_action.relation, parsed_action.entity)]
+        return None, (answer, 0.0, False, False, info)
 
     def restore(self, value: object) -> None:
         """Restores a snapshot of the same task; raises ConfigError for any other value."""
-        snapshot = check_snapshot(value, _Snapshot, self._task)
-        if not snapshot.running:
+        super().restore(value)
+        if not self._running:
             self.close()
-        self._running = snapshot.running
 
     def close(self) -> None:
-        self._running = False
+        super().close()
         if self._database is not None:
             self._database.close()
             self._database = None

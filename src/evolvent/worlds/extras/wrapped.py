@@ -20,11 +20,12 @@ from importlib import metadata
 from types import ModuleType
 from typing import Any, Protocol
 
-from evolvent.errors import ConfigError, EnvLost, MissingExtra, Problem, SessionGone, boundary
+from evolvent.errors import ConfigError, EnvLost, MissingExtra, Problem, boundary
 from evolvent.trajectory import Score, Task, Value, canonical_json
 from evolvent.worlds.base import Info, Reply, check_snapshot, check_task
 from evolvent.worlds.grammar import Grammar, Plain
 from evolvent.worlds.panel import Candidate, Panels, Sizes
+from evolvent.worlds.state_env import Snapshot, StateEnv
 
 log = logging.getLogger(__name__)
 
@@ -91,17 +92,8 @@ class Session(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Snapshot:
-    """A snapshot: the actions so far."""
-
-    task: str
-    running: bool
-    actions: tuple[str, ...]
-
-
-class WrappedEnv:
-    """An Env around a session.
+class WrappedEnv(StateEnv[tuple[str, ...]]):
+    """An Env around a session. The state is the actions so far, which `restore` replays.
 
     Args:
         player_name: the package that plays the episode, for error messages.
@@ -109,51 +101,41 @@ class WrappedEnv:
     """
 
     def __init__(self, task: Task, session: Session, *, player_name: str, penalty: float = 0.0) -> None:
-        self._task, self._session, self._what, self._penalty = task, session, player_name, penalty
-        self._actions: list[str] = []
-        self._running = False
+        super().__init__(task, ())
+        self._session, self._what, self._penalty = session, player_name, penalty
 
-    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Value, Info]:
-        """Starts the episode, which depends on the task alone.
+    def _observe_start(self) -> tuple[Value, Info]:
+        """Starts the session, which depends on the task alone.
 
         Raises:
             EnvLost: the package failed. MissingExtra: it is not installed.
         """
-        self._running = False
-        self._actions = []
         with boundary(EnvLost, f"{self._what} could not begin", task=self._task.id):
-            observation, info = self._session.begin()
-        self._running = True
-        return observation, info
+            return self._session.begin()
 
-    def step(self, action: Value) -> Reply:
-        """Plays one action; raises SessionGone after the end, EnvLost if the package failed."""
-        if not self._running:
-            raise SessionGone("a step after the end of the episode", value=str(action), expected="reset() first")
+    def _transition(self, state: tuple[str, ...], action: Value) -> tuple[tuple[str, ...], Reply]:
+        """Plays one action; raises EnvLost if the package failed."""
         text = str(action)
-        self._running = False  # and stays so if the package fails
-        with boundary(EnvLost, f"{self._what} failed", task=self._task.id, step=len(self._actions)):
+        self._running = False  # It stays False if the package fails.
+        with boundary(EnvLost, f"{self._what} failed", task=self._task.id, step=len(state)):
             observation, reward, terminated, truncated, info = self._session.act(text)
-        self._actions.append(text)
-        self._running = not (terminated or truncated)
-        return observation, reward + (self._penalty if info.get("invalid") else 0.0), terminated, truncated, info
-
-    def snapshot(self) -> object:
-        return _Snapshot(self._task.id, self._running, tuple(self._actions))
+        self._running = True
+        reward += self._penalty if info.get("invalid") else 0.0
+        return (*state, text), (observation, reward, terminated, truncated, info)
 
     def restore(self, value: object) -> None:
         """Restores a snapshot of the same task by replaying its actions; raises ConfigError for any other value."""
-        snapshot = check_snapshot(value, _Snapshot, self._task)
-        if not snapshot.running and not snapshot.actions:
+        snapshot: Snapshot[tuple[str, ...]] = check_snapshot(value, Snapshot, self._task)
+        if not snapshot.running and not snapshot.state:
             self.close()
             return
         self.reset()
-        for action in snapshot.actions:
+        for action in snapshot.state:
             self.step(action)
         self._running = snapshot.running
 
     def close(self) -> None:
-        self._running = False
+        super().close()
         self._session.close()
 
 

@@ -8,15 +8,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from evolvent.errors import InvalidAction, SessionGone
+from evolvent.errors import InvalidAction
 from evolvent.grade.calls import decode_calls, encode_calls, exact_gold_calls, grade_calls
 from evolvent.messages import Call, Message, Tool
 from evolvent.schemas import json_schema
 from evolvent.trajectory import Task, Value, canonical_json
-from evolvent.worlds.base import Info, Reply, check_snapshot
+from evolvent.worlds.base import Info, Reply
 from evolvent.worlds.functions.spelling import decode_words, encode_words, resolve_names, show_messages, show_tools
 from evolvent.worlds.functions.tasks import CallConversation, remove_defaults
 from evolvent.worlds.grammar import Parsed
+from evolvent.worlds.state_env import StateEnv
 
 __all__ = ["FORMS", "UNREADABLE", "CallForm", "Calls", "FunctionsEnv", "Scene", "read_calls", "write_calls"]
 
@@ -149,62 +150,33 @@ def _guess_value(schema: Any, request_words: Sequence[str], variant: int) -> Any
     return guesses.get(str(row.get("type")), request_words[-1 - variant] if variant < len(request_words) else "")
 
 
-@dataclass(frozen=True, slots=True)
-class _Snapshot:
-    """A snapshot: the whole changing state of an episode."""
-
-    task: str
-    running: bool
-    turn: int
-    earned: float
-
-
-class FunctionsEnv:
+class FunctionsEnv(StateEnv[tuple[int, float]]):
     """One conversation. A right answer earns its share, a wrong answer ends it, an unreadable answer may be
-    repeated.
+    repeated. The state is the turn and the reward earned so far.
     """
 
     def __init__(self, task: Task, scene: Scene, *, penalty: float) -> None:
-        self._task, self._scene, self._penalty = task, scene, penalty
-        self._restore_state(_Snapshot(task.id, False, 0, 0.0))
+        super().__init__(task, (0, 0.0))
+        self._scene, self._penalty = scene, penalty
 
-    def _restore_state(self, snapshot: _Snapshot) -> None:
-        self._running, self._turn, self._earned = snapshot.running, snapshot.turn, snapshot.earned
+    def _observe_start(self) -> tuple[Value, Info]:
+        return self._scene.first_observation, self._info(0)
 
-    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Value, Info]:
-        self._restore_state(_Snapshot(self._task.id, True, 0, 0.0))
-        return self._scene.first_observation, self._info()
+    def _info(self, turn: int) -> dict[str, Any]:
+        return {"admissible": self._scene.admissible[turn]}
 
-    def _info(self) -> dict[str, Any]:
-        return {"admissible": self._scene.admissible[self._turn]}
-
-    def step(self, action: Value) -> Reply:
-        if not self._running:
-            raise SessionGone("a step after the end of the episode", value=str(action), expected="reset() first")
+    def _transition(self, state: tuple[int, float], action: Value) -> tuple[tuple[int, float], Reply]:
+        turn, earned = state
         try:
             calls = resolve_names(read_calls(str(action), self._scene.form), self._scene.tools)
         except InvalidAction:
-            return UNREADABLE, self._penalty, False, False, {**self._info(), "invalid": True}
+            return state, (UNREADABLE, self._penalty, False, False, {**self._info(turn), "invalid": True})
         turns = self._scene.talk.turns
-        if not self._scene.is_right(self._turn, calls):
-            self._running = False
-            return "", 0.0, True, False, self._info()
-        is_last_turn = self._turn + 1 == len(turns)
-        reward = 1.0 - self._earned if is_last_turn else 1.0 / len(turns)
-        self._earned += reward
+        if not self._scene.is_right(turn, calls):
+            return state, ("", 0.0, True, False, self._info(turn))
+        is_last_turn = turn + 1 == len(turns)
+        reward = 1.0 - earned if is_last_turn else 1.0 / len(turns)
         if is_last_turn:
-            self._running = False
-            return "", reward, True, False, self._info()
-        observation = self._scene.render_messages(turns[self._turn].messages_after)
-        self._turn += 1
-        return observation, reward, False, False, self._info()
-
-    def snapshot(self) -> object:
-        return _Snapshot(self._task.id, self._running, self._turn, self._earned)
-
-    def restore(self, value: object) -> None:
-        """Restores a snapshot of the same task; raises ConfigError for any other value."""
-        self._restore_state(check_snapshot(value, _Snapshot, self._task))
-
-    def close(self) -> None:
-        self._running = False
+            return (turn, earned + reward), ("", reward, True, False, self._info(turn))
+        observation = self._scene.render_messages(turns[turn].messages_after)
+        return (turn + 1, earned + reward), (observation, reward, False, False, self._info(turn + 1))

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import NamedTuple
 
-from evolvent.errors import SessionGone
 from evolvent.trajectory import Task, Value
-from evolvent.worlds.base import Info, Reply, check_snapshot
+from evolvent.worlds.base import Info, Reply
 from evolvent.worlds.searchqa.answers import exact_match
 from evolvent.worlds.searchqa.bm25 import Index
 from evolvent.worlds.searchqa.pages import Document, render_results
 from evolvent.worlds.searchqa.tags import Move, parse_move
+from evolvent.worlds.state_env import StateEnv
 
 __all__ = ["SENTENCES", "Material", "Rules", "Scene", "SearchQAEnv"]
 
@@ -86,16 +87,14 @@ class Scene:
         return (*self.fixed_actions, *chain.from_iterable(map(self.actions_about, names)))
 
 
-@dataclass(frozen=True, slots=True)
-class _Snapshot:
-    """A snapshot: whether the episode runs, and the names seen, in their order. Documents never change."""
+class _State(NamedTuple):
+    """The names seen so far, in their order, and the actions listed for them. Documents never change."""
 
-    task: str
-    running: bool
     names: tuple[str, ...]
+    admissible: tuple[str, ...]
 
 
-class SearchQAEnv:
+class SearchQAEnv(StateEnv[_State]):
     """The environment of one question. Any query may be searched and any text may be the answer.
 
     `info["admissible"]` lists searches for, and answers with, the names seen so far in the question and the
@@ -103,51 +102,30 @@ class SearchQAEnv:
     """
 
     def __init__(self, task: Task, scene: Scene) -> None:
-        self._task, self._scene = task, scene
-        self._running = False
-        self._names: tuple[str, ...] = ()
-        self._admissible: tuple[str, ...] = ()
+        super().__init__(task, _State(scene.material.names, scene.list_actions(scene.material.names)))
+        self._scene = scene
 
-    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Value, Info]:
-        self._running = True
-        self._set_names(self._scene.material.names)
-        return f"Question: {self._scene.material.question}", {"admissible": self._admissible}
+    def _observe_start(self) -> tuple[Value, Info]:
+        return f"Question: {self._scene.material.question}", {"admissible": self._start.admissible}
 
-    def _set_names(self, names: tuple[str, ...]) -> None:
-        self._names = names
-        self._admissible = self._scene.list_actions(names)
-
-    def step(self, action: Value) -> Reply:
-        if not self._running:
-            raise SessionGone("a step after the end of the episode", value=str(action), expected="reset() first")
+    def _transition(self, state: _State, action: Value) -> tuple[_State, Reply]:
         rules, move = self._scene.rules, parse_move(str(action))
         if move is None:
-            info = {"admissible": self._admissible, "invalid": True}
-            return _EXPECTED[rules.tags], rules.penalty, False, False, info
+            info = {"admissible": state.admissible, "invalid": True}
+            return state, (_EXPECTED[rules.tags], rules.penalty, False, False, info)
         if move.verb == "answer":
-            return self._grade_answer(move.text)
+            return state, self._grade_answer(move.text, {"admissible": state.admissible})
         documents = self._scene.search(move.text)
-        names = tuple(dict.fromkeys(chain(self._names, *(document.names for document in documents))))
-        if len(names) > len(self._names):
-            self._set_names(names)
-        return render_results(documents, numbered=rules.tags), 0.0, False, False, {"admissible": self._admissible}
+        names = tuple(dict.fromkeys(chain(state.names, *(document.names for document in documents))))
+        if len(names) > len(state.names):
+            state = _State(names, self._scene.list_actions(names))
+        observation = render_results(documents, numbered=rules.tags)
+        return state, (observation, 0.0, False, False, {"admissible": state.admissible})
 
-    def _grade_answer(self, answer: str) -> Reply:
+    def _grade_answer(self, answer: str, info: Info) -> Reply:
         rules = self._scene.rules
         is_right = exact_match(answer, self._scene.material.answers)
-        self._running = rules.until_right and not is_right
-        observation = _RIGHT if is_right else _TRY_AGAIN if self._running else _WRONG
+        is_over = is_right or not rules.until_right
+        observation = _RIGHT if is_right else _WRONG if is_over else _TRY_AGAIN
         reward = 1.0 if is_right else rules.format_score
-        return observation, reward, not self._running, False, {"admissible": self._admissible}
-
-    def snapshot(self) -> object:
-        return _Snapshot(self._task.id, self._running, self._names)
-
-    def restore(self, snapshot: object) -> None:
-        """Restores a snapshot of the same task; raises ConfigError for any other value."""
-        checked = check_snapshot(snapshot, _Snapshot, self._task)
-        self._running = checked.running
-        self._set_names(checked.names)
-
-    def close(self) -> None:
-        self._running = False
+        return observation, reward, is_over, False, info

@@ -23,7 +23,6 @@ from evolvent.errors import (
     InvalidAction,
     Problem,
     SampleInvalid,
-    SessionGone,
     WorldError,
     unknown_name_problem,
 )
@@ -40,10 +39,11 @@ from evolvent.grade.web_actions import (
     score_step,
 )
 from evolvent.trajectory import Score, Task, Trajectory, Value
-from evolvent.worlds.base import Info, Reply, check_snapshot, check_task
+from evolvent.worlds.base import Info, Reply, check_task
 from evolvent.worlds.crafting import words_of
 from evolvent.worlds.grammar import Grammar, Parsed
 from evolvent.worlds.panel import Sizes
+from evolvent.worlds.state_env import StateEnv
 from evolvent.worlds.web_replay.library import Folder, Generated, Library
 from evolvent.worlds.web_replay.pages import parse_page, prune, render
 from evolvent.worlds.web_replay.records import WebStep, WebTask
@@ -88,18 +88,9 @@ class Screen:
     target: WebTarget
 
 
-@dataclass(frozen=True, slots=True)
-class _Snapshot:
-    """A snapshot: whether the episode runs, and the scores of the steps so far."""
-
-    task: str
-    running: bool
-    scores: tuple[StepScore, ...]
-
-
-class WebReplayEnv:
+class WebReplayEnv(StateEnv[tuple[StepScore, ...]]):
     """The environment of one recorded task. Every action is scored and answered by the next page; the last one ends
-    the episode.
+    the episode. The state is the scores of the steps so far.
 
     `info` holds `task`, `website`, `domain`, `subdomain`, `step`, and after an action `scores`: the fields of
     `StepScore`, for all steps so far. Reward: the step's success. A step that cannot be scored has the reward None,
@@ -107,60 +98,43 @@ class WebReplayEnv:
     """
 
     def __init__(self, task: Task, recorded: WebTask, screens: Sequence[Screen], *, world: WebReplayWorld) -> None:
-        self._task, self._recorded, self._screens = task, recorded, screens
+        super().__init__(task, ())
+        self._recorded, self._screens = recorded, screens
         self._rules, self._told = world.rules, world.history != "none"
-        self._scores: tuple[StepScore, ...] = ()
-        self._running = False
 
-    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Value, Info]:
-        self._scores, self._running = (), True
-        return self._build_observation(), self._build_info()
+    def _observe_start(self) -> tuple[Value, Info]:
+        return self._build_observation(0), self._build_info(())
 
-    def _build_observation(self) -> str:
-        step_index = len(self._scores)
+    def _build_observation(self, step_index: int) -> str:
         lines = [f"Task: {self._recorded.instruction}"]
         if self._told:
             for number, screen in enumerate(self._screens[:step_index], 1):
                 lines += [f"Page {number}: {screen.past}", f"Action {number}: `{screen.target.action.text}`"]
         return "\n".join([*lines, f"Page {step_index + 1}: {self._screens[step_index].page}"])
 
-    def _build_info(self) -> dict[str, object]:
+    def _build_info(self, scores: tuple[StepScore, ...]) -> dict[str, object]:
         record = self._recorded
         info: dict[str, object] = {
             "task": record.instruction,
             "website": record.website,
             "domain": record.domain,
             "subdomain": record.subdomain,
-            "step": len(self._scores),
+            "step": len(scores),
         }
-        return info | ({"scores": [asdict(score) for score in self._scores]} if self._scores else {})
+        return info | ({"scores": [asdict(score) for score in scores]} if scores else {})
 
-    def step(self, action: Value) -> Reply:
-        if not self._running:
-            raise SessionGone("a step after the end of the episode", value=str(action), expected="reset() first")
+    def _transition(self, state: tuple[StepScore, ...], action: Value) -> tuple[tuple[StepScore, ...], Reply]:
         parsed = _parse_action(str(action))
-        score = score_step(parsed, self._screens[len(self._scores)].target, self._rules)
-        self._scores = (*self._scores, score)
-        ended = len(self._scores) == len(self._screens)
-        self._running = not ended
-        info = self._build_info()
-        observation = "The task is over." if ended else self._build_observation()
+        score = score_step(parsed, self._screens[len(state)].target, self._rules)
+        scores = (*state, score)
+        ended = len(scores) == len(self._screens)
+        info = self._build_info(scores)
+        observation = "The task is over." if ended else self._build_observation(len(scores))
         if isinstance(parsed, ParseFailure):
             info["invalid"] = True
             observation = f"The last action was none: {parsed.reason}.\n{observation}"
         reward: float = None if score.unscorable else score.success or 0.0  # type: ignore[assignment]
-        return observation, reward, ended, False, info
-
-    def snapshot(self) -> object:
-        return _Snapshot(self._task.id, self._running, self._scores)
-
-    def restore(self, snapshot: object) -> None:
-        """Restores a snapshot of the same task; raises ConfigError for any other value."""
-        checked = check_snapshot(snapshot, _Snapshot, self._task)
-        self._running, self._scores = checked.running, checked.scores
-
-    def close(self) -> None:
-        self._running = False
+        return scores, (observation, reward, ended, False, info)
 
 
 def _parse_action(action: str) -> WebAction | ParseFailure:
