@@ -23,9 +23,9 @@ from functools import lru_cache
 from itertools import islice, tee
 from typing import NamedTuple
 
-from evolvent.errors import ConfigError, Problem, SessionGone, VersionMismatch
+from evolvent.errors import ConfigError, Problem, VersionMismatch
 from evolvent.trajectory import Json, Score, Task, Value, sample_seed
-from evolvent.worlds.base import TIERS, Info, Reply, check_snapshot, score_if_won
+from evolvent.worlds.base import TIERS, Info, Reply, score_if_won
 from evolvent.worlds.grammar import Grammar, Plain
 from evolvent.worlds.numbers import (
     LIMIT,
@@ -42,6 +42,7 @@ from evolvent.worlds.numbers import (
     solve_probability,
 )
 from evolvent.worlds.panel import Candidate, Panels, Sizes
+from evolvent.worlds.state_env import StateEnv
 
 __all__ = ["UNDEMONSTRATED", "Countdown", "CountdownEnv", "tier_of_shape"]
 
@@ -139,56 +140,32 @@ def _explain_impossible(a: int, op: str, b: int, *, limit: int) -> str:
     return f"{a} {op} {b} is over {limit}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Snapshot:
-    """A snapshot: the remaining numbers; empty where no episode runs."""
-
-    task: str
-    state: State
-
-
-class CountdownEnv:
-    """One episode; its state is the tuple of remaining numbers, which a snapshot keeps."""
+class CountdownEnv(StateEnv[State]):
+    """One episode; its state is the tuple of remaining numbers."""
 
     def __init__(self, task: Task, numbers: State, target: int, *, limit: int, penalty: float) -> None:
-        self._task, self._numbers, self._target = task, numbers, target
-        self._limit, self._penalty = limit, penalty
-        self._state: State = ()
+        super().__init__(task, numbers)
+        self._target, self._limit, self._penalty = target, limit, penalty
 
     @property
     def left(self) -> State:
         """Returns the remaining numbers, sorted; empty where no episode runs."""
-        return self._state
+        return self._state if self._running else ()
 
-    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Value, Info]:
-        self._state = self._numbers
-        observation = f"make {self._target} from {' '.join(map(str, self._numbers))}"
-        return observation, {"admissible": _view_state(self._state, self._limit).admissible}
+    def _observe_start(self) -> tuple[Value, Info]:
+        observation = f"make {self._target} from {' '.join(map(str, self._start))}"
+        return observation, {"admissible": _view_state(self._start, self._limit).admissible}
 
-    def step(self, action: Value) -> Reply:
-        if not self._state:
-            raise SessionGone("a step after the end of the episode", value=str(action), expected="reset() first")
-        view = _view_state(self._state, self._limit)
+    def _transition(self, state: State, action: Value) -> tuple[State, Reply]:
+        view = _view_state(state, self._limit)
         move: Move | str | None = view.moves.get(action) if isinstance(action, str) else None
         if move is None:
-            move = _parse_move(str(action), self._state, self._limit)
+            move = _parse_move(str(action), state, self._limit)
         if isinstance(move, str):
-            return move, self._penalty, False, False, {"admissible": view.admissible, "invalid": True}
+            return state, (move, self._penalty, False, False, {"admissible": view.admissible, "invalid": True})
         next_view, over = _view_state(move.left, self._limit), len(move.left) == 1
-        self._state = () if over else move.left
         reward = float(over and move.result == self._target)
-        return next_view.text, reward, over, False, {"admissible": next_view.admissible}
-
-    def snapshot(self) -> object:
-        return _Snapshot(self._task.id, self._state)
-
-    def restore(self, value: object) -> None:
-        """Restores a snapshot of the same task; raises ConfigError for any other value."""
-        snapshot = check_snapshot(value, _Snapshot, self._task)
-        self._state = snapshot.state
-
-    def close(self) -> None:
-        self._state = ()
+        return move.left, (next_view.text, reward, over, False, {"admissible": next_view.admissible})
 
 
 class Countdown:

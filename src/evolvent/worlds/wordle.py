@@ -10,7 +10,6 @@ consonants and vowels of its word, and its last letter.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from math import inf
 from pathlib import Path
@@ -19,12 +18,13 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from evolvent.errors import ConfigError, Problem, SessionGone, VersionMismatch, unknown_name_problem
+from evolvent.errors import ConfigError, Problem, VersionMismatch, unknown_name_problem
 from evolvent.trajectory import Score, Task, Value, sample_seed
-from evolvent.worlds.base import Info, Reply, check_snapshot, check_task, score_if_won
+from evolvent.worlds.base import Info, Reply, check_task, score_if_won
 from evolvent.worlds.grammar import Grammar, Plain
 from evolvent.worlds.guessing import Solver
 from evolvent.worlds.panel import Candidate, Panels, Sizes
+from evolvent.worlds.state_env import StateEnv
 from evolvent.worlds.wordlists import MARKS, RULES, Rules, WordList, code_of, marks_of, read_words
 
 __all__ = ["Wordle", "WordleEnv"]
@@ -54,71 +54,52 @@ class _Rulebook:
         return self.guesses.get(text) or self.guesses.get(" ".join(text.lower().split()))
 
 
-@dataclass(frozen=True, slots=True)
-class _Snapshot:
-    """A snapshot: whether the episode runs, the tries used, and (LMRL-Gym's rules) the words that fit all marks."""
-
-    task: str
-    running: bool
-    tries: int
-    candidates: NDArray[np.intp] | None
+_State = tuple[int, NDArray[np.intp] | None]
+"""The number of tries and, by LMRL-Gym's rules, the words that fit all marks so far."""
 
 
-class WordleEnv:
+class WordleEnv(StateEnv[_State]):
     """One game. A fork copies the number of tries and, where the hidden word moves, the words that still fit."""
 
     def __init__(self, task: Task, book: _Rulebook, penalty: float) -> None:
-        self._task, self._book, self._penalty = task, book, penalty
+        super().__init__(task, (0, None))
+        self._book, self._penalty = book, penalty
         self._word: str = task.spec["word"]
-        self._left: NDArray[np.intp] | None = None
-        self._tries = 0
-        self._running = False
 
-    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Value, Info]:
-        self._left, self._tries, self._running = None, 0, True
+    def _observe_start(self) -> tuple[Value, Info]:
         return self._book.first, {"admissible": self._book.admissible}
 
-    def step(self, action: Value) -> Reply:
-        if not self._running:
-            raise SessionGone("a step after the end of the episode", value=str(action), expected="reset() first")
+    def _transition(self, state: _State, action: Value) -> tuple[_State, Reply]:
+        tries, candidates = state
         book, guess = self._book, self._book.parse_guess(str(action))
-        hidden = self._hidden_word()
-        self._tries += 1
+        hidden = self._hidden_word(tries, candidates)
+        tries += 1
         if guess is None:
-            self._running = self._tries < _TRIES
             info = {"admissible": book.admissible, "invalid": True}
-            return _INVALID, self._penalty, not self._running, False, info
+            return (tries, candidates), (_INVALID, self._penalty, tries >= _TRIES, False, info)
         marks = marks_of(guess, hidden, rules=book.rules)
         if book.rules == "lmrl":
-            self._narrow(guess, marks)
-        self._running = guess != hidden and self._tries < _TRIES
+            candidates = self._narrow(candidates, guess, marks)
+        is_over = guess == hidden or tries >= _TRIES
         reward = 1.0 if guess == hidden else 0.0
-        return _space_letters(marks), reward, not self._running, False, {"admissible": book.admissible}
+        return (tries, candidates), (_space_letters(marks), reward, is_over, False, {"admissible": book.admissible})
 
-    def _hidden_word(self) -> str:
+    def _hidden_word(self, tries: int, candidates: NDArray[np.intp] | None) -> str:
         """Returns the hidden word of this try: the task's, or by LMRL-Gym's rules a new draw among the words that
         fit.
         """
-        if self._left is None:
+        if candidates is None:
             return self._word
-        draw = sample_seed("wordle", "hidden", self._word, self._tries)
-        return self._book.words.words[int(self._left[draw % len(self._left)])]
+        draw = sample_seed("wordle", "hidden", self._word, tries)
+        return self._book.words.words[int(candidates[draw % len(candidates)])]
 
-    def _narrow(self, guess: str, marks: str) -> None:
+    def _narrow(self, candidates: NDArray[np.intp] | None, guess: str, marks: str) -> NDArray[np.intp]:
+        """Returns the candidates that fit the marks of a guess."""
         word_list = self._book.words
-        candidates = np.arange(len(word_list.words)) if self._left is None else self._left
-        self._left = candidates[word_list.codes(guess, rules="lmrl")[candidates] == code_of(marks)]
-
-    def snapshot(self) -> object:
-        return _Snapshot(self._task.id, self._running, self._tries, self._left)
-
-    def restore(self, value: object) -> None:
-        """Restores a snapshot of the same task; raises ConfigError for any other value."""
-        snapshot = check_snapshot(value, _Snapshot, self._task)
-        self._running, self._tries, self._left = snapshot.running, snapshot.tries, snapshot.candidates
-
-    def close(self) -> None:
-        self._running = False
+        if candidates is None:
+            candidates = np.arange(len(word_list.words))
+        matches: NDArray[np.intp] = candidates[word_list.codes(guess, rules="lmrl")[candidates] == code_of(marks)]
+        return matches
 
 
 class Wordle:

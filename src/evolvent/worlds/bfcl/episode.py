@@ -11,9 +11,10 @@ from evolvent.errors import EnvLost, InvalidAction, SampleInvalid, SessionGone
 from evolvent.grade.calls import Form, decode_calls
 from evolvent.messages import Call, CallSample, Message, Tool
 from evolvent.trajectory import Task, Value, canonical_json
-from evolvent.worlds.base import Info, Reply, check_snapshot
+from evolvent.worlds.base import Info, Reply
 from evolvent.worlds.bfcl.items import CallItem, judge_calls
 from evolvent.worlds.bfcl.multi_turn import MOST_STEPS, MultiTurn, Scene, TurnsVerdict, judge_turns, run_calls
+from evolvent.worlds.state_env import StateEnv
 
 __all__ = ["CallEnv", "TurnsEnv", "render_request", "select_tools"]
 
@@ -100,17 +101,15 @@ class CallEnv:
         self._running = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Snapshot:
-    """A snapshot of a conversation."""
+@dataclass(slots=True)
+class _Dialog:
+    """The state of a conversation: the calls of each turn, and the objects that they change."""
 
-    task: str
-    running: bool
-    turns: tuple[tuple[tuple[Call, ...], ...], ...]
+    turns: list[list[tuple[Call, ...]]]
     scene: Scene
 
 
-class TurnsEnv:
+class TurnsEnv(StateEnv[_Dialog]):
     """A conversation: calls are executed and answered, and a reply without calls ends the turn.
 
     The verdict is made at the end, from all calls, in a separate run (`multi_turn.judge_turns`). More than 20
@@ -123,68 +122,52 @@ class TurnsEnv:
     def __init__(
         self, task: Task, conversation: MultiTurn, documents: Mapping[str, Sequence[Tool]], *, form: Form
     ) -> None:
-        self._task, self._made, self._documents, self._form = task, conversation, documents, form
-        self._running = False
-        self._turns: list[list[tuple[Call, ...]]] = []
-        self._scene = Scene(conversation)
+        super().__init__(task, _Dialog([[]], Scene(conversation)))
+        self._conversation, self._documents, self._form = conversation, documents, form
 
-    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Value, Info]:
-        self._running, self._turns, self._scene = True, [[]], Scene(self._made)
-        return self._open_turn()
+    def _copy_state(self, state: _Dialog) -> _Dialog:
+        return _Dialog([list(turn) for turn in state.turns], copy.deepcopy(state.scene))
+
+    def _observe_start(self) -> tuple[Value, Info]:
+        return self._open_turn(0)
 
     def _visible_tools(self, turn: int) -> tuple[Tool, ...]:
-        return select_tools(self._made, self._documents, turn=turn)
+        return select_tools(self._conversation, self._documents, turn=turn)
 
-    def _open_turn(self) -> tuple[str, dict[str, Any]]:
+    def _open_turn(self, turn: int) -> tuple[str, dict[str, Any]]:
         """Returns the user's messages of this turn, with the functions that are new, and the info."""
-        turn = len(self._turns) - 1
         known_names = {tool.name for tool in self._visible_tools(turn - 1)} if turn else set()
         new_tools = [tool for tool in self._visible_tools(turn) if tool.name not in known_names]
-        messages = self._made.item.turns[turn] or (
+        messages = self._conversation.item.turns[turn] or (
             Message("user", "There are more functions now. Please try again to do what I have asked for."),
         )
         return render_request(new_tools, messages), _build_info(self._visible_tools(turn), messages, turn=turn)
 
-    def step(self, action: Value) -> Reply:
-        """Executes the calls of a reply, or ends the turn. Raises SessionGone after the end."""
-        if not self._running:
-            raise SessionGone("a step after the end of the episode", value=str(action), expected="reset() first")
-        turn = len(self._turns) - 1
+    def _transition(self, state: _Dialog, action: Value) -> tuple[_Dialog, Reply]:
+        """Executes the calls of a reply, or ends the turn."""
+        turns, turn = state.turns, len(state.turns) - 1
         calls = _parse_calls(str(action), self._form) or ()
         if not calls:
-            if len(self._turns) == len(self._made.gold):
-                return self._finish()
-            self._turns.append([])
-            observation, info = self._open_turn()
-            return observation, 0.0, False, False, info
-        self._turns[-1].append(calls)
-        if len(self._turns[-1]) > MOST_STEPS:
-            return self._finish()
-        answers = run_calls(self._scene, calls)
+            if len(turns) == len(self._conversation.gold):
+                return state, self._finish(turns)
+            turns.append([])
+            observation, info = self._open_turn(turn + 1)
+            return state, (observation, 0.0, False, False, info)
+        turns[-1].append(calls)
+        if len(turns[-1]) > MOST_STEPS:
+            return state, self._finish(turns)
+        answers = run_calls(state.scene, calls)
         messages = [
             Message("tool", answer, tool_call_id=call.id, extra={"name": call.name})
             for call, answer in zip(calls, answers, strict=True)
         ]
         text = "\n".join(f"{call.name}: {answer}" for call, answer in zip(calls, answers, strict=True))
-        return text, 0.0, False, False, _build_info(self._visible_tools(turn), messages, turn=turn)
+        return state, (text, 0.0, False, False, _build_info(self._visible_tools(turn), messages, turn=turn))
 
-    def _finish(self) -> Reply:
-        self._running = False
-        verdict: TurnsVerdict = judge_turns(self._made, self._turns)
+    def _finish(self, turns: Sequence[Sequence[Sequence[Call]]]) -> Reply:
+        self.close()  # The episode is over also where it cannot be judged.
+        verdict: TurnsVerdict = judge_turns(self._conversation, turns)
         return "", float(verdict.valid), True, False, {"verdict": asdict(verdict)}
-
-    def snapshot(self) -> object:
-        turns = tuple(map(tuple, self._turns))
-        return _Snapshot(self._task.id, self._running, turns, copy.deepcopy(self._scene))
-
-    def restore(self, value: object) -> None:
-        """Restores a snapshot of the same task; raises ConfigError for any other value."""
-        snapshot = check_snapshot(value, _Snapshot, self._task)
-        self._running, self._turns = snapshot.running, list(map(list, snapshot.turns))
-        self._scene = copy.deepcopy(snapshot.scene)
-
-    def close(self) -> None:
-        self._running = False
 
 
 def select_tools(conversation: MultiTurn, documents: Mapping[str, Sequence[Tool]], *, turn: int) -> tuple[Tool, ...]:
