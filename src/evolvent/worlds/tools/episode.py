@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from evolvent.errors import SessionGone
 from evolvent.trajectory import Task, Value
-from evolvent.worlds.base import Info, Reply, check_snapshot
+from evolvent.worlds.base import Info, Reply
+from evolvent.worlds.state_env import StateEnv
 from evolvent.worlds.tools.expert import Quest, Solution
 
 __all__ = ["ActionEvaluator", "Scene", "ToolEnv", "Transition"]
@@ -54,18 +54,6 @@ class Scene:
     transitions: dict[tuple[Any, str], Transition] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class _Snapshot:
-    """A snapshot. States are immutable, so it is a handful of references."""
-
-    task: str
-    running: bool
-    state: Any
-    reached: int
-    best: float
-    reported: float
-
-
 class ActionEvaluator(Protocol):
     """The evaluator of an agent's actions: a tool world."""
 
@@ -80,50 +68,47 @@ class ActionEvaluator(Protocol):
         ...
 
 
-class ToolEnv:
+class _State(NamedTuple):
+    """The state of an episode.
+
+    Args:
+        tool_state: the state of the tools, an immutable value.
+        reached: the reached subgoals, as bits.
+        best: the best completed share so far.
+        reported: the reward that the original would report.
+    """
+
+    tool_state: Any
+    reached: int
+    best: float
+    reported: float
+
+
+class ToolEnv(StateEnv[_State]):
     """The environment of a task of tools. Forks are free: its state is an immutable value."""
 
     def __init__(self, world: ActionEvaluator, task: Task, scene: Scene) -> None:
-        self._world, self._task, self._scene = world, task, scene
-        self._set_snapshot(_Snapshot(task.id, False, scene.quest.start, 0, 0.0, scene.initial_report))
+        super().__init__(task, _State(scene.quest.start, 0, 0.0, scene.initial_report))
+        self._world, self._scene = world, scene
 
-    def _set_snapshot(self, snapshot: _Snapshot) -> None:
-        self._running, self._state = snapshot.running, snapshot.state
-        self._reached, self._best, self._reported = snapshot.reached, snapshot.best, snapshot.reported
+    def _observe_start(self) -> tuple[Value, Info]:
+        return self._scene.quest.question, self._info(self._start.reported)
 
-    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Value, Info]:
-        scene = self._scene
-        self._set_snapshot(_Snapshot(self._task.id, True, scene.quest.start, 0, 0.0, scene.initial_report))
-        return scene.quest.question, self._info()
+    def _info(self, reported: float) -> dict[str, Any]:
+        return {"admissible": self._scene.admissible, "score": reported}
 
-    def _info(self) -> dict[str, Any]:
-        return {"admissible": self._scene.admissible, "score": self._reported}
-
-    def step(self, action: Value) -> Reply:
-        if not self._running:
-            raise SessionGone("a step after the end of the episode", value=str(action), expected="reset() first")
+    def _transition(self, state: _State, action: Value) -> tuple[_State, Reply]:
+        tool_state, reached, best, reported = state
         text = action if isinstance(action, str) else str(action)
-        transition = self._scene.transitions.get((self._state, text))
+        transition = self._scene.transitions.get((tool_state, text))
         if transition is None:
-            transition = self._world.evaluate_action(self._scene, self._state, text)
+            transition = self._world.evaluate_action(self._scene, tool_state, text)
         if transition.failed:
-            return transition.observation, self._world.penalty, False, False, {**self._info(), "invalid": True}
-        self._state, self._running = transition.state, not transition.ends
-        new_hits = transition.hits & ~self._reached
-        self._reached |= new_hits & -new_hits
-        share = max(
-            self._best, transition.share if transition.ends else self._world.partial_share(self._scene, self._reached)
-        )
-        reward, self._best = share - self._best, share
-        self._reported = max(self._reported, share, transition.reported)
-        return transition.observation, reward, transition.ends, False, self._info()
-
-    def snapshot(self) -> object:
-        return _Snapshot(self._task.id, self._running, self._state, self._reached, self._best, self._reported)
-
-    def restore(self, snapshot: object) -> None:
-        """Restores a snapshot of the same task; raises ConfigError for any other value."""
-        self._set_snapshot(check_snapshot(snapshot, _Snapshot, self._task))
-
-    def close(self) -> None:
-        self._running = False
+            info = {**self._info(reported), "invalid": True}
+            return state, (transition.observation, self._world.penalty, False, False, info)
+        new_hits = transition.hits & ~reached
+        reached |= new_hits & -new_hits
+        share = max(best, transition.share if transition.ends else self._world.partial_share(self._scene, reached))
+        reported = max(reported, share, transition.reported)
+        reply = transition.observation, share - best, transition.ends, False, self._info(reported)
+        return _State(transition.state, reached, share, reported), reply
