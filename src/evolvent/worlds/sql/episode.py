@@ -6,13 +6,14 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from evolvent.errors import EnvLost, SessionGone
+from evolvent.errors import EnvLost
 from evolvent.trajectory import Task, Value
-from evolvent.worlds.base import Info, Reply, check_snapshot
+from evolvent.worlds.base import Info, Reply
 from evolvent.worlds.sql.database import MEMORY_LIMITS, Answer, Database, Row
 from evolvent.worlds.sql.equal import Comparison, same_result
 from evolvent.worlds.sql.grammar import extract_query
 from evolvent.worlds.sql.lexer import is_ordered, remove_spaces
+from evolvent.worlds.state_env import StateEnv
 
 __all__ = ["DONE", "NUMBERS", "Scene", "SqlEnv", "render_answer", "render_closed"]
 
@@ -137,17 +138,11 @@ class Scene:
         return rows
 
 
-@dataclass(frozen=True, slots=True)
-class _Snapshot:
-    """A snapshot: the changing state of an episode. The database never changes."""
-
-    task: str
-    running: bool
-    turn: int
-    last: _Outcome | None
+_State = tuple[int, _Outcome | None]
+"""The number of turns so far, and the last answered query. The database never changes."""
 
 
-class SqlEnv:
+class SqlEnv(StateEnv[_State]):
     """The environment of one question. The first query that is not cached opens the database; the end closes it.
 
     With one round, the first query that the database answers is the answer, right or wrong. With several, a query
@@ -156,55 +151,42 @@ class SqlEnv:
     """
 
     def __init__(self, task: Task, scene: Scene, *, rounds: int = 1, penalty: float = 0.0) -> None:
-        self._task, self._scene = task, scene
-        self._rounds, self._penalty = rounds, penalty
+        super().__init__(task, (0, None))
+        self._scene, self._rounds, self._penalty = scene, rounds, penalty
         self._database: Database | None = None
-        self._running, self._turn = False, 0
-        self._last: _Outcome | None = None
 
-    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Value, Info]:
-        self._running, self._turn, self._last = True, 0, None
-        return self._scene.first_observation, self._info()
+    def _observe_start(self) -> tuple[Value, Info]:
+        return self._scene.first_observation, self._info(None)
 
-    def step(self, action: Value) -> Reply:
-        if not self._running:
-            raise SessionGone("a step after the end of the episode", value=str(action), expected="reset() first")
+    def _transition(self, state: _State, action: Value) -> tuple[_State, Reply]:
+        turn, last = state
         text = action if isinstance(action, str) else str(action)
-        if self._last is not None and text.strip().lower() == DONE:
-            return self._finish(self._last)
+        if last is not None and text.strip().lower() == DONE:
+            return state, self._finish(last, self._info(last))
         outcome = self._scene.get_cached(text) or self._evaluate(text)
-        self._turn += 1
         if outcome.is_right is None:
-            return outcome.observation, self._penalty, False, False, {**self._info(), "invalid": True}
-        self._last = outcome if self._rounds > 1 else None
-        if self._turn >= self._rounds:
-            return self._finish(outcome)
-        return outcome.observation, 0.0, False, False, self._info()
+            info = {**self._info(last), "invalid": True}
+            return (turn + 1, last), (outcome.observation, self._penalty, False, False, info)
+        last = outcome if self._rounds > 1 else None
+        if turn + 1 >= self._rounds:
+            return (turn + 1, last), self._finish(outcome, self._info(last))
+        return (turn + 1, last), (outcome.observation, 0.0, False, False, self._info(last))
 
     def _evaluate(self, text: str) -> _Outcome:
         if self._database is None:
             self._database = self._scene.open()
         return self._scene.evaluate(text, self._database)
 
-    def _finish(self, outcome: _Outcome) -> Reply:
-        info = self._info()
+    def _finish(self, outcome: _Outcome, info: Info) -> Reply:
         self.close()
         return outcome.observation, float(outcome.is_right or False), True, False, info
 
-    def _info(self) -> dict[str, object]:
+    def _info(self, last: _Outcome | None) -> dict[str, object]:
         admissible = self._scene.admissible
-        return {"admissible": admissible if self._last is None else (*admissible, DONE)}
-
-    def snapshot(self) -> object:
-        return _Snapshot(self._task.id, self._running, self._turn, self._last)
-
-    def restore(self, snapshot: object) -> None:
-        """Restores a snapshot of the same task; raises ConfigError for any other value."""
-        checked = check_snapshot(snapshot, _Snapshot, self._task)
-        self._running, self._turn, self._last = checked.running, checked.turn, checked.last
+        return {"admissible": admissible if last is None else (*admissible, DONE)}
 
     def close(self) -> None:
-        self._running = False
+        super().close()
         if self._database is not None:
             self._database.close()
             self._database = None
