@@ -1,7 +1,8 @@
 """The life cycle of environments whose whole changing state is one value.
 
 A subclass says how an episode starts and what an action does to the state; `StateEnv` adds `reset`, `step`, `snapshot`,
-`restore` and `close`. A world whose state lives elsewhere (a process, rows of an array batch) writes its own Env.
+`restore` and `close`. A world whose state lives elsewhere (rows of an array batch) writes its own Env. So do crafting
+and maze: their steps take less than half a microsecond, and the calls made here would slow them by a fifth to a third.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class StateEnv(ABC, Generic[S]):
     def _transition(self, state: S, action: Value) -> tuple[S, Reply]:
         """Returns the next state and the reply to an action. A reply that is terminated or truncated ends the episode.
 
-        If it raises, the episode keeps its state and goes on.
+        If it raises, the state is not replaced and the episode goes on.
         """
 
     def _copy_state(self, state: S) -> S:
