@@ -122,7 +122,9 @@ class StepAgent:
             problems.append(Problem("memory", "finds no whole episodes", "build it with the key metadata too"))
         if self.level == "step" and self.found_by_key is None:
             missing_key = "a key of steps" if self.step_key is None else f"the key {self.step_key.name}"
-            problems.append(Problem("step_key", f"the memory does not have {missing_key}", "build it with that key too"))
+            problems.append(
+                Problem("step_key", f"the memory does not have {missing_key}", "build it with that key too")
+            )
         if self.level == "step" and self.think != "call" and self.found_by_key and self.found_by_key.field == "thought":
             problems.append(Problem("think", f"{self.think}, and steps are found by thoughts", "call, or another key"))
         return problems
