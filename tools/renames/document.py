@@ -40,7 +40,17 @@ def settings_rows(configs: set[str]) -> list[str]:
 def module_rows() -> list[str]:
     """Returns a row for every moved or merged module."""
     moves = parse_moves((ROOT / "tools/renames/moves.txt").read_text(encoding="utf-8"))
-    return ["| before | now |", "|---|---|", *(f"| `{move.source}` | `{move.target}` |" for move in moves)]
+    targets = {move.source: move.target for move in moves}
+    later_sources = {move.target for move in moves}
+    rows = []
+    for move in moves:
+        if move.source in later_sources:
+            continue  # A later move of a module that had moved before: its first row names the last target.
+        target = move.target
+        while target in targets:
+            target = targets[target]
+        rows.append(f"| `{move.source}` | `{target}` |")
+    return ["| before | now |", "|---|---|", *rows]
 
 
 def name_rows(entries: list[Entry], exported: dict[str, set[str]]) -> list[str]:
