@@ -10,11 +10,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from evolvent.rollout.evaluate import Evaluation
 from evolvent.store.store import Store
-from evolvent.trajectory import Start, Trajectory
+from evolvent.trajectory import Json, Start, Trajectory
+
+if TYPE_CHECKING:
+    from evolvent.learn.objectives import Objective
+    from evolvent.learn.token_sequences import TokenSequence
+    from evolvent.reward.labelling import LabellingConfig
+    from evolvent.rl.trainer import PolicyTrainer, RLSpec
+    from evolvent.search.settings import SearchConfig
 
 __all__ = ["Backend", "RunStage", "StageSettings", "Weighting"]
 
@@ -59,7 +66,7 @@ class RunStage:
     folder: Path
     seed: int
     store: Store
-    log: Callable[[Mapping[str, Any]], None]
+    log: Callable[[Mapping[str, object]], None]
     finished: Mapping[str, Trajectory] = field(default_factory=dict)
     exclusive: Callable[[], AbstractContextManager[None]] = nullcontext
 
@@ -82,10 +89,10 @@ class Backend(Protocol[P]):
     def fit(
         self,
         policy: P,
-        data: Sequence[Any],
+        data: Sequence[Trajectory | TokenSequence],
         stage: RunStage,
         *,
-        objective: Any,
+        objective: Objective,
         weight: Weighting | None = None,
         tokens: int | None = None,
         lr_scale: float = 1.0,
@@ -94,24 +101,30 @@ class Backend(Protocol[P]):
         ...
 
     def evaluate(
-        self, policy: P, stage: RunStage, *, split: str | None = None, search: Any = None, value_model: P | None = None
-    ) -> tuple[Sequence[Evaluation], Sequence[Mapping[str, Any]]]:
+        self,
+        policy: P,
+        stage: RunStage,
+        *,
+        split: str | None = None,
+        search: SearchConfig | None = None,
+        value_model: P | None = None,
+    ) -> tuple[Sequence[Evaluation], Sequence[Mapping[str, Json]]]:
         """Plays the panels (of another split, or with a search); returns the rows, and example episodes."""
         ...
 
     def search(
-        self, policy: P, starts: Sequence[Start], stage: RunStage, *, search: Any, value_model: P | None = None
+        self, policy: P, starts: Sequence[Start], stage: RunStage, *, search: SearchConfig, value_model: P | None = None
     ) -> Iterator[Trajectory]:
         """Searches from the starts; yields the trajectory that each search chose when it is finished and stored."""
         ...
 
     def label(
-        self, policy: P, data: Sequence[Trajectory], stage: RunStage, *, labeler: Any
-    ) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+        self, policy: P, data: Sequence[Trajectory], stage: RunStage, *, labeler: LabellingConfig
+    ) -> Iterator[tuple[str, list[dict[str, Json]]]]:
         """Labels trajectories by continuing from their spans; yields (id, JSON rows) of each when it is finished."""
         ...
 
-    def train_rl(self, policy: P, stage: RunStage, *, spec: Any) -> Any:
+    def train_rl(self, policy: P, stage: RunStage, *, spec: RLSpec) -> PolicyTrainer:
         """Returns a trainer that plays and improves a copy of the policy from its last checkpoint; it has a
         `policy`.
         """

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from evolvent.backend import Backend, RunStage, Weighting
@@ -29,10 +29,14 @@ from evolvent.rollout.evaluate import Evaluation
 from evolvent.store.ledger import Ledger, read_rows, read_stage_cost, write_stage_cost
 from evolvent.store.schema import INTERRUPTED, encode_trajectory
 from evolvent.store.store import Store
-from evolvent.trajectory import Start, Trajectory, canonical_json, sample_seed, trajectory_name
+from evolvent.trajectory import Json, Start, Trajectory, canonical_json, sample_seed, trajectory_name
 
 if TYPE_CHECKING:
+    from evolvent.learn.objectives import Objective
+    from evolvent.learn.token_sequences import TokenSequence
+    from evolvent.reward.labelling import LabellingConfig
     from evolvent.rl.trainer import PolicyTrainer, RLSpec
+    from evolvent.search.settings import SearchConfig
 
 P = TypeVar("P")
 
@@ -98,7 +102,7 @@ class ActiveStage:
 
     key: str
     stage: RunStage
-    ledger_row: Mapping[str, Any] | None
+    ledger_row: Mapping[str, Json] | None
     usage: Callable[[], Mapping[str, int]]
     earlier_cost: Mapping[str, float]
     nested_cost: Counter[str] = field(default_factory=Counter)
@@ -145,7 +149,7 @@ class Run(Generic[P]):
     ) -> None:
         self._verbs, self._settings = backend, dict(settings or {})
         self._arm, self._round = "evolve", 0
-        self._origins: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+        self._origins: WeakKeyDictionary[object, str] = WeakKeyDictionary()
         with ExitStack() as exit_stack:
             store = exit_stack.enter_context(Store.open(folder / "trajectories", writing=True))
             ledger = Ledger(folder)
@@ -219,7 +223,7 @@ class Run(Generic[P]):
         return self._play_starts("collect", key, start_list, play)
 
     def search(
-        self, policy: P, starts: Iterable[Start], search: Any, *, value_model: P | None = None
+        self, policy: P, starts: Iterable[Start], search: SearchConfig, *, value_model: P | None = None
     ) -> list[Trajectory]:
         """Plays the starts with a search instead of plain sampling; returns the chosen trajectories in the order of
         the starts.
@@ -277,7 +281,7 @@ class Run(Generic[P]):
                 )
         return [trajectories[name] for name in names]
 
-    def label(self, policy: P, data: Sequence[Trajectory], labeler: Any) -> list[dict[str, Any]]:
+    def label(self, policy: P, data: Sequence[Trajectory], labeler: LabellingConfig) -> list[dict[str, Json]]:
         """Labels the spans of trajectories by letting the policy continue from them.
 
         Args:
@@ -309,8 +313,8 @@ class Run(Generic[P]):
     def fit(
         self,
         policy: P,
-        data: Sequence[Any],
-        objective: Any,
+        data: Sequence[Trajectory | TokenSequence],
+        objective: Objective,
         *,
         weight: Weighting | None = None,
         tokens: int | None = None,
@@ -356,7 +360,7 @@ class Run(Generic[P]):
         return fitted
 
     @contextmanager
-    def train_rl(self, policy: P, spec: RLSpec, inputs: Sequence[Any] = ()) -> Iterator[PolicyTrainer]:
+    def train_rl(self, policy: P, spec: RLSpec, inputs: Sequence[object] = ()) -> Iterator[PolicyTrainer]:
         """Yields a trainer that learns by acting, for as many iterations as the body runs; the input policy is
         unchanged.
 
@@ -374,7 +378,7 @@ class Run(Generic[P]):
         with self._open_stage("practise", self._compute_key("practise", policy, list(inputs), spec)) as active_stage:
             policy_folder = active_stage.stage.folder / "policy"
             if active_stage.ledger_row is not None:
-                self._round = int(active_stage.ledger_row["result"].get("round", self._round))
+                self._round = cast("dict[str, int]", active_stage.ledger_row["result"]).get("round", self._round)
                 yield cast("PolicyTrainer", FinishedTrainer(self._verbs.load(policy_folder)))
                 return
             trainer = self._verbs.train_rl(policy, active_stage.stage, spec=spec)
@@ -382,7 +386,7 @@ class Run(Generic[P]):
                 yield trainer
             finally:
                 trainer.close()
-            self._verbs.save(trainer.policy, policy_folder)
+            self._verbs.save(cast("P", trainer.policy), policy_folder)
             self._finish_stage(active_stage, {"rounds": getattr(trainer, "iteration", 0), "round": self._round})
 
     def evaluate(
@@ -391,7 +395,7 @@ class Run(Generic[P]):
         round: int | None = None,
         *,
         split: str | None = None,
-        search: Any = None,
+        search: SearchConfig | None = None,
         value_model: P | None = None,
     ) -> list[Evaluation]:
         """Plays the evaluation panels with this policy, or those of another split; the rows go to `results.jsonl`.
@@ -404,8 +408,7 @@ class Run(Generic[P]):
         if round is not None:
             self._round = round
         check_identity("search", search)
-        search_options = {} if search is None else {"search": search, "value_model": value_model}
-        if search_options:
+        if search is not None:
             value_model_origin = "" if value_model is None else self.origin(value_model)
             text = [split, version_1_text(search), value_model_origin]
             key = self._compute_key("evaluate", policy, [self._round], [split, search, value_model_origin], text=text)
@@ -414,7 +417,12 @@ class Run(Generic[P]):
         path = self.folder / "results.jsonl"
         with self._open_stage("evaluate", key) as active_stage:
             if active_stage.ledger_row is None:
-                rows, examples = self._verbs.evaluate(policy, active_stage.stage, split=split, **search_options)
+                stage = active_stage.stage
+                rows, examples = (
+                    self._verbs.evaluate(policy, stage, split=split)
+                    if search is None
+                    else self._verbs.evaluate(policy, stage, split=split, search=search, value_model=value_model)
+                )
                 self._write_results(active_stage.stage, [_result_line(active_stage.stage, row) for row in rows])
                 self._save_examples(active_stage.stage, examples)
                 self._finish_stage(active_stage, {"rows": len(rows)})
@@ -424,9 +432,9 @@ class Run(Generic[P]):
         ):  # another arm came to the same policy and played it
             result_rows = [{**row, "arm": active_stage.stage.arm} for row in result_rows]
             self._write_results(active_stage.stage, result_rows)
-        return [_parse_evaluation(row) for row in result_rows if row["arm"] == active_stage.stage.arm]
+        return [Evaluation.from_row(row) for row in result_rows if row["arm"] == active_stage.stage.arm]
 
-    def _write_results(self, stage: RunStage, lines: Sequence[Mapping[str, Any]]) -> None:
+    def _write_results(self, stage: RunStage, lines: Sequence[Mapping[str, object]]) -> None:
         """Writes the rows of a stage and arm to the results and replaces rows of an interrupted attempt."""
         path = self.folder / "results.jsonl"
         stage_and_arm = (stage.name, stage.arm)
@@ -436,7 +444,7 @@ class Run(Generic[P]):
     # ------------------------------------------------------------------ stages and the ledger
 
     def _compute_key(
-        self, verb: str, policy: P, inputs: Sequence[Any], options: object, *, text: object = _SAME_AS_OPTIONS
+        self, verb: str, policy: P, inputs: Sequence[object], options: object, *, text: object = _SAME_AS_OPTIONS
     ) -> StageKey:
         """Returns the key of a stage: digests of everything that its result depends on.
 
@@ -470,7 +478,7 @@ class Run(Generic[P]):
             folder.mkdir(parents=True, exist_ok=True)
         log_fields = {"stage": name, "arm": arm, "round": self._round}
 
-        def log(values: Mapping[str, Any]) -> None:
+        def log(values: Mapping[str, object]) -> None:
             self._append_metrics({**log_fields, "kind": verb, **values})
             if verb != "fit" and finished is None and values.get("kind") != "stage":
                 write_stage_cost(folder, active_stage.compute_cost())
@@ -505,7 +513,7 @@ class Run(Generic[P]):
         for observer in self._shared.observers if finished is None else ():
             observer()
 
-    def _finish_stage(self, active_stage: ActiveStage, result: Mapping[str, Any]) -> None:
+    def _finish_stage(self, active_stage: ActiveStage, result: Mapping[str, object]) -> None:
         stage = active_stage.stage
         cost = active_stage.compute_cost()
         counts = {name: round(value) for name, value in cost.items() if name not in ("seconds", "cpu_s")}
@@ -526,14 +534,14 @@ class Run(Generic[P]):
         self._shared.ledger.append(row)
         stage.log({"kind": "stage", "step": row["index"], **counts})
 
-    def _append_metrics(self, values: Mapping[str, Any]) -> None:
+    def _append_metrics(self, values: Mapping[str, object]) -> None:
         elapsed = {
             "time_s": round(time.monotonic() - self._shared.start_time, 3),
             "cpu_s": round(time.process_time(), 3),
         }
         append_line(self.folder / "metrics.jsonl", {**elapsed, **values}, durable=False)
 
-    def _save_examples(self, stage: RunStage, examples: Sequence[Mapping[str, Any]]) -> None:
+    def _save_examples(self, stage: RunStage, examples: Sequence[Mapping[str, Json]]) -> None:
         """Stores example episodes: those of the first evaluation, and those of each arm's latest."""
         path = self.folder / "examples.json"
         rows = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
@@ -542,25 +550,19 @@ class Run(Generic[P]):
         write_atomic(path, json.dumps(rows))
 
 
-def _result_line(stage: RunStage, row: Evaluation) -> dict[str, Any]:
+def _result_line(stage: RunStage, row: Evaluation) -> dict[str, Json]:
     values = {name: getattr(row, name) for name in Evaluation.__slots__}
     return {"stage": stage.name, "arm": stage.arm, "round": stage.round, **values}
 
 
-def _parse_evaluation(row: Mapping[str, Any]) -> Evaluation:
-    values = {name: row[name] for name in Evaluation.__slots__}
-    values["outcomes"] = tuple((task, kind, success) for task, kind, success in row["outcomes"])
-    return Evaluation(**values)
-
-
-def _digest_input(training_input: Any) -> str:
+def _digest_input(training_input: Trajectory | TokenSequence) -> str:
     """Returns a digest of a training input, because an id alone does not tell a trajectory from an edited one."""
     if isinstance(training_input, Trajectory):
         return hashlib.sha256(canonical_json(encode_trajectory(training_input)).encode()).hexdigest()[:24]
     return str(training_input.digest)
 
 
-def _key_of(starts: Sequence[Start]) -> list[Any]:
+def _key_of(starts: Sequence[Start]) -> list[object]:
     """Returns the starts as they appear in a stage's key."""
     return [[start.task.id, start.sample, str(start.branch)] for start in starts]
 

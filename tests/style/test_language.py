@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -64,3 +65,9 @@ def test_verbs(word):
 @pytest.mark.parametrize("word", ["The", "What", "Rows", "return", "`x`", "Tasks", "Beautiful"])
 def test_other_words(word):
     assert not is_verb(word)
+
+
+@pytest.mark.parametrize("module", ["run.py", "backend.py"])
+def test_a_run_names_the_types_that_it_handles(module):
+    source = (ROOT / "src" / "evolvent" / module).read_text(encoding="utf-8")
+    assert not re.search(r"\bAny\b", source)

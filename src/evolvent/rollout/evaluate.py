@@ -37,6 +37,13 @@ class Evaluation:
     computed: int
     outcomes: tuple[tuple[str, str, bool | None], ...]
 
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> Evaluation:
+        """Returns the evaluation of a stored JSON row; other keys of the row are ignored."""
+        values = {name: row[name] for name in cls.__slots__}
+        values["outcomes"] = tuple((task, kind, success) for task, kind, success in row["outcomes"])
+        return cls(**values)
+
 
 def panel_starts(
     worlds: Mapping[str, World], *, split: str, tiers: Sequence[str] | None = None, limit: int | None = None
