@@ -27,24 +27,24 @@ from evolvent.view.escape import show_hidden
 __all__ = ["VERBS", "main"]
 
 VERBS = {
-    "evolve": "the main job: clone, explore, keep, learn, evaluate, report",
-    "collect": "play tasks with a policy, an expert or at random; keep the episodes",
-    "train": "clone recorded episodes into a policy",
-    "eval": "measure a policy on its panels, with intervals",
-    "search": "search instead of decoding: what accuracy costs, method by method",
-    "watch": "evaluate the snapshots of a training while it runs",
-    "chat": "talk to the newest snapshot of a training, or to any policy",
+    "evolve": "clone experts, explore, keep successes, learn, evaluate (AgentEvol)",
+    "collect": "play tasks with a policy, an expert or at random; store episodes",
+    "train": "SFT, DPO, reward and value models, RL, data methods, teams, sequences",
+    "eval": "measure success on held-out tasks, with confidence intervals",
+    "search": "compare tree search with sampling at equal token budgets",
+    "watch": "evaluate the snapshots of a training run while it goes on",
+    "chat": "chat with a policy, or with the newest snapshot of a training run",
     "worlds": "list | show | play | audit the worlds",
-    "new": "world | method: begin a package of your own, with its tests",
-    "serve": "serve worlds, or a policy, to others over HTTP and WebSocket",
+    "new": "world | method: create your own package, with tests",
+    "serve": "serve worlds or a policy over HTTP and WebSocket",
     "runs": "list | show | export | import | recover | track | push | pull",
-    "data": "describe, convert, mask and thin data sets",
-    "memory": "build | query a memory of what others thought, saw and did",
+    "data": "describe, convert, mask and select data",
+    "memory": "build | query a memory of demonstrations for in-context retrieval",
     "view": "write the report of a run",
     "publish": "write a policy of a run as a model folder with a model card",
-    "export": "write a policy for a device: floats and int8, both measured",
-    "bench": "compare two results; say what a controlled study shows",
-    "doctor": "say what this machine offers and what is missing",
+    "export": "write a policy in float and int8, with measured latency and accuracy",
+    "bench": "compare results, with paired intervals; report a controlled study",
+    "doctor": "check what is installed on this machine and what is missing",
 }
 _SERVE_POLICY = "serve-policy"  # FOLDER: what `serve --policy FOLDER` does
 _MODEL_VERBS = ("evolve", "train", "eval", "search", "export")

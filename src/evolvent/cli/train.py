@@ -38,15 +38,15 @@ COMMANDS = {
     for name, (config, about) in RECIPES.items()
 }
 _OTHER_METHODS = {
-    "rl": "Learn by acting in worlds; takes no DATA.",
-    "tsllm": "Search with a learned value and learn from it; takes no DATA.",
-    "openr": "Learn to judge steps, and from that; takes no DATA.",
-    "hammer": "Function calling under masked names (Hammer); DATA: rows of calls.",
-    "comments": "Comment code, filter it, learn it, again; DATA: rows of code.",
-    "p3": "Learn what is easy enough and diverse, round by round (P3).",
-    "agdc": "Search for what is not seen, and know when it is found; no DATA.",
-    "mat": "A team decides in sequence (MAT, MAPPO, HAPPO); no DATA.",
-    "sequence": "Recorded episodes as sequences: DT, ODT, TT, Q-Transformer, BC.",
+    "rl": "Reinforcement learning in worlds (GRPO, PPO, POAD, R3, ...); no DATA.",
+    "tsllm": "Alternate tree search with a learned value and training; no DATA.",
+    "openr": "Train a process reward model, then RL and search with it; no DATA.",
+    "hammer": "Function calling with masked names (Hammer); DATA: rows of calls.",
+    "comments": "Comment augmentation of code, round by round; DATA: rows of code.",
+    "p3": "Policy-driven data selection by difficulty and diversity (P3).",
+    "agdc": "Active search that detects when its goal is reached (AGDC); no DATA.",
+    "mat": "Multi-agent RL (MAT, MAPPO, HAPPO); no DATA.",
+    "sequence": "Offline RL over sequences: DT, ODT, TT, Q-Transformer, BC.",
 }
 _FAILED = 1
 _SIZE_PATTERN = re.compile(r"\d+(\.\d+)?")

@@ -310,12 +310,12 @@ class DistillConfig(SftConfig):
 
 
 RECIPES: dict[str, tuple[type[RecipeConfig], str]] = {
-    "sft": (SftConfig, "Imitate recorded episodes, or conversations."),
-    "pretrain": (PretrainConfig, "Go on pre-training on raw text."),
-    "dpo": (DpoConfig, "Learn preferences from pairs (DPO, IPO)."),
-    "reward": (RewardConfig, "Train a reward model, a head on the policy's states."),
+    "sft": (SftConfig, "Supervised fine-tuning (SFT) on episodes or conversations."),
+    "pretrain": (PretrainConfig, "Continue pre-training on raw text."),
+    "dpo": (DpoConfig, "Preference optimization from pairs (DPO, IPO)."),
+    "reward": (RewardConfig, "Train a reward model: a scalar head on the policy."),
     "value": (ValueConfig, "Train a value head on the returns of episodes."),
-    "distill": (DistillConfig, "Learn a teacher's distribution on recorded episodes or conversations."),
+    "distill": (DistillConfig, "Distill a teacher's token distributions on recorded data."),
 }
 
 
