@@ -8,7 +8,7 @@ ARGS ?=
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help evolve test test-full check format docs clean
+.PHONY: help evolve test test-full check format docs docs-worlds clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 18
@@ -35,6 +35,9 @@ format: $(VENV)/.dev ## format the source
 docs: $(VENV)/.docs ## the documentation site, in build/site
 	$(BIN)/python docs/reference.py
 	$(BIN)/zensical build --strict --clean
+
+docs-worlds: $(VENV)/.dev ## the pages of the worlds, docs/worlds/NAME.md
+	$(BIN)/python tools/world_pages.py
 
 clean: ## remove .venv, caches and builds; runs stay
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

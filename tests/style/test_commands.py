@@ -49,7 +49,7 @@ MOST = {f"train {recipe}": 56 for recipe in RECIPES} | {f"train rl --method {nam
 MOST |= {"train tsllm": 54, "train openr": 85, "search": 60}  # a search; labels, a practice and a search; rStar
 MOST |= {"evolve": 46, "train rl --method scaling_inter": 63, "train openr": 86}  # and where it plays
 SUBVERBS = {
-    "worlds": ("", "list", "show", "play", "audit"),
+    "worlds": ("", "list", "show", "play", "audit", "page"),
     "runs": ("", "list", "show", "export", "import", "recover", "track", "push", "pull"),
     "bench": ("", "agent-eval", "bfcl", "code", "seek", "leaderboard", "compare", "study"),
     "train": ("", *RECIPES, "rl", *DISTILLED, *CURATED, *SEEKING, *TEAMS, "sequence"),

@@ -1,10 +1,11 @@
-"""`evolvent worlds list | show NAME | play NAME | audit NAME`."""
+"""`evolvent worlds list | show NAME | play NAME | audit NAME | page NAME`."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from random import Random
 
 from rich.columns import Columns
@@ -27,12 +28,13 @@ _VERB_HELP = {
     "show": "what a world is: its instructions, panels and a first task",
     "play": "play a task yourself",
     "audit": "what chance, blind replay and the expert win; is it sound",
+    "page": "write the documentation page of a world",
 }
 
 
 def run(argv: Sequence[str], console: Console) -> int:
     """Runs one of the verbs about worlds; returns the exit code."""
-    verbs = {"list": _run_list, "show": _run_show, "play": _run_play, "audit": _run_audit}
+    verbs = {"list": _run_list, "show": _run_show, "play": _run_play, "audit": _run_audit, "page": _run_page}
     if argv and argv[0] in ("-h", "--help"):
         console.print(format_verbs_help("evolvent worlds", _VERB_HELP), soft_wrap=True)
         return 0
@@ -189,3 +191,39 @@ def _random_action(rng: Random, info: Info) -> Value:
     """Returns a random listed action; a world that lists none gets a text that is not an answer."""
     admissible = info.get("admissible")
     return rng.choice(list(admissible)) if admissible else "?"
+
+
+def _run_page(argv: Sequence[str], console: Console) -> int:
+    parser = Parser("evolvent worlds page", "Write a world's documentation page as Markdown; it plays a few dev tasks.")
+    parser.add("name", help="a world, such as lookup or crafting:1")
+    parser.add("--to", type=Path, help="file to write (default: print the page)")
+    parser.add("--limit", type=parse_count, default=10, help="dev tasks of each tier that are played (default 10)")
+    args = parser.parse_argv(argv)
+    from evolvent.files import write_atomic
+    from evolvent.view.world_page import build_world_page
+    from evolvent.worlds.profile import profile_world
+
+    profile = profile_world(load_world(args.name), limit=args.limit)
+    description, options = _split_description(args.name, describe_worlds().get(args.name.partition(":")[0], ""))
+    page = build_world_page(profile, load_name=args.name, description=description, options=options)
+    if args.to is None:
+        console.print(page, end="", soft_wrap=True)
+    else:
+        write_atomic(args.to, page)
+        console.print(f"wrote {show_hidden(str(args.to))}", soft_wrap=True)
+    return 0
+
+
+def _split_description(name: str, text: str) -> tuple[str, str]:
+    """Splits a registry's text into what the world is and the options that its name takes.
+
+    >>> _split_description("maze", "find the way by the walls; maze:double_t")
+    ('find the way by the walls', 'maze:double_t')
+    """
+    base = name.partition(":")[0]
+    phrases = text.split("; ")
+    options = (index for index, phrase in enumerate(phrases) if f"{base}:" in phrase)
+    first_option = next(options, len(phrases))
+    if first_option == 0:
+        return text, ""
+    return "; ".join(phrases[:first_option]), "; ".join(phrases[first_option:])
