@@ -29,7 +29,7 @@ def test_version(capsys):
     ("words", "said"),
     [
         (["wrlds"], "error: evolvent: unknown verb 'wrlds' (did you mean 'worlds'?)\n"),
-        (["worlds"], "error: evolvent worlds: got no verb, expected one (known: list, show, play, audit)\n"),
+        (["worlds"], "error: evolvent worlds: got no verb, expected one (known: list, show, play, audit, page)\n"),
         (["worlds", "sohw"], "error: evolvent worlds: unknown verb 'sohw' (did you mean 'show'?)\n"),
         (["worlds", "show", "lokup"], "error: world: unknown world 'lokup' (did you mean 'lookup'?)\n"),
         (
