@@ -81,7 +81,7 @@ def test_it_arrives_and_is_stored_as_it_was_said(url, transport, tmp_path):
 @pytest.mark.parametrize("said", HOSTILE.values(), ids=list(HOSTILE))
 def test_it_becomes_no_control_token_and_moves_no_terminal(said):
     chat = Chat(byte_tokenizer(CHATML, ["<|im_start|>", "<|im_end|>", "<|endoftext|>", "</s>"]))
-    control = set(chat._tokenizer.all_special_ids)
+    control = chat.template.encoder.mark_ids
     count = [index for index in chat.turn("abc", stopped=True) if index in control]
     assert [index for index in chat.turn(said, stopped=True) if index in control] == count
     page = str(mark_hidden(said))

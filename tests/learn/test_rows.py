@@ -228,7 +228,7 @@ CALL = {"id": "1", "type": "function", "function": {"name": "look", "arguments":
         ({"messages": [user()]}, "without a reply to learn"),
         ({"messages": [user(), reply("")]}, "without a reply to learn"),
         ({"messages": [user(), reply(), reply()]}, "message 2 is a reply right after a reply"),
-        ({"messages": [user(), reply(None, tool_calls=[CALL])]}, "a reply that calls tools; got look"),
+        ({"messages": [user(), reply(None, tool_calls=[CALL])]}, "it drops a turn of the assistant that calls tools"),
         ({"messages": [user(), reply(weight=float("nan"))]}, "a weight of a reply that is no number"),
         ({"messages": [user(), reply(weight=True)]}, "a weight of a reply that is no number"),
         ({"messages": [{"role": "robot", "content": "x"}]}, "a message without a known role"),

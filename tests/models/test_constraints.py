@@ -80,7 +80,9 @@ def words() -> Policy:
 
 @pytest.fixture(scope="module")
 def letters() -> Policy:
-    return policy_of(byte_tokenizer(CHATML, MARKED))
+    tokenizer = byte_tokenizer(CHATML, MARKED)
+    tokenizer.eos_token = "<|im_end|>"  # the only token that ends a reply
+    return policy_of(tokenizer)
 
 
 @pytest.fixture(scope="module")

@@ -24,6 +24,7 @@ from evolvent.engine.endpoint import Endpoint
 from evolvent.engine.replies import FINGERPRINT, Reply
 from evolvent.errors import ConfigError, ContextOverflow, InvalidAction, Problem, TokensMissing, WeightsChanged
 from evolvent.messages import Message
+from evolvent.models.chat_template import ReplyText
 from evolvent.trajectory import Generation, Task, Value
 from evolvent.worlds.base import Info, World
 from evolvent.worlds.grammar import Grammar, Parsed
@@ -88,6 +89,7 @@ class _MessageDialect:
 
     name = "messages"
     stop_ids: frozenset[int] = frozenset()
+    stop_strings: tuple[str, ...] = ()
 
     def __init__(self) -> None:
         self._pages: list[Message] = []
@@ -112,6 +114,10 @@ class _MessageDialect:
     def text(self, ids: Iterable[int]) -> str:
         """Joins the texts of these messages."""
         return "\n".join(self._pages[index].text for index in ids)
+
+    def read_reply(self, ids: Iterable[int]) -> ReplyText:
+        """Returns the text of a reply."""
+        return ReplyText(None, self.text(ids))
 
     def messages(self, ids: Iterable[int]) -> list[Message]:
         """Returns the messages themselves."""

@@ -11,7 +11,7 @@ from evolvent.agents.calling import Constrainer
 from evolvent.agents.history import History, Refuse, Turn
 from evolvent.engine.asks import Constraint, Continuation, Node, SampleAsk, Sampling
 from evolvent.errors import ConfigError, InvalidAction
-from evolvent.models.dialects import Dialect
+from evolvent.models.dialects import Chat, Dialect
 from evolvent.models.policy import Policy
 from evolvent.trajectory import Branch, Generation, Step, Task, Trajectory, Value
 from evolvent.worlds.base import Info, World
@@ -79,6 +79,7 @@ class LanguageMind:
         self._turns: list[Turn] = []
         self._recalled = 0
         self._past: list[int] = []
+        self._read: list[int] = []  # all tokens up to `_node`
         self._given: tuple[int, ...] = ()
 
     def load_past(self, parent: Trajectory, branch: Branch) -> None:
@@ -117,6 +118,7 @@ class LanguageMind:
             tokens,
             min(max(1, agent.max_tokens - len(self._given)), self._context - self._length - len(tokens)),
             stop_ids=self._dialect.stop_ids,
+            stop_strings=self._dialect.stop_strings,
             sampling=agent.sampling,
             seeds=((self._seed + turn * _STRIDE) & _MASK,),
             choices=choices,
@@ -139,6 +141,8 @@ class LanguageMind:
     def _next_tokens(self, observation: str) -> list[int] | None:
         """Returns the tokens to read next; a full context goes to the history policy and makes a new root."""
         tokens = [*self._past, *self._observation_tokens(observation), *self._given]
+        if isinstance(self._dialect, Chat) and self._dialect.history == "template" and self._turns:
+            tokens = self._rendered_tokens(self._dialect, observation)
         if self._length + len(tokens) < self._context:
             return tokens
         max_length = self._context - max(
@@ -147,8 +151,19 @@ class LanguageMind:
         shortened = self._agent.history(self._dialect, self._world.instructions, self._turns, observation, max_length)
         if shortened is None:
             return None
-        self._node, self._length = None, 0
+        self._node, self._length, self._read = None, 0, []
         return [*shortened, *self._given]
+
+    def _rendered_tokens(self, dialect: Chat, observation: str) -> list[int]:
+        """Returns the tokens to read next where the template renders the past: a new root, unless it extends what was
+        read.
+        """
+        past = [(turn.observation, turn.action) for turn in self._turns]
+        tokens = [*dialect.rendered_prompt(self._world.instructions, past, observation), *self._given]
+        if self._node is not None and tokens[: self._length] == self._read:
+            return tokens[self._length :]
+        self._node, self._length, self._read = None, 0, []
+        return tokens
 
     def _choices(self, info: Info) -> tuple[tuple[int, ...], ...] | None:
         """Returns the remaining tokens of each admissible action that begins with the given tokens."""
@@ -200,10 +215,12 @@ class LanguageMind:
         action = (*self._given, *continuation.ids.tolist())
         self._turns.append(Turn(observation, action, continuation.stop != "length"))
         self._past, self._given = [], ()
-        text = self._dialect.text(action)
+        self._read += [*tokens, *continuation.ids.tolist()]
+        reply = self._dialect.read_reply(action)
         info: dict[str, object] = {"new_root": True} if extends is None and turn else {}
         try:
-            parsed = self._world.grammar.parse(text)
+            parsed = self._world.grammar.parse(reply.text)
         except InvalidAction:
-            return Decision(text, None, (generation,), info={**info, "unparsed": True})
-        return Decision(parsed.action, parsed.thought, (generation,), info=info)
+            text = reply.text or self._dialect.text(action)
+            return Decision(text, reply.thought, (generation,), info={**info, "unparsed": True})
+        return Decision(parsed.action, parsed.thought or reply.thought, (generation,), info=info)

@@ -243,6 +243,7 @@ class PolicyChat:
             min(self._longest, self._engine.context - len(ids)),
             seeds=(seed,),
             stop_ids=policy.dialect.stop_ids,
+            stop_strings=policy.dialect.stop_strings,
             sampling=self._sampling,
         )
         (continuation,) = self._ask_and_wait(ask, stop)

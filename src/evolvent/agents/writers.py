@@ -139,12 +139,12 @@ class _PolicyEpisodeWriter:
             tokens,
             min(request.max_tokens, space),
             stop_ids=dialect.stop_ids,
-            stop_strings=request.stop,
+            stop_strings=(*dialect.stop_strings, *request.stop),
             sampling=self._sampling,
             seeds=(seed,),
         )
         ((continuation,),) = yield (ask,)
-        text = dialect.text(continuation.ids.tolist())
+        text = dialect.read_reply(continuation.ids.tolist()).text
         token_arrays = _root_arrays(np.array(tokens, np.int32), continuation.ids, continuation.logprobs)
         return WriterReply(text, Generation(*token_arrays, None, (), True, policy.version, continuation.stop))
 

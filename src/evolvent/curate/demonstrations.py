@@ -66,7 +66,7 @@ def build_demonstration(
         SampleInvalid: a row of an unknown form, too long, or without anything to learn. VocabularyMismatch: a word that
             the policy does not know.
     """
-    from evolvent.learn.rows import ReadingConfig, conversation_sequence, document_encoder
+    from evolvent.learn.rows import ReadingConfig, conversation_sequence, document_encoder, get_tools
     from evolvent.learn.taught import build_demonstration
     from evolvent.learn.windows import fit_to_context, text_sequence
     from evolvent.messages import Message
@@ -78,7 +78,8 @@ def build_demonstration(
         tool_tokens = (prompt or prompt_for(policy)).tokens(row_to_sample(row), policy.dialect)
         sequence = build_demonstration(name, tool_tokens.prompt, tool_tokens.target)
     elif (messages := _read_messages(row)) is not None:
-        sequence = conversation_sequence(name, [Message.of_openai(message) for message in messages], policy.dialect)
+        parsed = [Message.of_openai(message) for message in messages]
+        sequence = conversation_sequence(name, parsed, policy.dialect, tools=get_tools(row))
     elif isinstance(row.get("text"), str):
         sequence = text_sequence(name, document_encoder(policy.tokenizer)(row["text"]))
     else:

@@ -11,6 +11,7 @@ refused by its location and reason, and counted; the others go on.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -22,12 +23,22 @@ from evolvent.config import Config
 from evolvent.errors import BatchMismatch, ConfigError, EvolventError, SampleInvalid, VocabularyMismatch
 from evolvent.learn.token_sequences import Render, TokenSequence, flatten
 from evolvent.learn.windows import Intake, Overlong, build_blocks, fit_to_context, text_sequence
-from evolvent.messages import Message
-from evolvent.models.dialects import Dialect
+from evolvent.messages import Message, Tool
+from evolvent.models.chat_template import ConversationTokens
+from evolvent.models.dialects import Chat, Dialect
 from evolvent.models.policy import Policy
 from evolvent.trajectory import Task, Trajectory
 
-__all__ = ["ReadingConfig", "Row", "conversation_sequence", "document_encoder", "read_rows", "read_trajectories"]
+__all__ = [
+    "ReadingConfig",
+    "Row",
+    "conversation_sequence",
+    "conversation_sequences",
+    "document_encoder",
+    "get_tools",
+    "read_rows",
+    "read_trajectories",
+]
 
 Row = tuple[str, Any]  # where it stands ("train.jsonl:7"), and what it is
 _ROW_ERRORS = (SampleInvalid, VocabularyMismatch, BatchMismatch)
@@ -102,8 +113,15 @@ def read_rows(
     elif config.kind == "messages":
 
         def build(location: str, row: Any) -> list[TokenSequence]:
-            sequence = conversation_sequence(location, _get_messages(row), policy.dialect)
-            return fit_to_context(sequence, context, overlong=config.overlong, overlap=config.overlap, intake=counts)
+            return [
+                part
+                for sequence in conversation_sequences(
+                    location, _get_messages(row), policy.dialect, tools=get_tools(row)
+                )
+                for part in fit_to_context(
+                    sequence, context, overlong=config.overlong, overlap=config.overlap, intake=counts
+                )
+            ]
 
     else:
 
@@ -258,22 +276,32 @@ def _join_documents(
 
 
 def conversation_sequence(
-    name: str, messages: Sequence[Message], dialect: Dialect, *, first_learned: int = 0
+    name: str,
+    messages: Sequence[Message],
+    dialect: Dialect,
+    *,
+    tools: Sequence[Tool] = (),
+    first_learned: int = 0,
 ) -> TokenSequence:
     """Tokenizes a conversation: the replies of the assistant are learned, with weight 1.
 
-    System messages at the beginning are the instructions; other messages between two replies are one observation, and
-    those
-    after the last reply are left out. A reply's own `"weight"` counts; an empty reply has none.
+    System messages at the beginning are the instructions; messages after the last reply are left out. A reply's own
+    `"weight"` counts; an empty reply has none. With a chat template, thoughts (`reasoning_content`), calls and results
+    of tools are written as the template renders them, and each reply as the template writes a last one. Other dialects
+    have text alone: other messages between two replies are one observation.
 
     Args:
+        tools: the tools that the conversation offers.
         first_learned: replies among this number of first messages are context.
     Raises:
-        SampleInvalid: there is no reply to learn, two replies have nothing between them, or a reply calls tools, for
-            which
-            dialects have no text.
+        SampleInvalid: there is no reply to learn, two replies have nothing between them, the template refuses the
+            conversation, or a reply calls tools in a dialect that has no form for calls.
         VocabularyMismatch: the dialect does not know a word.
     """
+    _check_conversation(messages)
+    if isinstance(dialect, Chat):
+        tokens = dialect.template.conversation(messages, tools)
+        return _template_sequence(name, tokens, messages, first_learned=first_learned)
     first = next(
         (index for index, message in enumerate(messages) if message.role not in _INSTRUCTION_ROLES), len(messages)
     )
@@ -281,25 +309,76 @@ def conversation_sequence(
     ids: list[int] = []
     pieces: list[tuple[int, int, float]] = []  # (tokens read, tokens written, weight) of each reply
     observation_texts: list[str] = []
-    for message in messages:
-        _check_text(message.text)
     for number, message in enumerate(messages[first:], first):
         if message.role != "assistant":
             observation_texts.append(message.text)
             continue
         if message.calls:
-            raise SampleInvalid("a reply that calls tools", value=message.calls[0].name, expected="text")
-        if pieces and not observation_texts:
-            raise SampleInvalid(f"message {number} is a reply right after a reply", value=message.text[:80])
+            raise SampleInvalid(
+                "a reply that calls tools",
+                value=message.calls[0].name,
+                expected="text",
+                hint="use a model whose chat template has a form for calls",
+            )
         observation = "\n\n".join(observation_texts)
         prompt_ids = dialect.turn(observation, stopped=True) if pieces else dialect.open(instructions, observation)
         reply_ids = dialect.action(message.text)
         ids += [*prompt_ids, *reply_ids]
         pieces.append((len(prompt_ids), len(reply_ids), _reply_weight(message) if number >= first_learned else 0.0))
         observation_texts = []
+    return _build_sequence(name, ids, _require_learned(pieces, messages))
+
+
+def conversation_sequences(
+    name: str, messages: Sequence[Message], dialect: Dialect, *, tools: Sequence[Tool] = ()
+) -> list[TokenSequence]:
+    """Tokenizes a conversation as its dialect keeps the past.
+
+    Returns:
+        One sequence; or, for a chat template that renders the past otherwise and the history "template", a sequence for
+        every reply, which is learned behind the past as the template renders it.
+    Raises:
+        SampleInvalid, VocabularyMismatch: see `conversation_sequence`.
+    """
+    if not (isinstance(dialect, Chat) and dialect.history == "template" and not dialect.template.extends):
+        return [conversation_sequence(name, messages, dialect, tools=tools)]
+    _check_conversation(messages)
+    learned = [
+        tokens
+        for tokens in dialect.template.exchanges(messages, tools)
+        if _reply_weight(messages[tokens.replies[-1].message])
+    ]
+    _require_learned([(0, 0, float(len(learned)))], messages)
+    return [
+        _template_sequence(f"{name}/{tokens.replies[-1].message}", tokens, messages, first_learned=0)
+        for tokens in learned
+    ]
+
+
+def _check_conversation(messages: Sequence[Message]) -> None:
+    for number, message in enumerate(messages):
+        _check_text(message.text)
+        if message.role == "assistant" and number and messages[number - 1].role == "assistant":
+            raise SampleInvalid(f"message {number} is a reply right after a reply", value=message.text[:80])
+
+
+def _template_sequence(
+    name: str, tokens: ConversationTokens, messages: Sequence[Message], *, first_learned: int
+) -> TokenSequence:
+    pieces, position = [], 0
+    for reply in tokens.replies:
+        weight = _reply_weight(messages[reply.message]) if reply.message >= first_learned else 0.0
+        pieces.append((reply.start - position, reply.end - reply.start, weight))
+        position = reply.end
+    return _build_sequence(name, tokens.ids[:position], _require_learned(pieces, messages))
+
+
+def _require_learned(
+    pieces: Sequence[tuple[int, int, float]], messages: Sequence[Message]
+) -> Sequence[tuple[int, int, float]]:
     if not any(weight for _, _, weight in pieces):
         raise SampleInvalid("a conversation without a reply to learn", value=f"{len(messages)} messages")
-    return _build_sequence(name, ids, pieces)
+    return pieces
 
 
 def _build_sequence(name: str, ids: Sequence[int], pieces: Sequence[tuple[int, int, float]]) -> TokenSequence:
@@ -328,10 +407,11 @@ def _build_sequence(name: str, ids: Sequence[int], pieces: Sequence[tuple[int, i
 
 
 def _reply_weight(message: Message) -> float:
-    weight = message.extra.get("weight", 1)
+    weight = message.extra.get("weight")
+    weight = 1 if weight is None else weight  # tables fill what is missing with null
     if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not math.isfinite(weight):
         raise SampleInvalid("a weight of a reply that is no number", value=weight, expected="a finite number")
-    return float(weight) if message.text.strip() else 0.0
+    return float(weight) if message.text.strip() or message.calls else 0.0
 
 
 def _form_error(row: Any, expected: str) -> EvolventError:
@@ -354,6 +434,21 @@ def _get_messages(row: Any) -> list[Message]:
     if isinstance(row, Mapping) and "prompt" in row and "completion" in row:
         return [*_parse_messages(row["prompt"], "user"), *_parse_messages(row["completion"], "assistant")]
     raise _form_error(row, '{"messages": [...]} or {"prompt", "completion"}')
+
+
+def get_tools(row: Any) -> list[Tool]:
+    """Returns the tools that a row offers, as a list or as its JSON text."""
+    tools = row.get("tools") if isinstance(row, Mapping) else None
+    if isinstance(tools, str):
+        try:
+            tools = json.loads(tools)
+        except (ValueError, RecursionError) as error:
+            raise SampleInvalid("tools that are not JSON", value=tools[:80]) from error
+    if not tools:
+        return []
+    if not isinstance(tools, Sequence):
+        raise SampleInvalid("tools that are not a list", value=type(tools).__name__)
+    return [Tool.of_openai(tool if "function" in tool else {"function": tool}) for tool in tools]
 
 
 # ------------------------------------------------------------------ pairs
@@ -384,7 +479,9 @@ def _pair_sequences(
     if sides[0] == sides[1]:
         raise SampleInvalid("a pair whose sides are equal", value=sides[0][0].text[:80] if sides[0] else "no reply")
     side_sequences = [
-        conversation_sequence(f"{location}/{name}", [*prompt, *side], dialect, first_learned=len(prompt))
+        conversation_sequence(
+            f"{location}/{name}", [*prompt, *side], dialect, tools=get_tools(row), first_learned=len(prompt)
+        )
         for name, side in zip(("chosen", "rejected"), sides, strict=True)
     ]
     is_long = any(len(sequence) > context for sequence in side_sequences)

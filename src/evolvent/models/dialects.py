@@ -7,21 +7,23 @@ tokens spelled out in an observation stay letters.
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Iterable, Sequence
-from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 from evolvent.errors import ConfigError, VocabularyMismatch, unknown_name_problem
+from evolvent.messages import Message, Tool
+from evolvent.models.chat_template import ChatTemplate, ConversationTokens, Piece, ReplyText, TextEncoder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["Chat", "Dialect", "Lines", "Words", "dialect_for"]
+__all__ = ["Chat", "Dialect", "HistoryMode", "Lines", "Words", "dialect_for"]
+
+HistoryMode = Literal["append", "template"]
 
 _PIECES = re.compile(r"\w+|[^\w\s]")
-_SYSTEM, _USER, _REPLY, _NEXT = "\ue000sys\ue000", "\ue000usr\ue000", "\ue000rep\ue000", "\ue000nxt\ue000"
 
 
 class Dialect(Protocol):
@@ -30,10 +32,12 @@ class Dialect(Protocol):
     Attributes:
         name: how a saved policy names it.
         stop_ids: tokens that end an action.
+        stop_strings: texts that end an action.
     """
 
     name: str
     stop_ids: frozenset[int]
+    stop_strings: tuple[str, ...]
 
     def open(self, instructions: str, observation: str) -> list[int]:
         """Returns all tokens of a new root, up to where the first action begins."""
@@ -48,7 +52,11 @@ class Dialect(Protocol):
         ...
 
     def text(self, ids: Iterable[int]) -> str:
-        """Decodes written tokens, without the stop token."""
+        """Decodes written tokens, thoughts included, without what ends them."""
+        ...
+
+    def read_reply(self, ids: Iterable[int]) -> ReplyText:
+        """Reads a reply back from its tokens: the thought that it begins with, and the text."""
         ...
 
 
@@ -69,6 +77,7 @@ class Words:
         self._bos, self._eos = self._ids["<bos>"], self._ids["<eos>"]
         self._obs, self._act = self._ids["<obs>"], self._ids["<act>"]
         self.stop_ids = frozenset([self._eos])
+        self.stop_strings: tuple[str, ...] = ()
         self._encode = lru_cache(maxsize=8192)(self._encode_words)
 
     def _encode_words(self, text: str) -> tuple[int, ...]:
@@ -94,183 +103,153 @@ class Words:
     def text(self, ids: Iterable[int]) -> str:
         return " ".join([self._words[int(index)] for index in ids if index != self._eos])
 
-
-class _OpenVocabulary:
-    """Encoding without control tokens, shared by the dialects over an open vocabulary."""
-
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        self._tokenizer: Any = tokenizer
-        self._shown = str(getattr(tokenizer, "chat_template", None) or "")  # where control tokens are spelled
-
-    def _encode_text(self, text: str) -> list[int]:
-        """Encodes text from outside as letters alone, even where it spells control tokens."""
-        letters = self._letter_tokenizer
-        return self._encode_split(text) if letters is None else list(letters.encode(text, add_special_tokens=False).ids)
-
-    @cached_property
-    def _letter_tokenizer(self) -> Any:
-        """Returns the tokenizer that reads every mark of the template as letters; None: `_plain` does so already.
-
-        `split_special_tokens` applies to tokens that are flagged as special alone. Many models flag `<tool_call>` or
-        `</think>` otherwise, and some fine-tuned ones even the mark that ends a turn.
-        """
-        special_ids = set(self._tokenizer.all_special_ids)
-        marks = [
-            added_token
-            for index, added_token in self._tokenizer.added_tokens_decoder.items()
-            if not added_token.special
-            and str(added_token).strip()
-            and (str(added_token) in self._shown or index in special_ids)
-        ]
-        core = getattr(self._tokenizer, "backend_tokenizer", None)
-        if not marks or core is None:
-            return None
-        core, marks = copy.deepcopy(core), copy.deepcopy(marks)
-        for mark in marks:
-            mark.special = True
-        core.add_special_tokens(marks)
-        core.no_truncation()
-        core.no_padding()
-        core.encode_special_tokens = True
-        return core
-
-    def _encode_split(self, text: str) -> list[int]:
-        return list(self._tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)) if text else []
-
-    def _encode_template(self, text: str) -> list[int]:
-        return list(self._tokenizer.encode(text, add_special_tokens=False)) if text else []
-
-    def _decode(self, ids: Iterable[int], stop: frozenset[int]) -> str:
-        kept_ids = [int(index) for index in ids if int(index) not in stop]
-        return str(self._tokenizer.decode(kept_ids, skip_special_tokens=False))
+    def read_reply(self, ids: Iterable[int]) -> ReplyText:
+        return ReplyText(None, self.text(ids))
 
 
-class Chat(_OpenVocabulary):
-    """The model's own chat template. It is rendered once around placeholders, and cut into its fixed pieces.
+class Chat:
+    """The chat template of the model's tokenizer, see `ChatTemplate`.
 
-    The pieces are encoded with control tokens, texts of worlds without, and actions stay the tokens that were
-    sampled; so a turn always extends the tokens of the last one, and nothing is tokenized again.
+    A turn always extends the tokens of the last one: sampled replies stay the tokens that were sampled.
 
+    Args:
+        tokenizer: of Hugging Face, with a chat template.
+        history: "append": past replies stay as they were sampled, thoughts included; log-probabilities are then those
+            of the sampler, and every token is computed once. "template": every turn is a new root, with the past as
+            the template renders it. Both are the same for templates that leave the past unchanged.
+        end_ids: further tokens that end a reply, such as those of the model's generation_config.
+    Attributes:
+        template: the analyzed template. history: as given.
     Raises:
         ConfigError: a tokenizer without chat template, or a template that drops or reorders turns.
     """
 
     name = "chat"
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        super().__init__(tokenizer)
-        with_system = self._render([("system", _SYSTEM), ("user", _USER)])
-        conversation = self._render([("user", _USER), ("assistant", _REPLY), ("user", _NEXT)])
-        self._shown += with_system + conversation
-        self._before = self._split_at_marks(self._render([("user", _USER)]), (_USER,))
-        self._system = self._split_at_marks(with_system, (_SYSTEM, _USER)) if _SYSTEM in with_system else None
-        _, middle, after = self._split_at_marks(conversation, (_USER, _REPLY, _NEXT), keep=3)
-        if not middle.startswith(self._before[1]):
-            raise ConfigError("the chat template changes earlier turns", value=middle, expected=self._before[1])
-        end_of_action, self._after = after, self._before[1]
-        self._stop = self._stop_token(end_of_action)
-        self.stop_ids = frozenset([self._stop])
-        self._unstopped = self._encode_template(end_of_action)
-        self._stopped = self._unstopped[self._unstopped.index(self._stop) + 1 :]
-
-    def _render(self, turns: Sequence[tuple[str, str]]) -> str:
-        messages = [{"role": role, "content": content} for role, content in turns]
-        try:
-            return str(self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
-        except (ValueError, TypeError) as error:
-            raise ConfigError("the tokenizer's chat template cannot be used", value=str(error)) from error
-
-    @staticmethod
-    def _split_at_marks(text: str, marks: Sequence[str], *, keep: int | None = None) -> list[str]:
-        pieces = []
-        for mark in marks:
-            before, match, text = text.partition(mark)
-            if not match:
-                raise ConfigError("the chat template drops a turn", value=text[:80], expected="every turn in order")
-            pieces.append(before)
-        pieces.append(text)
-        return pieces if keep is None else pieces[:keep]
-
-    def _stop_token(self, after_action: str) -> int:
-        special = set(self._tokenizer.all_special_ids) | set(self._tokenizer.added_tokens_decoder)
-        for index in self._encode_template(after_action):
-            if index in special:
-                return int(index)
-        raise ConfigError("the chat template ends a reply with no control token", value=after_action)
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, *, history: HistoryMode = "append", end_ids: Iterable[int] = ()
+    ) -> None:
+        if history not in get_args(HistoryMode):
+            raise ConfigError([unknown_name_problem("history", history, get_args(HistoryMode))])
+        self.template, self.history = ChatTemplate(tokenizer, end_ids=end_ids), history
+        self.stop_ids, self.stop_strings = self.template.stop_ids, self.template.stop_strings
 
     def open(self, instructions: str, observation: str) -> list[int]:
-        if instructions and self._system is not None:
-            start, between, end = self._system
-            return [
-                *self._encode_template(start),
-                *self._encode_text(instructions),
-                *self._encode_template(between),
-                *self._encode_text(observation),
-                *self._encode_template(end),
-            ]
-        first_message = f"{instructions}\n\n{observation}" if instructions else observation
-        return [
-            *self._encode_template(self._before[0]),
-            *self._encode_text(first_message),
-            *self._encode_template(self._before[1]),
-        ]
+        return self.template.prompt(_opening(instructions, observation))
 
     def turn(self, observation: str, *, stopped: bool) -> list[int]:
-        head = self._stopped if stopped else self._unstopped
-        return [*head, *self._encode_text(observation), *self._encode_template(self._after)]
+        return self.template.between(observation, stopped=stopped)
 
     def action(self, text: str) -> list[int]:
-        ids = self._encode_split(
-            text
-        )  # an action may hold marks of its model, such as those around a call, but ends once
-        return [*(self._encode_text(text) if self._stop in ids else ids), self._stop]
+        return self.template.reply(text)
 
     def text(self, ids: Iterable[int]) -> str:
-        return self._decode(ids, self.stop_ids)
+        return self.template.strip_frame(self.template.decode(ids))
+
+    def read_reply(self, ids: Iterable[int]) -> ReplyText:
+        return self.template.read_reply(ids)
+
+    def rendered_prompt(
+        self, instructions: str, past: Sequence[tuple[str, Sequence[int]]], observation: str
+    ) -> list[int]:
+        """Returns the prompt of a conversation with its past as the template renders it.
+
+        Args:
+            past: observations, and the token ids of the replies to them.
+        """
+        messages = list[Message]()
+        for text, ids in past:
+            if self.template.takes_thoughts:
+                reply = self.template.read_reply(ids)
+                extra = {"reasoning_content": reply.thought} if reply.thought else {}
+                messages += [Message("user", text), Message("assistant", reply.text, extra=extra)]
+            else:  # the template decides what stays of the text
+                messages += [Message("user", text), Message("assistant", self.text(ids))]
+        system = [Message("system", instructions)] if instructions else []
+        return self.template.prompt([*system, *messages, Message("user", observation)])
+
+    def conversations(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> list[ConversationTokens]:
+        """Returns a conversation as tokens: one sequence, or with history "template" one for every reply.
+
+        Raises:
+            SampleInvalid: the template refuses the conversation, or drops a turn.
+        """
+        if self.history == "template" and not self.template.extends:
+            return self.template.exchanges(messages, tools)
+        return [self.template.conversation(messages, tools)]
 
 
-class Lines(_OpenVocabulary):
-    """A dialect for base models without a chat template: `Observation:` and `Action:` lines; the end-of-text token
-    stops.
+def _opening(instructions: str, observation: str) -> list[Message]:
+    system = [Message("system", instructions)] if instructions else []
+    return [*system, Message("user", observation)]
+
+
+class Lines:
+    """A dialect for base models without a chat template: `Observation:` and `Action:` lines.
+
+    The tokenizer's end-of-text token ends an action, and so do `end_ids`.
     """
 
     name = "lines"
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        super().__init__(tokenizer)
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, *, end_ids: Iterable[int] = ()) -> None:
+        self._tokenizer: Any = tokenizer
         eos = self._tokenizer.eos_token_id
         if eos is None:
-            raise ConfigError("the tokenizer has no end-of-text token", hint="set eos_token, or give a chat template")
-        self._eos = int(eos)
-        self._bos = [int(self._tokenizer.bos_token_id)] if self._tokenizer.bos_token_id is not None else []
-        self.stop_ids = frozenset([self._eos])
+            raise ConfigError(
+                "the tokenizer has no end-of-text token", hint="set its eos_token, or give it a chat template"
+            )
+        self._encoder = TextEncoder(tokenizer, str(tokenizer.eos_token))
+        self._eos, self._eos_text = int(eos), str(tokenizer.eos_token)
+        self._bos_text = str(tokenizer.bos_token) if tokenizer.bos_token_id is not None else ""
+        self.stop_ids = frozenset([self._eos, *(int(index) for index in end_ids if 0 <= int(index) < len(tokenizer))])
+        self.stop_strings: tuple[str, ...] = ()
+
+    def _encode_behind(self, context: str, pieces: Sequence[Piece]) -> list[int]:
+        return self._encoder.encode([Piece(context), *pieces]).after(len(context))
 
     def open(self, instructions: str, observation: str) -> list[int]:
         head = f"{instructions}\n\n" if instructions else ""
-        return [*self._bos, *self._encode_text(f"{head}Observation: {observation}\nAction:")]
+        text = Piece(f"{head}Observation: {observation}\nAction:", is_content=True)
+        return self._encoder.encode([Piece(self._bos_text), text]).ids
 
     def turn(self, observation: str, *, stopped: bool) -> list[int]:
-        return [*([] if stopped else [self._eos]), *self._encode_text(f"\nObservation: {observation}\nAction:")]
+        text = Piece(f"\nObservation: {observation}\nAction:", is_content=True)
+        ids = self._encode_behind(self._eos_text, [text])
+        return ids if stopped else [self._eos, *ids]
 
     def action(self, text: str) -> list[int]:
-        ids = self._encode_split(f" {text}")
-        return [*(self._encode_text(f" {text}") if self._eos in ids else ids), self._eos]
+        is_forged = any(mark in text for mark in (self._eos_text,))
+        return [*self._encode_behind("Action:", [Piece(f" {text}", is_forged)]), self._eos]
 
     def text(self, ids: Iterable[int]) -> str:
-        return self._decode(ids, self.stop_ids).strip()
+        kept_ids = [int(index) for index in ids if int(index) not in self.stop_ids]
+        return str(self._tokenizer.decode(kept_ids, skip_special_tokens=False)).strip()
+
+    def read_reply(self, ids: Iterable[int]) -> ReplyText:
+        return ReplyText(None, self.text(ids))
 
 
-_KINDS: dict[str, type[Words] | type[Chat] | type[Lines]] = {"words": Words, "chat": Chat, "lines": Lines}
+_NAMES = ("words", "chat", "lines")
 
 
-def dialect_for(tokenizer: Any, name: str | None = None) -> Dialect:
+def dialect_for(
+    tokenizer: Any, name: str | None = None, *, history: HistoryMode = "append", end_ids: Iterable[int] = ()
+) -> Dialect:
     """Returns the dialect of a name, or the fitting one: the chat template where there is one, else lines.
 
+    Args:
+        history: of the dialect chat, see `Chat`.
+        end_ids: further tokens that end a reply, such as those of the model's generation_config.
     Raises:
         ConfigError: an unknown name, or a dialect that does not fit the tokenizer.
     """
     if name is None:
         name = "chat" if getattr(tokenizer, "chat_template", None) else "lines"
-    if name not in _KINDS:
-        raise ConfigError([unknown_name_problem("dialect", name, _KINDS)])
-    return _KINDS[name](tokenizer)
+    if name == "words":
+        return Words(tokenizer)
+    if name == "chat":
+        return Chat(tokenizer, history=history, end_ids=end_ids)
+    if name == "lines":
+        return Lines(tokenizer, end_ids=end_ids)
+    raise ConfigError([unknown_name_problem("dialect", name, _NAMES)])

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from evolvent.errors import (
     ConfigError,
@@ -24,7 +24,7 @@ from evolvent.errors import (
     UnsafeFile,
     VocabularyMismatch,
 )
-from evolvent.models.dialects import Dialect, dialect_for
+from evolvent.models.dialects import Chat, Dialect, HistoryMode, dialect_for
 from evolvent.models.heads import ValueHead, load_head, save_head
 from evolvent.models.quantized import dequantize, is_quantized, load_quantized
 from evolvent.models.tiny import init_tiny, tiny_config, word_tokenizer
@@ -110,6 +110,8 @@ class Policy:
         """
         folder.mkdir(parents=True, exist_ok=True)
         note: dict[str, Any] = {"format": 1, "dialect": self.dialect.name, "version": self.version}
+        if isinstance(self.dialect, Chat):
+            note["history"] = self.dialect.history
         if kind_of(self.model) is None:
             with _hide_progress_bars():
                 self.model.save_pretrained(folder, **_save_options(self.model))
@@ -149,7 +151,12 @@ def tiny_policy(vocabulary: Sequence[str], *, size: str = "xs", context: int = 2
 
 
 def load_policy(
-    folder: Path | str, *, dialect: str | None = None, context: int | None = 4096, base: Path | str | None = None
+    folder: Path | str,
+    *,
+    dialect: str | None = None,
+    history: HistoryMode | None = None,
+    context: int | None = 4096,
+    base: Path | str | None = None,
 ) -> Policy:
     """Loads any Hugging Face causal LM folder, or a peft adapter on one. Only safetensors are read and no code is
     run.
@@ -160,6 +167,8 @@ def load_policy(
         folder: a local folder with config.json, *.safetensors and tokenizer files; or with adapter_config.json and
             adapter_model.safetensors.
         dialect: "words", "chat" or "lines"; None: that of the folder's note, else the one that fits the tokenizer.
+        history: of the dialect chat: past replies as they were sampled ("append"), or as the template renders them
+            ("template"); None: that of the folder's note, else "append".
         context: maximum tokens of an episode, since an engine's memory grows with it; None: the model's limit.
         base: the folder that an adapter belongs on; None: the location in the adapter's note.
     Raises:
@@ -171,25 +180,42 @@ def load_policy(
     """
     folder = Path(folder)
     if (folder / FILES[0]).is_file():
-        return _load_adapted(folder, dialect=dialect, context=context, base=base)
+        return _load_adapted(folder, dialect=dialect, history=history, context=context, base=base)
     if base is not None:
         raise ConfigError("a base is for adapters only", value=str(folder), expected=f"a folder with {FILES[0]}")
     _check_folder(folder)
     model = _load_model(folder)
     tokenizer = _load_tokenizer(folder, model)
     note = _read_note(folder)
-    policy_dialect = dialect_for(tokenizer, dialect or note.get("dialect"))
+    policy_dialect = _dialect_of(tokenizer, model, dialect or note.get("dialect"), history or note.get("history"))
     version, head = int(note.get("version", 0)), load_head(folder, model)
     return Policy(
         model, tokenizer, policy_dialect, version, head, context, BaseFolder(folder.resolve(), base_digest(model))
     )
 
 
-def _load_adapted(folder: Path, *, dialect: str | None, context: int | None, base: Path | str | None) -> Policy:
+def _dialect_of(tokenizer: Any, model: Any, name: str | None, history: str | None) -> Dialect:
+    """Returns the dialect of a loaded model, which stops at every token that its generation_config names."""
+    ends = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+    end_ids = [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
+    return dialect_for(tokenizer, name, history=cast(HistoryMode, history or "append"), end_ids=end_ids)
+
+
+def _load_adapted(
+    folder: Path,
+    *,
+    dialect: str | None,
+    history: HistoryMode | None,
+    context: int | None,
+    base: Path | str | None,
+) -> Policy:
     note = _read_note(folder)
     base_note: dict[str, Any] = note["base"] if isinstance(note.get("base"), dict) else {}
     base_policy = load_policy(
-        _find_base_folder(folder, base or base_note.get("folder")), dialect=dialect, context=context
+        _find_base_folder(folder, base or base_note.get("folder")),
+        dialect=dialect,
+        history=history or note.get("history"),
+        context=context,
     )
     if base_note and base_policy.base is not None and base_note.get("digest") != base_policy.base.digest:
         raise HashMismatch(
@@ -205,7 +231,8 @@ def _load_adapted(folder: Path, *, dialect: str | None, context: int | None, bas
     )
     if any((folder / name).exists() for name in _TOKENIZERS):
         tokenizer = _load_tokenizer(folder, model)
-        policy_dialect = dialect_for(tokenizer, dialect or note.get("dialect") or policy_dialect.name)
+        name = dialect or note.get("dialect") or policy_dialect.name
+        policy_dialect = _dialect_of(tokenizer, model, name, history or note.get("history"))
     version, head = int(note.get("version", 0)), load_head(folder, model)
     return replace(
         base_policy, model=model, tokenizer=tokenizer, dialect=policy_dialect, version=version, value_head=head
@@ -323,7 +350,7 @@ def _read_note(folder: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise Incomplete(f"{path} is no JSON", value=str(error)) from error
     note = {name: value for name, value in note.items() if value is not None} if isinstance(note, dict) else {}
-    types = {"dialect": str, "version": int}
+    types = {"dialect": str, "history": str, "version": int}
     wrong = sorted(name for name, kind in types.items() if not isinstance(note.get(name, kind()), kind))
     if wrong:
         raise Incomplete(

@@ -269,7 +269,9 @@ class LanguageProposer:
         tokens = self.next_tokens(state)
         max_new_tokens = min(self.max_tokens, self.policy.context - length - len(tokens))
         sampling, seeds = (GREEDY, (0,)) if request.greedy else (self.sampling, request.seeds)
-        return SampleAsk(node, tokens, max_new_tokens, dialect.stop_ids, (), sampling, seeds, self._choices(state))
+        return SampleAsk(
+            node, tokens, max_new_tokens, dialect.stop_ids, dialect.stop_strings, sampling, seeds, self._choices(state)
+        )
 
     def _choices(self, state: EnvState) -> tuple[tuple[int, ...], ...] | None:
         listed = state.info.get("admissible") if self.restrict_to_admissible else None
@@ -290,11 +292,11 @@ class LanguageProposer:
             ids, sampled, logprobs, turns - 1 if turns else None, (), True, self.policy.version, sample.stop
         )
         mind = _ConversationState(sample.node, length + num_read + num_new, sample.stop != "length", turns + 1)
-        text, info = self.policy.dialect.text(sample.ids.tolist()), dict[str, Any]()
-        action, thought = text, None
+        reply, info = self.policy.dialect.read_reply(sample.ids.tolist()), dict[str, Any]()
+        action, thought = reply.text, reply.thought
         try:
-            parsed = self.world.grammar.parse(text)
-            action, thought = parsed.action, parsed.thought
+            parsed = self.world.grammar.parse(reply.text)
+            action, thought = parsed.action, parsed.thought or reply.thought
         except InvalidAction:
             info["unparsed"] = True
         if ask.choices is not None:

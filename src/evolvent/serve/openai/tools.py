@@ -203,14 +203,17 @@ class RenderedChat:
         """
         if not self.text:
             return None
-        (stop,) = policy.dialect.stop_ids
         earlier_text = self.prompt.render(replace(self.sample, messages=self.sample.messages[:message_index])).prompt
-        mark = str(policy.tokenizer.decode([stop]))
         if not self.text.startswith(earlier_text):
             return None  # the template writes earlier turns otherwise than it did then
-        _, separator, tail = self.text[len(earlier_text) :].partition(mark)
-        if not separator:
+        rest = self.text[len(earlier_text) :]
+        ends = [
+            (rest.find(mark), stop, mark) for stop in policy.dialect.stop_ids if (mark := _spell(policy, stop)) in rest
+        ]
+        if not ends:
             return None
+        position, stop, mark = min(ends)
+        tail = rest[position + len(mark) :]
         ids = [int(token) for token in policy.tokenizer.encode(tail, add_special_tokens=False)]
         return ids if stopped else [stop, *ids]
 
@@ -364,3 +367,7 @@ def session_key(session: str | None, offer: ToolOffer) -> str | None:
     if session is None or not offer.tools:
         return session
     return canonical_json([session, [tool.as_openai() for tool in offer.tools]])
+
+
+def _spell(policy: Policy, token: int) -> str:
+    return str(policy.tokenizer.decode([token]))
