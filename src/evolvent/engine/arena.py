@@ -1,7 +1,8 @@
-"""The arena: preallocated keys, values and last hidden states of the paths that are being worked on.
+"""The arena: keys, values and last hidden states of the paths that are being worked on.
 
 A row is one path; position = depth. Rows are written in place and never moved. What leaves a row goes to compact
-storage of a segment and comes back when it is needed.
+storage of a segment and comes back when it is needed. On a CPU the memory of a position is taken when the position is
+first written (`engine/memory.py`), within a budget of tokens that the allocator keeps.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from evolvent.engine.memory import LazyMemory, lazy_zeros
 from evolvent.engine.trie import Segment, Trie, TriePosition
 
 __all__ = ["Arena", "RowAllocator", "Shape", "Spilled"]
@@ -39,10 +42,19 @@ class RowAllocator:
         target: `[rows]` positions up to which a busy row is going to be fed with tokens that are known.
         busy: `[rows]` whether a stream works on the row.
         cached: spilled tokens in all.
+        starved: whether the last claim found no room in the budget.
+    Args:
+        max_cached_tokens: spilled tokens that are kept.
+        max_tokens: tokens in rows and spilled ones together, beyond which claims are refused while others run; None:
+            no limit.
     """
 
-    def __init__(self, arena: Arena, trie: Trie, *, max_cached_tokens: int) -> None:
+    def __init__(self, arena: Arena, trie: Trie, *, max_cached_tokens: int, max_tokens: int | None = None) -> None:
         count = arena.rows
+        self.max_tokens = None if max_tokens is None or max_tokens >= count * arena.capacity * 2 else max_tokens
+        self.starved = False
+        self._touched = arena.touched
+        self._reserved = np.zeros(count, np.int64)
         self.arena, self.trie, self.max_cached_tokens = arena, trie, max_cached_tokens
         self.fed = np.zeros(count, np.int64)
         self.target = np.zeros(count, np.int64)
@@ -54,18 +66,24 @@ class RowAllocator:
         self._tips: list[weakref.ref[Segment] | None] = [None] * count
         self._free = list(range(count - 1, -1, -1))
 
-    def claim(self, position: TriePosition, need: int) -> int | None:
+    def claim(self, position: TriePosition, need: int, *, reserve: int | None = None) -> int | None:
         """Returns a row that holds as much of a path as is known, marked busy; `fed` says how much.
 
         Args:
             position: the end of the path. need: positions of it that must be computed before the stream can go on.
+            reserve: positions that the stream may fill; None: `need`.
 
         Returns:
-            The row, or None: no row is idle, or another stream is just computing a part of this path.
+            The row, or None: no row is idle, the budget has no room, or another stream is just computing a part of this
+            path.
         """
         self.reap()
         segment, _ = position
         row = self._idle_ancestor(segment, need)
+        size = need if reserve is None else max(need, reserve)
+        self.starved = self.max_tokens is not None and not self._make_room(size, row, self.max_tokens)
+        if self.starved:
+            return None
         if row is not None and self._is_sole_source(segment, row):
             cover = _Cover()  # the common case: the next turn of an episode, and nobody else knows more
         else:
@@ -89,9 +107,41 @@ class RowAllocator:
                 )
                 filled = last
         self.fed[row] = filled
+        self._reserved[row] = size
         self._settle(row, segment)
         self.busy[row] = True
         return row
+
+    def held_tokens(self) -> int:
+        """Returns how many tokens take memory, or may take it before a running stream ends."""
+        reserved = np.where(self.busy, self._reserved, 0)
+        return int(np.maximum(self._touched, reserved).sum()) + self.cached
+
+    def _make_room(self, size: int, row: int | None, max_tokens: int) -> bool:
+        """Makes room for a stream that may fill `size` positions, of which `row` holds some; returns whether there is.
+
+        Memory is taken from free rows first, then from spilled tokens, then from idle rows, the least recently used
+        first. What is taken is computed again when it is needed. A stream that runs alone always has room.
+        """
+        excess = self.held_tokens() + max(0, size - (0 if row is None else int(self._touched[row]))) - max_tokens
+        if excess <= 0:
+            return True
+        for free in self._free:
+            excess -= self.arena.release(free)
+            if excess <= 0:
+                return True
+        if self.cached:
+            before = self.cached
+            self._drop(max_tokens=max(0, self.cached - excess))
+            excess -= before - self.cached
+        idle = [number for number in np.flatnonzero(~self.busy).tolist() if number != row and self._touched[number]]
+        for number in sorted(idle, key=self._used.__getitem__):
+            if excess <= 0:
+                return True
+            excess -= int(self._touched[number])
+            self.discard(number)
+            self.arena.release(number)
+        return excess <= 0 or not bool(self.busy.any())
 
     def release(self, row: int, segment: Segment, fed: int) -> None:
         """Releases a row after its stream; it now holds `fed` positions of the path that ends in `segment`."""
@@ -283,19 +333,23 @@ class RowAllocator:
         if self.cached > self._crowded:
             self._drop()
 
-    def _drop(self) -> None:
+    def _drop(self, max_tokens: int | None = None) -> None:
         """Drops spilled tokens, the oldest first and deeper before shallower, until they fit; held segments stay.
+
+        Args:
+            max_tokens: that may stay; None: `max_cached_tokens`.
 
         Where held segments do not fit by themselves, the next search starts only after a quarter as many tokens were
         added.
         """
+        limit = self.max_cached_tokens if max_tokens is None else max_tokens
         spilled, held_entries = self.trie.spilled, []
-        while spilled and self.cached > self.max_cached_tokens:
+        while spilled and self.cached > limit:
             key, ref = spilled.popitem(last=False)
             segment = ref()
             if segment is not None and segment.holds:
                 held_entries.append((key, ref))
-            while segment is not None and not segment.holds and self.cached > self.max_cached_tokens:
+            while segment is not None and not segment.holds and self.cached > limit:
                 if segment.spilled is not None:
                     self.cached -= segment.spilled.count
                     segment.spilled = None
@@ -320,6 +374,10 @@ class Shape:
     head: int
     hidden: int
 
+    def token_bytes(self, dtype: torch.dtype) -> int:
+        """Returns the bytes that a token takes."""
+        return (self.layers * 2 * self.heads * self.head + self.hidden) * dtype.itemsize
+
 
 @dataclass(frozen=True, slots=True)
 class Spilled:
@@ -343,6 +401,10 @@ class Arena:
 
     Untouched memory is zero: masked positions get weight 0, which only makes 0 of finite numbers. `aside` is the stream
     on which forwards over it are recorded (`engine/cuda_graphs.py`).
+
+    Attributes:
+        touched: `[rows]` positions of a row that were written since its memory was last given back.
+        is_lazy: whether memory is taken position by position.
     """
 
     aside: Any = None
@@ -350,8 +412,33 @@ class Arena:
     def __init__(self, shape: Shape, rows: int, capacity: int, *, dtype: torch.dtype, device: torch.device) -> None:
         self.shape, self.rows, self.capacity = shape, rows, capacity
         sizes = (shape.layers, rows, capacity, 2, shape.heads, shape.head)
-        self.cache = torch.zeros(sizes, dtype=dtype, device=device)
-        self.hidden = torch.zeros((rows, capacity, shape.hidden), dtype=dtype, device=device)
+        self.cache, self._cache_memory = lazy_zeros(sizes, dtype=dtype, device=device)
+        self.hidden, self._hidden_memory = lazy_zeros((rows, capacity, shape.hidden), dtype=dtype, device=device)
+        self.touched = np.zeros(rows, np.int64)
+
+    @property
+    def is_lazy(self) -> bool:
+        return self._cache_memory is not None
+
+    def touch(self, rows: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
+        """Records that positions up to `ends` of rows are written."""
+        self.touched[rows] = np.maximum(self.touched[rows], ends)
+
+    def release(self, row: int) -> int:
+        """Gives the memory of a row back, whose contents are lost; returns how many positions it held."""
+        count = int(self.touched[row])
+        if not count or self._cache_memory is None or self._hidden_memory is None:
+            return 0
+        for layer in range(self.shape.layers):
+            self._release(self._cache_memory, self.cache[layer, row, :count])
+        self._release(self._hidden_memory, self.hidden[row, :count])
+        self.touched[row] = 0
+        return count
+
+    @staticmethod
+    def _release(memory: LazyMemory, part: Tensor) -> None:
+        first = part.storage_offset() * part.element_size()
+        memory.release(first, first + part.numel() * part.element_size())
 
     def serves(self, shape: Shape, capacity: int, weight: Tensor) -> bool:
         """Returns whether a model with this shape, whose weights are like `weight`, can use this arena."""
@@ -360,6 +447,7 @@ class Arena:
 
     def copy(self, source: int, target: int, *, first: int, last: int) -> None:
         """Copies positions first..last of a row into another row."""
+        self.touched[target] = max(int(self.touched[target]), last)
         self.cache[:, target, first:last] = self.cache[:, source, first:last]
         self.hidden[target, first:last] = self.hidden[source, first:last]
 
@@ -369,10 +457,12 @@ class Arena:
 
     def copy_in(self, row: int, spilled: Spilled, *, position: int, first: int, last: int) -> None:
         """Writes tokens first..last of a spilled segment into a row, starting at `position`."""
+        self.touched[row] = max(int(self.touched[row]), position + last - first)
         self.cache[:, row, position : position + last - first] = spilled.cache[:, first:last]
         self.hidden[row, position : position + last - first] = spilled.hidden[first:last]
 
     def clear(self, row: int) -> None:
         """Clears a row that held non-finite numbers by setting it to zero."""
-        self.cache[:, row] = 0
-        self.hidden[row] = 0
+        count = int(self.touched[row])
+        self.cache[:, row, :count] = 0
+        self.hidden[row, :count] = 0

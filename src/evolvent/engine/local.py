@@ -29,6 +29,7 @@ from evolvent.engine.asks import (
     validate_ask,
 )
 from evolvent.engine.decoders import decoder_for
+from evolvent.engine.memory import available_bytes
 from evolvent.engine.plan import STRIDE, plan
 from evolvent.engine.sampling import draw, draw_plain, uniforms
 from evolvent.engine.stops import completes_stop_string
@@ -51,6 +52,8 @@ class LocalEngine:
         slots: rows of the arena: how many paths are processed at once. More asks queue.
         capacity: maximum number of tokens of a path; None: the model's context.
         max_cached_tokens: tokens kept of idle paths that had to leave their rows; None: as many as the arena holds.
+        memory_bytes: memory for keys, values and hidden states; None: half of what is free on the device. Asks beyond
+            it wait. A CPU's memory is taken token by token; on other devices there are as many rows as fit.
         group_tokens: positions that one attention group attends to: its keys and values should fit a processor's
             cache. None: 6,144, and 262,144 where the model is on another device, whose calls cost more than what
             they move.
@@ -66,6 +69,7 @@ class LocalEngine:
         slots: int = 192,
         capacity: int | None = None,
         max_cached_tokens: int | None = None,
+        memory_bytes: int | None = None,
         group_tokens: int | None = None,
     ) -> None:
         if slots < 1:
@@ -73,6 +77,7 @@ class LocalEngine:
         self.usage = Usage()
         self._slots, self._asked_capacity = slots, capacity
         self._max_cached = max_cached_tokens
+        self.memory_bytes = memory_bytes
         self._group_tokens = group_tokens
         self._tickets = itertools.count()
         self._queue: deque[Stream] = deque()
@@ -103,14 +108,52 @@ class LocalEngine:
         self._decoder = decoder_for(policy.model, capacity=capacity)
         self.vocabulary = self._decoder.vocabulary
         if arena is None or not arena.serves(self._decoder.shape, capacity, weight):
-            arena = Arena(self._decoder.shape, self._slots, capacity, dtype=weight.dtype, device=weight.device)
+            arena = self._make_arena(capacity, weight)
+        max_tokens = (self.memory_bytes or 0) // self._decoder.shape.token_bytes(weight.dtype)
         self._trie = Trie(self.version)
-        cached = self._slots * capacity if self._max_cached is None else self._max_cached
-        self._rows = RowAllocator(arena, self._trie, max_cached_tokens=cached)
-        self._streams = Streams(self._slots, capacity, self.vocabulary)
+        cached = arena.rows * capacity if self._max_cached is None else self._max_cached
+        self._rows = RowAllocator(
+            arena,
+            self._trie,
+            max_cached_tokens=min(cached, max_tokens),
+            max_tokens=max_tokens if arena.is_lazy else None,
+        )
+        self._streams = Streams(arena.rows, capacity, self.vocabulary)
         self._parameters = [parameter for parameter in policy.model.parameters() if not parameter.is_inference()]
         self._fingerprint = self._weights_version()
         self._midway = False
+
+    def _make_arena(self, capacity: int, weight: Tensor) -> Arena:
+        """Builds an arena within the memory that is free.
+
+        Raises:
+            EngineError: a device that takes all memory at once has too little for one text of the whole context.
+        """
+        shape, dtype, device = self._decoder.shape, weight.dtype, weight.device
+        free_bytes, token_bytes = available_bytes(device), shape.token_bytes(dtype)
+        if self.memory_bytes is None:
+            self.memory_bytes = free_bytes // 2
+        arena = None
+        rows = self._slots
+        if device.type == "cpu":
+            arena = Arena(shape, rows, capacity, dtype=dtype, device=device)
+        if arena is None or not arena.is_lazy:
+            if capacity * token_bytes > free_bytes:
+                raise EngineError(
+                    f"a text of the whole context does not fit the free memory of {device}",
+                    value=f"{capacity:,} tokens of {token_bytes:,} bytes each",
+                    expected=f"at most {free_bytes:,} bytes",
+                    hint=f"set --context to {free_bytes // 2 // token_bytes} or less",
+                )
+            rows = max(1, min(self._slots, self.memory_bytes // (capacity * token_bytes)))
+            arena = Arena(shape, rows, capacity, dtype=dtype, device=device)
+        log.info(
+            "keys and values: at most %.1f GiB of %.1f GiB that are free, %d bytes a token",
+            self.memory_bytes / 2**30,
+            free_bytes / 2**30,
+            token_bytes,
+        )
+        return arena
 
     def submit(self, ask: Ask) -> Ticket:
         """Submits an ask and returns its ticket. Raises StaleNode, ContextOverflow, VocabularyMismatch, ConfigError
@@ -228,10 +271,11 @@ class LocalEngine:
                 stream.segment.pins -= 1
                 continue
             need = stream.need
-            row = rows.claim(stream.request.position, need)
+            reserve = stream.request.position[1] + stream.request.max_new_tokens
+            row = rows.claim(stream.request.position, need, reserve=reserve)
             if row is None:
                 self._queue.append(stream)
-                if rows.full:
+                if rows.full or rows.starved:
                     self._queue.rotate(1)  # it stays the first of those that wait for a row
                     break
                 continue
@@ -247,6 +291,7 @@ class LocalEngine:
         ids = torch.from_numpy(streams.ids[layout.rows, layout.positions]).to(rows.arena.cache.device)
         self._decoder.forward(ids, layout, rows.arena)
         rows.fed[feeding] += counts
+        rows.arena.touch(feeding, rows.fed[feeding])
         self.usage.forwards += 1
         self.usage.computed += len(layout.rows)
         self.usage.padded += layout.padded
