@@ -40,6 +40,7 @@ SCALED = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }
+DYNAMIC = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
 FUSED = {
     "llama": LlamaConfig(**GROUPED),
     "llama, one head each": LlamaConfig(**{**SHAPE, "num_key_value_heads": 4, "tie_word_embeddings": True}),
@@ -49,6 +50,8 @@ FUSED = {
     "qwen2": Qwen2Config(**GROUPED),
     "qwen3": Qwen3Config(**GROUPED, head_dim=16),
     "mistral": MistralConfig(**GROUPED, sliding_window=None),
+    "mistral, a window as long as the context": MistralConfig(**GROUPED, sliding_window=CONTEXT),
+    "llama, rope that changes beyond the context": LlamaConfig(**GROUPED, rope_parameters=DYNAMIC),
 }
 MODULES = {
     "gpt2": GPT2Config(
@@ -57,6 +60,8 @@ MODULES = {
     "neox": GPTNeoXConfig(**SHAPE),
     "cohere": CohereConfig(**GROUPED),
     "llama, gelu": LlamaConfig(**GROUPED, hidden_act="gelu"),
+    "mistral, a window": MistralConfig(**GROUPED, sliding_window=8),
+    "gemma2, windows": Gemma2Config(**GROUPED, head_dim=8, sliding_window=8),
 }
 
 
@@ -144,9 +149,7 @@ def test_the_choice_is_logged(caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
-        (MistralConfig(**GROUPED, sliding_window=8), "sliding"),
-        (Gemma2Config(**GROUPED, head_dim=8, sliding_window=8), "sliding"),
-        (LlamaConfig(**GROUPED, rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}), "dynamic"),
+        (LlamaConfig(**GROUPED, rope_parameters={**DYNAMIC, "original_max_position_embeddings": 32}), "dynamic"),
     ],
 )
 def test_models_that_cannot_share_are_refused_and_recomputed(config: Any, reason: str) -> None:

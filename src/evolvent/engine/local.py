@@ -251,16 +251,40 @@ class LocalEngine:
         busy = np.flatnonzero(rows.busy)
         if not len(busy):
             return
-        counts = rows.target[busy] - rows.fed[busy]
-        feeding = counts > 0
-        if feeding.any():
-            self._feed(busy[feeding], counts[feeding])
+        while True:
+            counts = rows.target[busy] - rows.fed[busy]
+            feeding = busy[counts > 0]
+            if not len(feeding):
+                break
+            stops = rows.target[feeding]
+            if self._decoder.shape.states:
+                stops = self._state_stops(feeding)
+            self._feed(feeding, stops - rows.fed[feeding])
         self.usage.live, self.usage.peak_live = self._trie.live, self._trie.peak
         samples = streams.samples[busy]
         if samples.any():
             self._sample(busy[samples])
         if not samples.all():
             self._answer_reads(busy[~samples])
+
+    def _state_stops(self, feeding: Ints) -> Ints:
+        """Returns how far rows are fed in one forward where a model has states: they are kept at every node."""
+        streams = self._streams
+        ends = []
+        for row in feeding.tolist():
+            stream = streams.at[row]
+            is_known = stream is not None and self._rows.fed[row] < stream.request.position[1]
+            ends.append((stream.request.position[0], stream.request.begin) if stream is not None and is_known else None)
+        return self._rows.next_stops(feeding, ends)
+
+    def _keep_states(self, fed: Ints) -> None:
+        """Keeps the states of rows that have reached a node of the trie or the end of what was asked."""
+        rows, streams = self._rows, self._streams
+        rows.advance_states(fed)
+        for row in fed.tolist():
+            stream = streams.at[row]
+            if stream is not None and rows.fed[row] <= stream.request.position[1]:
+                rows.keep_states(row, stream.request.position[0], int(rows.fed[row]))
 
     def _admit(self) -> None:
         waiting = len(self._queue)
@@ -292,6 +316,8 @@ class LocalEngine:
         self._decoder.forward(ids, layout, rows.arena)
         rows.fed[feeding] += counts
         rows.arena.touch(feeding, rows.fed[feeding])
+        if self._decoder.shape.states:
+            self._keep_states(feeding)
         self.usage.forwards += 1
         self.usage.computed += len(layout.rows)
         self.usage.padded += layout.padded

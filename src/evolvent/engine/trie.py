@@ -78,6 +78,8 @@ class Trie:
         upper.children[segment.ids[0]] = weakref.ref(segment)
         upper.rows, upper.holds = set(segment.rows), segment.holds
         upper.computed, segment.computed = min(segment.computed, depth), max(segment.computed, depth)
+        upper.snapshots = {at: kept for at, kept in segment.snapshots.items() if at <= depth}
+        segment.snapshots = {at: kept for at, kept in segment.snapshots.items() if at > depth}
         if segment.spilled is not None:
             upper.spilled, segment.spilled = segment.spilled.cut(offset)
             self.note_spilled(upper)
@@ -96,6 +98,7 @@ class Segment:
         start: depth before its first token. ids: its tokens.
         rows: arena rows whose path runs through this segment. tips: those of them that end in it.
         spilled: keys and values that were moved out of a row, from `start` on (None: none); has `cut(offset)`.
+        snapshots: by depth, states of fixed size that a model has there (`engine/arena.py`).
         computed: the depth up to which tokens have ever been computed.
         pins: streams that continue this segment at its end. holds: open `hold`s of the engine.
     """
@@ -109,6 +112,7 @@ class Segment:
         "parent",
         "pins",
         "rows",
+        "snapshots",
         "spilled",
         "start",
         "tips",
@@ -121,6 +125,7 @@ class Segment:
         self.rows: set[int] = set()
         self.tips: set[int] = set()
         self.spilled: Any = None
+        self.snapshots: dict[int, Any] = {}
         self.computed = start
         self.pins = self.holds = 0
         if parent is not None:

@@ -1,0 +1,63 @@
+"""Families of transformers: every token is computed once, with the numbers of the model's own whole forward."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.family_models import FAMILIES, VOCABULARY, build_model
+from evolvent.engine.asks import LogitsAsk, SampleAsk, ScoreAsk
+from evolvent.engine.driver import ask_and_wait
+from evolvent.engine.fitting import engine_for
+from evolvent.engine.local import LocalEngine
+from tests.engine.models import Letters, Policy
+
+CONTEXT = 96
+
+
+def whole_logits(model: Any, tokens: list[int]) -> np.ndarray:
+    with torch.inference_mode():
+        return model(input_ids=torch.tensor([tokens]), use_cache=False).logits[0].float().numpy()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_family_is_computed_once_and_equals_the_whole_forward(family):
+    """Forks of one node, texts that go on, and a node that is released, all at once."""
+    model = build_model(family)
+    engine = engine_for(Policy(model, context=CONTEXT, tokenizer=Letters()), slots=6)
+    assert isinstance(engine, LocalEngine), "recomputation is the oracle alone"
+    rng = np.random.default_rng(1)
+    tokens = rng.integers(3, VOCABULARY, 60).tolist()
+    head, left, right, more = tokens[:20], tokens[20:25], tokens[25:33], tokens[33:]
+
+    (prompt,) = ask_and_wait([ScoreAsk(None, [*head, *left])], engine)
+    first = SampleAsk(prompt.node, [], 6, seeds=(1, 2, 3))
+    second = SampleAsk(prompt.node, right, 9, seeds=(4,))
+    forks, (other,), logits = ask_and_wait([first, second, LogitsAsk(prompt.node, more[:3])], engine)
+    texts = [[*head, *left, *fork.ids.tolist()] for fork in forks]
+    asks = [SampleAsk(fork.node, more[:4], 5, seeds=(7,)) for fork in forks[:2]]
+    fork_texts = [[*text, *more[:4]] for text in texts[:2]]
+    del forks
+    again = ask_and_wait([*asks, ScoreAsk(other.node, more[4:14])], engine)
+
+    worst = 0.0
+    limit = len(head) + len(left) + len(right) + 3 + 2 * 4 + 10 + 3 * 6 + len(other.ids) + 2 * 5
+    checks = [(texts[n], None) for n in range(3)] + [([*head, *left, *right, *other.ids.tolist()], other.logprobs)]
+    checks += [([*fork_texts[n], *again[n][0].ids.tolist()], again[n][0].logprobs) for n in range(2)]
+    for text, logprobs in checks:
+        if logprobs is not None:
+            expected = torch.from_numpy(whole_logits(model, text)).log_softmax(-1).numpy()
+            start = len(text) - len(logprobs)
+            found = [expected[start - 1 + n, text[start + n]] for n in range(len(logprobs))]
+            worst = max(worst, float(np.abs(np.asarray(found) - logprobs).max()))
+    scored = [*head, *left, *right, *other.ids.tolist(), *more[4:14]]
+    expected = torch.from_numpy(whole_logits(model, scored)).log_softmax(-1).numpy()
+    found = [expected[n - 1, scored[n]] for n in range(len(scored) - 10, len(scored))]
+    worst = max(worst, float(np.abs(np.asarray(found) - again[2].logprobs).max()))
+    worst = max(worst, float(np.abs(whole_logits(model, [*head, *left, *more[:3]])[-1] - logits).max()))
+    assert worst <= 1e-5
+    assert engine.usage.computed <= limit, "a token is computed once"
+    assert engine.usage.recomputed == 0
