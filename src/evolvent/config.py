@@ -41,6 +41,8 @@ __all__ = [
 
 if TYPE_CHECKING:
     from pydantic._internal._model_construction import ModelMetaclass
+
+    from evolvent.trajectory import JsonObject
 else:
     ModelMetaclass = type(BaseModel)
 
@@ -102,7 +104,7 @@ class Choice:
 
     names: Callable[[], Collection[str]]
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
         """Returns the schema of a text that is checked against the names."""
         return core_schema.no_info_after_validator_function(self._check, handler(source))
 
@@ -138,7 +140,7 @@ class _SettingInput:
 
 
 def resolve(
-    cls: type[C], *, file: Path | None = None, overrides: Sequence[str] = (), preset: Mapping[str, Any] | None = None
+    cls: type[C], *, file: Path | None = None, overrides: Sequence[str] = (), preset: Mapping[str, object] | None = None
 ) -> C:
     """Builds a configuration from its defaults, a preset, a TOML file and dotted overrides; later sources win.
 
@@ -237,7 +239,7 @@ def list_settings(cls: type[BaseModel]) -> list[SettingInfo]:
     return settings
 
 
-def as_dict(config: BaseModel) -> dict[str, Any]:
+def as_dict(config: BaseModel) -> JsonObject:
     """Returns a configuration as JSON values with secrets redacted; this form is stored with a run."""
     return dict(redact(config.model_dump(mode="json")))
 
@@ -249,7 +251,7 @@ def to_toml(config: BaseModel) -> str:
     return "\n".join(lines).lstrip("\n") + "\n"
 
 
-def redact(value: Any) -> Any:
+def redact(value: object) -> Any:
     """Returns a copy of nested mappings and lists in which values of secret keys, and logins in addresses, are
     hidden.
 

@@ -15,7 +15,7 @@ import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 from urllib.parse import unquote
 
 from evolvent.errors import NoSpace, StoreError, StoreUnavailable, UnsafePath
@@ -166,7 +166,7 @@ def write_atomic(path: Path, data: bytes | str) -> None:
         file.write(raw)
 
 
-def append_line(path: Path, row: Mapping[str, Any], *, durable: bool = True) -> None:
+def append_line(path: Path, row: Mapping[str, object], *, durable: bool = True) -> None:
     """Appends one JSON object as one line, with one write; NaN and infinities become text ("nan", "inf", "-inf").
 
     A partial last line, left by a killed writer, is removed first. After a failed write the file is unchanged.

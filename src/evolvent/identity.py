@@ -35,7 +35,7 @@ def fingerprint(value: object) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:24]
 
 
-def canonical(value: object) -> Any:
+def canonical(value: object) -> object:
     """Returns a value as JSON objects, arrays and scalars under the names of identities.
 
     Raises:
@@ -76,7 +76,7 @@ def version_1_text(value: object) -> str:
     return repr(value)
 
 
-def version_1_values(config: BaseModel, *, exclude: Set[str] = frozenset()) -> dict[str, Any]:
+def version_1_values(config: BaseModel, *, exclude: Set[str] = frozenset()) -> dict[str, object]:
     """Returns a configuration as JSON values under the names that its settings had in version 1.
 
     Digests that are stored with checkpoints and prepared data are of these values.

@@ -14,7 +14,7 @@ __all__ = ["lazy_namespace"]
 
 def lazy_namespace(
     package: str, path: Sequence[str], homes: Mapping[str, Sequence[str]]
-) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
     """Returns a package's `__getattr__`, `__dir__` and `__all__` (PEP 562).
 
     The package then offers the listed names and each of its modules; nothing is imported before it is asked for.

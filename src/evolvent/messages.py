@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from evolvent.errors import SampleInvalid
-from evolvent.trajectory import canonical_json
+from evolvent.trajectory import JsonObject, canonical_json
 
 __all__ = ["ROLES", "Call", "CallSample", "Message", "Tool"]
 
@@ -24,10 +24,10 @@ class Call:
     """One call of a function: its name, its arguments (JSON values), and the id that its answer refers to."""
 
     name: str
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    arguments: JsonObject = field(default_factory=dict)
     id: str | None = None
 
-    def as_openai(self) -> dict[str, Any]:
+    def as_openai(self) -> JsonObject:
         function = {"name": self.name, "arguments": canonical_json(dict(self.arguments))}
         return {**({"id": self.id} if self.id is not None else {}), "type": "function", "function": function}
 
@@ -61,9 +61,9 @@ class Tool:
 
     name: str
     description: str = ""
-    parameters: Mapping[str, Any] = field(default_factory=dict)
+    parameters: JsonObject = field(default_factory=dict)
 
-    def as_openai(self) -> dict[str, Any]:
+    def as_openai(self) -> JsonObject:
         function = {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
         return {"type": "function", "function": function}
 
@@ -95,13 +95,13 @@ class Message:
     content: str | None = ""
     calls: tuple[Call, ...] = ()
     tool_call_id: str | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    extra: JsonObject = field(default_factory=dict)
 
     @property
     def text(self) -> str:
         return self.content or ""
 
-    def as_openai(self) -> dict[str, Any]:
+    def as_openai(self) -> JsonObject:
         row: dict[str, Any] = {"role": self.role, "content": self.content}
         if self.calls:
             row["tool_calls"] = [call.as_openai() for call in self.calls]

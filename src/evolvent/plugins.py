@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Literal
+from typing import Literal
 
 from evolvent.errors import ConfigError, Problem, boundary
 
@@ -33,7 +33,7 @@ def describe_origin(point: EntryPoint) -> str:
     return f"package {point.dist.name}" if point.dist else point.value
 
 
-def load_plugin(kind: str, point: EntryPoint) -> Any:
+def load_plugin(kind: str, point: EntryPoint) -> object:
     """Imports the object of an entry point.
 
     Args:

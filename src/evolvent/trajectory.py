@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +20,12 @@ from evolvent.errors import BatchMismatch, ErrorRecord
 __all__ = [
     "Annotation",
     "AnnotationTarget",
+    "Array",
     "Branch",
     "EndedBy",
     "Generation",
     "Json",
+    "JsonObject",
     "Score",
     "Start",
     "Step",
@@ -37,8 +39,13 @@ __all__ = [
     "unscored",
 ]
 
-Json = None | bool | int | float | str | list[Any] | dict[str, Any]
-Value = str | NDArray[Any]  # an observation or an action: text, or an array for control tasks
+Json: TypeAlias = bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"] | None
+"""A value of JSON, to write or to narrow."""
+JsonObject: TypeAlias = Mapping[str, Any]
+"""An object of JSON as it was read. Its reader knows its keys and checks what it takes from them."""
+Array: TypeAlias = NDArray[Any]
+"""An array of any dtype."""
+Value = str | Array  # an observation or an action: text, or an array for control tasks
 EndedBy = Literal["world", "horizon", "agent", "error"]
 
 
@@ -246,7 +253,7 @@ class Trajectory:
     branch: Branch | None = None
     error: ErrorRecord | None = None
     group: str | None = None
-    meta: Mapping[str, Any] = field(default_factory=dict)
+    meta: JsonObject = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if (self.error is not None) != (self.ended_by == "error"):

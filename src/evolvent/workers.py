@@ -39,7 +39,7 @@ _MAX_POLL_S = 3600.0  # of one look at a pipe: `poll` takes no more than 24 days
 _MIB = 2**20
 
 
-def pack_message(header: Any, body: bytes = b"") -> bytes:
+def pack_message(header: object, body: bytes = b"") -> bytes:
     """Packs a message: the lengths of its two parts (4 bytes each), the header as JSON, the body unchanged.
 
     Raises:
@@ -169,7 +169,7 @@ class CallerPipe:
         body = self._read_exactly(int.from_bytes(sizes[_LENGTH_BYTES:], "little"))
         return None if header is None or body is None else (header, body)
 
-    def write(self, header: Mapping[str, Any], body: bytes = b"") -> None:
+    def write(self, header: Mapping[str, object], body: bytes = b"") -> None:
         """Writes an answer."""
         left = memoryview(pack_message(header, body))
         while left:
@@ -203,12 +203,12 @@ class Workers:
 
     def __init__(
         self,
-        function: Callable[..., Any],
+        function: Callable[..., object],
         *,
         wall_s: float = 5.0,
         memory_mb: int = 512,
         max_processes: int = 2,
-        warmup_args: Sequence[Any] | None = None,
+        warmup_args: Sequence[object] | None = None,
     ) -> None:
         numbers = (("wall_s", wall_s), ("memory_mb", memory_mb), ("most", max_processes))
         problems = [

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +18,7 @@ from evolvent.grade.numbers import parse_number
 
 __all__ = ["AnswerBelief", "Normalize", "Same", "normalize_answer", "probability_summary"]
 
-Same = Callable[[Any, Any], bool]
+Same = Callable[[object, object], bool]
 Normalize = Callable[[Hashable], Hashable | None]
 
 

@@ -44,7 +44,7 @@ def observation_space() -> spaces.Space[Observation]:
     return spaces.Box(-_BOUND, _BOUND, (FEATURES,), np.float32)
 
 
-def action_space(preset: Preset) -> spaces.Space[Any]:
+def action_space(preset: Preset) -> spaces.Space[object]:
     """Moves by number, or a direction (dx, dy), each in -1..1, whose length does not matter.
 
     A heading as one number would jump from pi to -pi, which a continuous policy cannot cross.
@@ -54,7 +54,7 @@ def action_space(preset: Preset) -> spaces.Space[Any]:
     return spaces.Discrete(len(MOVES[preset.moves]))
 
 
-def actions_to_moves(preset: Preset, actions: NDArray[Any]) -> NDArray[Any]:
+def actions_to_moves(preset: Preset, actions: NDArray[np.generic]) -> NDArray[np.generic]:
     """Converts actions [B] or [B, 2] of the space to the input [B] of `PlumeBatch.step`."""
     if preset.moves == "heading":
         return np.arctan2(actions[..., 1].astype(np.float64), actions[..., 0].astype(np.float64))
@@ -75,7 +75,7 @@ class PlumeSearchEnv(gymnasium.Env[Observation, Any]):
         ConfigError: no task.
     """
 
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012  (Gymnasium's own shape)
+    metadata: dict[str, object] = {"render_modes": []}  # noqa: RUF012  (Gymnasium's own shape)
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class PlumeSearchEnv(gymnasium.Env[Observation, Any]):
         self._tasks, self._cost = tasks, cost
 
     def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+        self, *, seed: int | None = None, options: dict[str, object] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
         """Starts a task drawn with the seed, or the given one: `options={"task": task, "seed": 3}`."""
         super().reset(seed=seed)
@@ -154,7 +154,9 @@ class Cessation(gymnasium.Wrapper[ObsT, ActT, ObsT, ActT], Generic[ObsT, ActT]):
         self._belief, self._detector, self._right = belief, detector, right
         self._lookout = DetectorHistory(detector, 1)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[ObsT, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, object] | None = None
+    ) -> tuple[ObsT, dict[str, Any]]:
         """Starts an episode; the detector has made no decision yet."""
         self._lookout = DetectorHistory(self._detector, 1000)
         return self.env.reset(seed=seed, options=options)

@@ -229,7 +229,7 @@ def annotations_to_scores(annotations: Iterable[Annotation], trajectory: str, sc
     return scores
 
 
-Chooser = Callable[[SourceSearch], NDArray[Any]]
+Chooser = Callable[[SourceSearch], NDArray[np.generic]]
 """Chooses for [B] searches what `PlumeBatch.step` takes, by `observe()`, beliefs and places, not by `right()`."""
 
 SCORER = "stop"
@@ -439,7 +439,7 @@ class _EpisodeTable:
         self.scores[trajectory.id] = scores_to_annotations(trajectory.id, SCORER, episode.decisions)
 
 
-def summary_row(result: ChooserResult) -> dict[str, Any]:
+def summary_row(result: ChooserResult) -> dict[str, object]:
     """Returns a row of the report as JSON values; rates and means are [mean, low, high], 95 % intervals."""
     table = result.table
     row: dict[str, Any] = {**table.as_dict(), "name": result.name, "sensor": result.sensor}

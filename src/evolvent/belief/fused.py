@@ -20,7 +20,7 @@ __all__ = ["FAMILIES", "reweigh_fused", "sweep_fused"]
 
 FAMILIES = ("uniform", "normal", "gamma")  # in the order of their codes
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., object])
 Floats = NDArray[np.float32]
 _BLOCK = 256  # particles that are worked on together: their terms stay in the nearest cache
 _PRODUCT = 16  # chances of non-detections that are multiplied before a logarithm is taken

@@ -31,7 +31,7 @@ _OFF_POLICY = {
     "train_freq": 1,
     "gradient_steps": 4,
 }
-LEARNERS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+LEARNERS: Mapping[str, Mapping[str, object]] = MappingProxyType(
     {
         "dqn": {
             **_OFF_POLICY,

@@ -99,11 +99,11 @@ class SourceSearchVec(VecEnv):
         self._begin(range(self.num_envs))
         return self.search.observe()
 
-    def step_async(self, actions: NDArray[Any]) -> None:
+    def step_async(self, actions: NDArray[np.generic]) -> None:
         """Stores actions [B] or [B, 2] of the space."""
         self._actions = np.asarray(actions)
 
-    def step_wait(self) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.bool_], list[dict[str, Any]]]:
+    def step_wait(self) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.bool_], list[dict[str, object]]]:
         """Runs one step of all episodes; returns observations [B, 13], rewards [B], done [B], infos."""
         step_result = self.search.step(actions_to_moves(self.search.preset, self._actions))
         self._steps += self.num_envs
@@ -156,18 +156,20 @@ class SourceSearchVec(VecEnv):
     def close(self) -> None:
         """Closes nothing: no resource is held."""
 
-    def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
+    def get_attr(self, attr_name: str, indices: Any = None) -> list[object]:
         """Returns the same attribute of the batch for each requested row."""
         return [getattr(self, attr_name) for _ in self._get_indices(indices)]
 
-    def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
+    def set_attr(self, attr_name: str, value: object, indices: object = None) -> None:
         """Raises ConfigError: rows of a batch have no separate attributes."""
         raise ConfigError("rows of a batch have no attributes of their own", value=attr_name)
 
-    def env_method(self, method_name: str, *method_args: Any, indices: Any = None, **method_kwargs: Any) -> list[Any]:
+    def env_method(
+        self, method_name: str, *method_args: object, indices: object = None, **method_kwargs: object
+    ) -> list[object]:
         """Raises ConfigError: rows of a batch have no separate methods."""
         raise ConfigError("rows of a batch have no methods of their own", value=method_name)
 
-    def env_is_wrapped(self, wrapper_class: type[Any], indices: Any = None) -> list[bool]:
+    def env_is_wrapped(self, wrapper_class: type[object], indices: Any = None) -> list[bool]:
         """Returns False for each row."""
         return [False for _ in self._get_indices(indices)]

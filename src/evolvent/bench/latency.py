@@ -6,9 +6,12 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING
 
 from evolvent.errors import ConfigError, Problem
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 __all__ = ["Latency", "measure_latencies"]
 
@@ -22,7 +25,7 @@ class Latency:
 
 
 def measure_latencies(
-    models: Mapping[str, Any], *, prompt: int = 64, tokens: int = 32, repeats: int = 5
+    models: Mapping[str, PreTrainedModel], *, prompt: int = 64, tokens: int = 32, repeats: int = 5
 ) -> Mapping[str, Latency]:
     """Measures milliseconds a token of several models in turns, so that a busy machine affects all equally.
 
@@ -59,7 +62,7 @@ def _median(values: Sequence[float]) -> float:
     return round(median(values), 4)
 
 
-def _time_decoding(model: Any, prompt: int, tokens: int) -> tuple[float, float]:
+def _time_decoding(model: PreTrainedModel, prompt: int, tokens: int) -> tuple[float, float]:
     """Measures (CPU, wall) milliseconds a token of one text."""
     import torch
 

@@ -15,7 +15,7 @@ __all__ = ["build_leaderboard"]
 _Pin = tuple[str, int]  # digest of the tasks, steps of an episode
 
 
-def build_leaderboard(sheets: Sequence[Sheet]) -> dict[str, Any]:
+def build_leaderboard(sheets: Sequence[Sheet]) -> dict[str, object]:
     """Builds the leaderboard as plain data (JSON values), best first.
 
     A panel is identified by its tasks and its horizon as most sheets have them. Results on other tasks of the same

@@ -14,12 +14,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
-from typing import Any
 
 from evolvent.bench.results import FORMAT, ArmResult, hold_lock, read_json
 from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.files import write_atomic
-from evolvent.trajectory import Json, canonical_json
+from evolvent.trajectory import Json, JsonObject, canonical_json
 
 __all__ = ["Arm", "ArmRun", "FinishedArm", "PrimaryComparison", "Study", "freeze_study", "list_changes", "read_study"]
 
@@ -123,7 +122,7 @@ class Study:
         """Returns the names of the arms, in order."""
         return tuple(arm.name for arm in self.arms)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """Returns everything that the digest covers, as JSON values."""
         primary = self.primary
         arms = [{"name": arm.name, "question": arm.question, "after": list(arm.after)} for arm in self.arms]

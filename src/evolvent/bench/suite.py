@@ -136,7 +136,7 @@ class PanelResult:
         scores = [unit_score for unit_score in self.units if unit_score is not None]
         return sum(scores) / len(scores) if scores and len(scores) == len(self.units) else None
 
-    def to_row(self) -> dict[str, Any]:
+    def to_row(self) -> dict[str, object]:
         """Returns JSON values, with the figures that follow from the outcomes."""
         rate = self.success
         ends = (

@@ -23,7 +23,7 @@ from evolvent.bench.results import ArmFailure, ArmResult, Key, Result, panel_sor
 from evolvent.bench.study import read_results
 from evolvent.errors import ConfigError
 from evolvent.stats import Interval, crossed_interval, sign_flip_p_value
-from evolvent.trajectory import sample_rng
+from evolvent.trajectory import JsonObject, sample_rng
 
 __all__ = [
     "MIN_SEEDS",
@@ -122,7 +122,7 @@ class StudySummary:
     seeds: tuple[int, ...]
     threshold: float
     budget: int | None
-    primary: Mapping[str, Any]
+    primary: JsonObject
     verdict: str
     sentence: str
     difference: Difference | None
@@ -142,7 +142,7 @@ def read_summary(folder: Path) -> StudySummary:
     return summarize_study(study, read_results(study, folder))
 
 
-def to_json(study_summary: StudySummary) -> dict[str, Any]:
+def to_json(study_summary: StudySummary) -> JsonObject:
     """Converts the summary to JSON values; unknown values (NaN) become null."""
     json_values: dict[str, Any] = _replace_nan(asdict(study_summary))
     return json_values

@@ -46,7 +46,7 @@ __all__ = ["EVALUATIONS_FILE", "WatchCounts", "Watcher", "watch"]
 
 _log = logging.getLogger(__name__)
 EVALUATIONS_FILE = "evaluations.jsonl"
-Row = Mapping[str, Any]
+Row = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from evolvent.cli import datacomment, dataselect
 from evolvent.cli.console import render_table
 from evolvent.cli.parsing import Parser, choose_verb, format_verbs_help, parse_count
 from evolvent.errors import ConfigError, Problem, SampleInvalid
+from evolvent.trajectory import JsonObject
 from evolvent.view.escape import clip, show_hidden
 
 __all__ = ["run"]
@@ -30,7 +31,7 @@ _VERB_HELP = {
 }
 _MAX_MESSAGES = 5
 _DATA_HELP = "a file of rows (.jsonl, .json, .parquet, .arrow), a folder of such, a run or a store"
-Rows = Iterator[Mapping[str, Any]]
+Rows = Iterator[JsonObject]
 
 
 def run(argv: Sequence[str], console: Console) -> int:

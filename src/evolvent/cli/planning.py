@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from rich.console import Console
@@ -34,6 +34,9 @@ from evolvent.models.dialects import dialect_for
 from evolvent.models.policy import Policy, load_policy
 from evolvent.models.tuned import FILES as ADAPTER_FILES
 from evolvent.models.tuned import kind_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 __all__ = ["memory_warning", "print_plan", "read_model_config"]
 
@@ -78,7 +81,7 @@ def print_plan(config: RecipeConfig, console: Console, *, card_gib: float | None
     return 0
 
 
-def _describe_plan(model: Any, config: RecipeConfig, load: Load) -> Iterator[str]:
+def _describe_plan(model: PreTrainedModel, config: RecipeConfig, load: Load) -> Iterator[str]:
     """Yields lines that describe the plan."""
     num_weights = sum(weight.numel() for weight in model.parameters())
     num_trainable = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
@@ -117,7 +120,7 @@ def memory_warning(config: RecipeConfig, tuned_policy: Policy, *, max_sequence_l
     return f"a rank may run out of memory: {sizes_text} for it; --plan says what would fit"
 
 
-def read_model_config(name: str) -> Any:
+def read_model_config(name: str) -> object:
     """Reads the transformers configuration of a model folder or of a run's last policy; no weights are read.
 
     Raises:
@@ -158,7 +161,7 @@ def _build_meta_model(model_shape: Any, source_policy: Policy, config: RecipeCon
     return adapt(meta_policy, config.adapter, seed=config.seed).model
 
 
-def _estimate_memory(model: Any, config: RecipeConfig, load: Load) -> MemoryEstimate:
+def _estimate_memory(model: PreTrainedModel, config: RecipeConfig, load: Load) -> MemoryEstimate:
     base = model.get_base_model() if kind_of(model) is not None else model
     message = f"the memory of a {model.config.model_type} model cannot be planned"
     if not hasattr(base.get_decoder(), "layers"):
@@ -167,7 +170,7 @@ def _estimate_memory(model: Any, config: RecipeConfig, load: Load) -> MemoryEsti
         return estimate_memory(model, config.parallel, config.optimizer, load=load)
 
 
-def _estimate_load(config: RecipeConfig, model: Any, *, max_sequence_length: int | None = None) -> Load:
+def _estimate_load(config: RecipeConfig, model: PreTrainedModel, *, max_sequence_length: int | None = None) -> Load:
     """Estimates the maximum load of a rank: rows as long as the longest sequence, or as the policy's context."""
     train, mesh = config.train, config.parallel.mesh
     max_forward_tokens = train.max_forward_tokens

@@ -7,15 +7,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
 from evolvent.run import Backend, Evaluation, RunStage
-from evolvent.trajectory import Start, Trajectory
+from evolvent.trajectory import Json, Start, Trajectory
 from evolvent.view.escape import show_hidden
+
+if TYPE_CHECKING:
+    from evolvent.learn.objectives import Objective
+    from evolvent.learn.token_sequences import TokenSequence
+    from evolvent.reward.labelling import LabellingConfig
+    from evolvent.rl.trainer import PolicyTrainer, RLSpec
+    from evolvent.search.settings import SearchConfig
 
 __all__ = ["PlannedStage", "Progress", "ProgressBackend"]
 
@@ -225,7 +232,7 @@ class ProgressBackend(Generic[P]):
         self._progress.end()
 
     def search(
-        self, policy: P, starts: Sequence[Start], stage: RunStage, *, search: Any, value_model: P | None = None
+        self, policy: P, starts: Sequence[Start], stage: RunStage, *, search: SearchConfig, value_model: P | None = None
     ) -> Iterator[Trajectory]:
         """Searches from the starts and reports the progress."""
         self._begin_stage(stage, len(starts))
@@ -235,8 +242,8 @@ class ProgressBackend(Generic[P]):
         self._progress.end()
 
     def label(
-        self, policy: P, data: Sequence[Trajectory], stage: RunStage, *, labeler: Any
-    ) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+        self, policy: P, data: Sequence[Trajectory], stage: RunStage, *, labeler: LabellingConfig
+    ) -> Iterator[tuple[str, list[dict[str, Json]]]]:
         """Labels trajectories and reports the progress."""
         self._begin_stage(stage, len(data))
         yield from self._verbs.label(policy, data, self._with_progress_log(stage), labeler=labeler)
@@ -245,10 +252,10 @@ class ProgressBackend(Generic[P]):
     def fit(
         self,
         policy: P,
-        data: Sequence[Any],
+        data: Sequence[Trajectory | TokenSequence],
         stage: RunStage,
         *,
-        objective: Any,
+        objective: Objective,
         weight: Callable[[Trajectory], float] | None = None,
         tokens: int | None = None,
         lr_scale: float = 1.0,
@@ -268,15 +275,23 @@ class ProgressBackend(Generic[P]):
         return fitted
 
     def evaluate(
-        self, policy: P, stage: RunStage, *, split: str | None = None, **search_options: Any
-    ) -> tuple[Sequence[Evaluation], Sequence[Mapping[str, Any]]]:
+        self,
+        policy: P,
+        stage: RunStage,
+        *,
+        split: str | None = None,
+        search: SearchConfig | None = None,
+        value_model: P | None = None,
+    ) -> tuple[Sequence[Evaluation], Sequence[Mapping[str, Json]]]:
         """Plays the panels and reports the progress."""
         self._begin_stage(stage, None)
-        result = self._verbs.evaluate(policy, self._with_progress_log(stage), split=split, **search_options)
+        result = self._verbs.evaluate(
+            policy, self._with_progress_log(stage), split=split, search=search, value_model=value_model
+        )
         self._progress.end()
         return result
 
-    def train_rl(self, policy: P, stage: RunStage, *, spec: Any) -> Any:
+    def train_rl(self, policy: P, stage: RunStage, *, spec: RLSpec) -> PolicyTrainer:
         """Learn by acting, and show how far that is."""
         self._begin_stage(stage, spec.config.iterations)
         return self._verbs.train_rl(policy, self._with_progress_log(stage), spec=spec)

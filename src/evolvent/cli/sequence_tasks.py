@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from evolvent.errors import ConfigError, Problem
+from evolvent.trajectory import JsonObject
 
 if TYPE_CHECKING:
     from evolvent.offline.acting import ArrayActor
@@ -34,7 +35,7 @@ class SequenceTask:
     """
 
     data: Episodes
-    manifest: dict[str, Any]
+    manifest: JsonObject
     make_env: Callable[[], Any]
     horizon: int
     action_scale: float

@@ -59,7 +59,7 @@ class Command(Generic[C]):
     about: str
     config: type[C]
     main_field: str = ""
-    presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    presets: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     resumes: bool = False
     free_settings: tuple[str, ...] = ()
 

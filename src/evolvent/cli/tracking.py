@@ -18,6 +18,7 @@ from evolvent.config import redact
 from evolvent.errors import ConfigError, MissingExtra, Problem, StoreUnavailable, boundary, unknown_name_problem
 from evolvent.files import disk_errors, write_atomic
 from evolvent.store.lock import is_free
+from evolvent.trajectory import JsonObject
 from evolvent.view.escape import show_hidden
 from evolvent.view.values import as_count, as_number
 
@@ -118,7 +119,7 @@ def _open_tensorboard(run: Path, project: str, config: Mapping[str, Any]) -> Tra
     return _TensorBoardTracker(run / "tracking" / "tensorboard")
 
 
-TRACKERS: Mapping[str, Callable[[Path, str, Mapping[str, Any]], Tracker]] = {
+TRACKERS: Mapping[str, Callable[[Path, str, JsonObject], Tracker]] = {
     "trackio": _open_trackio,
     "wandb": _open_wandb,
     "tensorboard": _open_tensorboard,
@@ -156,7 +157,7 @@ def run_track(argv: Sequence[str], console: Console) -> int:
     return 0
 
 
-def extract_metrics(row: Mapping[str, Any]) -> dict[str, float]:
+def extract_metrics(row: Mapping[str, object]) -> dict[str, float]:
     """Extracts the numbers of a line of `metrics.jsonl` as `arm/kind/name`; other values are left out."""
     prefix = f"{row.get('arm', 'run')}/{row.get('kind', 'run')}"
     values_by_name = {f"{prefix}/{name}": value for name, value in row.items() if name not in _CONTEXT_FIELDS}

@@ -31,6 +31,7 @@ from evolvent.methods.hammer import HammerConfig
 from evolvent.models.policy import Policy
 from evolvent.models.toolprompt import Compact, ToolPrompt
 from evolvent.stats import wilson_interval
+from evolvent.trajectory import JsonObject
 from evolvent.view.escape import clip
 
 __all__ = [
@@ -73,7 +74,7 @@ class MethodData:
         """Returns the words that an untrained size has to know, and the number of words of its longest row."""
         raise NotImplementedError
 
-    def measure(self, policy: Policy) -> Mapping[str, Any]:
+    def measure(self, policy: Policy) -> Mapping[str, object]:
         """Measures a policy on the test rows; returns nothing where there are none."""
         return {}
 
@@ -149,7 +150,7 @@ class CallData(MethodData):
         vocabulary, max_length = _count_words(texts)
         return vocabulary | {*(self.config.words or SYLLABLES), *_CALL_MARKS}, max_length + self.max_tokens
 
-    def measure(self, policy: Policy) -> Mapping[str, Any]:
+    def measure(self, policy: Policy) -> JsonObject:
         """Measures correct answers to the test samples, to the same with other names, and without the needed tools.
 
         The figures include the number of samples that could not be asked.
@@ -320,7 +321,7 @@ class DemonstrationData(MethodData):
     def _overlong(self) -> Any:
         return "truncate" if self.truncate else "refuse"
 
-    def measure(self, policy: Policy) -> Mapping[str, Any]:
+    def measure(self, policy: Policy) -> JsonObject:
         """Measures the log-likelihood of the answers of the test rows, and counts rows that the policy cannot use."""
         sequences = list(build_demonstrations(self.test, policy, too_long=self._overlong))
         if not sequences:

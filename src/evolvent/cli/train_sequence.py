@@ -32,7 +32,7 @@ from evolvent.methods.online_dt import OnlineDTConfig
 from evolvent.methods.q_transformer import QTransformerConfig
 from evolvent.methods.trajectory_transformer import PRESETS as TT_PRESETS
 from evolvent.methods.trajectory_transformer import TrajectoryTransformerConfig
-from evolvent.trajectory import sample_seed
+from evolvent.trajectory import JsonObject, sample_seed
 from evolvent.view.escape import show_hidden
 
 if TYPE_CHECKING:
@@ -82,8 +82,8 @@ class SequenceMethod:
     about: str
     takes_target: bool = False
     needs_continuous_actions: bool = False
-    small: Mapping[str, Any] = field(default_factory=dict)
-    paper: Mapping[str, Any] = field(default_factory=dict)
+    small: JsonObject = field(default_factory=dict)
+    paper: JsonObject = field(default_factory=dict)
 
 
 _SHORT_TRAINING = {"updates": 2000, "lr": 1e-3, "warmup": 100, "grad_norm": 1.0}

@@ -7,7 +7,6 @@ import secrets
 import webbrowser
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -109,7 +108,7 @@ def _serve_viewer(args: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-def read_leaderboard(files: Sequence[Path]) -> tuple[Mapping[str, Any] | None, list[tuple[str, str]]]:
+def read_leaderboard(files: Sequence[Path]) -> tuple[Mapping[str, object] | None, list[tuple[str, str]]]:
     """Builds the leaderboard of results files.
 
     Returns:

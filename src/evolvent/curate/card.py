@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from evolvent.curate.comments import density
 from evolvent.curate.irrelevance import row_to_sample
@@ -185,7 +184,7 @@ def render_card(
     source: str,
     stages: Sequence[str],
     files: Mapping[str, str],
-    settings: Mapping[str, Any] | None = None,
+    settings: Mapping[str, object] | None = None,
 ) -> str:
     """Renders the card of a data set, `README.md` beside its files: its origin, its stages and its contents.
 
@@ -230,7 +229,7 @@ def render_card(
 
 
 def write_card(
-    file: Path, *, licence: str, source: str, stages: Sequence[str], digest: str, settings: Mapping[str, Any]
+    file: Path, *, licence: str, source: str, stages: Sequence[str], digest: str, settings: Mapping[str, object]
 ) -> None:
     """Writes the card of a file of rows beside it, as `NAME.card.md`; see `render_card`."""
     rows = (row for shard in list_shards(file) for _, row in read_shard(shard) if not isinstance(row, SampleInvalid))

@@ -104,7 +104,7 @@ class Commenting(TextWorld):
     tiers: tuple[str, ...] = ()
     run_in_thread = False
 
-    def specs(self) -> Iterable[Mapping[str, Any]]:
+    def specs(self) -> Iterable[Mapping[str, object]]:
         return ()
 
     def play(self, spec: Mapping[str, Any]) -> Play:

@@ -95,7 +95,7 @@ def _file_row(folder: Path, path: Path, *, rows: int, steps: int) -> FileRow:
 
 
 def write_manifest(
-    folder: Path, files: Sequence[FileRow], *, worlds: Sequence[World], settings: Mapping[str, Any]
+    folder: Path, files: Sequence[FileRow], *, worlds: Sequence[World], settings: Mapping[str, object]
 ) -> str:
     """Writes `manifest.json` and the card; returns the corpus digest: SHA-256 over all file hashes, 32 hex digits.
 

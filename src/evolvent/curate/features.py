@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from evolvent.curate.difficulty import answer_positions, answer_spans
 from evolvent.curate.greedy import check_features
 from evolvent.errors import BatchMismatch, NonFinite
+from evolvent.trajectory import Array
 
 if TYPE_CHECKING:
     import torch
@@ -26,7 +27,7 @@ _TOKENS = 1 << 13
 _Segments = Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]]  # of each sequence: places, and a number for each
 
 
-def unit_features(features: ArrayLike) -> NDArray[Any]:
+def unit_features(features: ArrayLike) -> Array:
     """Returns features with mean 0 and deviation 1 in every column and rows of length 1, without constant columns.
 
     A column whose values differ only by rounding is constant. All columns are constant where none differs by more

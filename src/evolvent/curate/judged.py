@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from evolvent.curate.selectors import ifd_scores, reducible_losses
 from evolvent.curate.shards import Row
 from evolvent.curate.subset import RowMeasurements, TextMeasure
 from evolvent.errors import ConfigError, NothingToLearn, Problem, SampleInvalid, VocabularyMismatch
+from evolvent.trajectory import JsonObject
 
 if TYPE_CHECKING:
     from evolvent.learn.token_sequences import TokenSequence
@@ -72,7 +73,7 @@ class PolicyMeasure:
                     ]
                 )
 
-    def settings(self) -> Mapping[str, Any]:
+    def settings(self) -> JsonObject:
         """Returns everything that results depend on; policies by their digests."""
         return {
             "policy": self.name,

@@ -11,7 +11,6 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from evolvent.curate.shards import Row, write_rows
 from evolvent.files import plain_json, write_atomic
@@ -47,7 +46,7 @@ class ShardSummary:
     messages: tuple[str, ...]
 
 
-def cache_path(cache: Path, inputs: Sequence[Any]) -> Path:
+def cache_path(cache: Path, inputs: Sequence[object]) -> Path:
     """Returns the file of the rows that follow from these inputs (JSON values)."""
     return cache / f"{hashlib.sha256(canonical_json([_FORMAT, *inputs]).encode()).hexdigest()}.jsonl"
 

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeGuard
 from evolvent.errors import SampleInvalid
 from evolvent.messages import Tool
 from evolvent.schemas import is_flat, json_schema
+from evolvent.trajectory import JsonObject
 
 __all__ = [
     "NESTING_KEYWORDS",
@@ -67,7 +68,7 @@ class ToolOutline:
     text: str
     mentions: Mapping[Scrub, tuple[str, ...]]
     reserved_names: frozenset[str]
-    defaults: Mapping[str, Mapping[str, Any]]
+    defaults: Mapping[str, Mapping[str, object]]
     is_simple: bool
 
 
@@ -166,20 +167,20 @@ def _collect_keys(value: object) -> Iterator[str]:
             pending += node
 
 
-def outer_parameters(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
+def outer_parameters(parameters: Mapping[str, object]) -> Mapping[str, object]:
     """Returns the outermost parameters by name, in a schema or in the flat form."""
     return parameters if is_flat(parameters) else properties_of(parameters)
 
 
-def properties_of(node: Mapping[str, Any]) -> Mapping[str, Any]:
+def properties_of(node: Mapping[str, object]) -> Mapping[str, object]:
     """Returns the properties of a schema by name."""
     properties = node.get("properties")
     return properties if is_mapping(properties) else {}
 
 
 def inner_schemas(
-    node: Mapping[str, Any], keys: Sequence[str] = (*SCHEMA_KEYWORDS, *SCHEMA_LIST_KEYWORDS)
-) -> Iterator[Any]:
+    node: Mapping[str, object], keys: Sequence[str] = (*SCHEMA_KEYWORDS, *SCHEMA_LIST_KEYWORDS)
+) -> Iterator[object]:
     """Yields schemas inside a schema other than its properties."""
     for key in keys:
         inner = node.get(key)
@@ -191,7 +192,7 @@ def inner_schemas(
             yield from inner
 
 
-def is_mapping(value: object) -> TypeGuard[Mapping[str, Any]]:
+def is_mapping(value: object) -> TypeGuard[JsonObject]:
     """Returns whether a value is a mapping; checking the exact type first is much faster."""
     return type(value) is dict or isinstance(value, Mapping)
 

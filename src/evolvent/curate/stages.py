@@ -15,11 +15,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from evolvent.curate.kept import ShardResult, ShardSummary, cache_path, read_rows, read_summary, write_shard
 from evolvent.curate.shards import Row, Shard, read_shard, row_to_line, write_rows
 from evolvent.errors import ConfigError, NothingToLearn, SampleInvalid
+from evolvent.trajectory import JsonObject
 
 __all__ = ["DataStage", "TransformReport", "apply_stages", "shard_cache_path", "transform"]
 
@@ -40,7 +41,7 @@ class DataStage(Protocol):
         """Returns the version, which must change whenever the results of the stage change."""
         ...
 
-    def parameters(self) -> Mapping[str, Any]:
+    def parameters(self) -> JsonObject:
         """Returns everything that the results depend on (JSON values)."""
         ...
 

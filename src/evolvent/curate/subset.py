@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +38,7 @@ from evolvent.curate.shards import Row, row_to_line
 from evolvent.errors import CorruptRecord, NothingToLearn, SampleInvalid
 from evolvent.files import atomic_writer
 from evolvent.memory.encoders import HashedNgrams
-from evolvent.trajectory import canonical_json, sample_rng
+from evolvent.trajectory import JsonObject, canonical_json, sample_rng
 
 if TYPE_CHECKING:
     from numpy.random import Generator
@@ -90,7 +90,7 @@ class RowMeasurements:
 class Measure(Protocol):
     """Computes the features and quality of rows for a selector. Equal settings must mean equal results."""
 
-    def settings(self) -> Mapping[str, Any]:
+    def settings(self) -> JsonObject:
         """Returns everything that results depend on (JSON values)."""
         ...
 
@@ -113,7 +113,7 @@ class TextMeasure:
     width: int = 512
     quality: str = ""
 
-    def settings(self) -> Mapping[str, Any]:
+    def settings(self) -> JsonObject:
         """Returns all settings."""
         return {"features": "text", "fields": list(self.fields), "width": self.width, "quality": self.quality}
 
@@ -137,7 +137,7 @@ class TextMeasure:
         return RowMeasurements(features, np.array(values) if self.quality else None, refused)
 
 
-def iterate_texts(value: Any, fields: Sequence[str] = ()) -> Iterator[str]:
+def iterate_texts(value: object, fields: Sequence[str] = ()) -> Iterator[str]:
     """Yields all texts in a JSON value, in order; for a row with `fields` those of these fields alone."""
     if fields and isinstance(value, Mapping):
         value = [value[name] for name in fields if name in value]

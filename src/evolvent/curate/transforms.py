@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from evolvent.curate.irrelevance import row_to_sample, sample_to_row
 from evolvent.curate.masking import MaskSpec, mask_sample
 from evolvent.curate.shards import Row
-from evolvent.trajectory import canonical_json, sample_rng
+from evolvent.trajectory import JsonObject, canonical_json, sample_rng
 
 __all__ = ["Masking"]
 
@@ -27,7 +26,7 @@ class Masking:
     name: str = "mask"
     version: int = 1
 
-    def parameters(self) -> Mapping[str, Any]:
+    def parameters(self) -> JsonObject:
         """Returns the spec, the seed and the epoch."""
         spec = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self.spec).items()}
         return {"spec": spec, "seed": self.seed, "epoch": self.epoch}

@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from evolvent.engine.trie import Prefix, Trie
 from evolvent.errors import ConfigError, ContextOverflow, Problem, StaleNode, VocabularyMismatch
+
+if TYPE_CHECKING:
+    from evolvent.models.policy import Policy
 
 __all__ = [
     "GREEDY",
@@ -326,7 +329,7 @@ class Engine(Protocol):
         """Returns the maximum number of tokens in a text."""
         ...
 
-    def sync(self, policy: Any) -> None:
+    def sync(self, policy: Policy) -> None:
         """Takes a policy's weights and version; all nodes become stale."""
         ...
 

@@ -10,7 +10,7 @@ import inspect
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -23,6 +23,9 @@ from evolvent.engine.fused import FusedDecoder, fused_obstacle
 from evolvent.engine.plan import Group, Plan, plan
 from evolvent.errors import ConfigError, EngineError, boundary
 from evolvent.models.tuned import plain_model
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
 
 __all__ = ["Decoder", "ModuleDecoder", "arena_obstacle", "decoder_for"]
 
@@ -160,7 +163,7 @@ class ModuleDecoder:
 
     one_by_one = False
 
-    def __init__(self, model: Any, *, capacity: int) -> None:
+    def __init__(self, model: PreTrainedModel, *, capacity: int) -> None:
         config = model.config
         self._model, self._base, self._output = model, model.base_model, model.get_output_embeddings()
         probed, hidden = _probe_layers(model)
@@ -355,7 +358,7 @@ class Decoder(Protocol):
         ...
 
 
-def arena_obstacle(config: Any, *, capacity: int | None = None) -> str | None:
+def arena_obstacle(config: PreTrainedConfig, *, capacity: int | None = None) -> str | None:
     """Returns None if every layer keeps keys and values of all positions; otherwise the reason.
 
     Args:
@@ -377,7 +380,7 @@ def _has_window(config: Any, capacity: int) -> bool:
     return any(size is not None and size < capacity for size in _attention_kinds(config).values())
 
 
-def decoder_for(model: Any, *, capacity: int) -> Decoder:
+def decoder_for(model: PreTrainedModel, *, capacity: int) -> Decoder:
     """Returns the fastest decoder that computes the model's outputs; adapter changes are merged into its weights.
 
     Raises:
@@ -421,7 +424,7 @@ def decoder_for(model: Any, *, capacity: int) -> Decoder:
     )
 
 
-def _measure_difference(decoder: Decoder, model: Any) -> float:
+def _measure_difference(decoder: Decoder, model: PreTrainedModel) -> float:
     """Returns the largest logit difference on a random text, relative to the largest logit (at least 1)."""
     weight = next(model.parameters())
     rng = np.random.default_rng(0)

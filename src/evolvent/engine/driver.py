@@ -14,11 +14,14 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from evolvent.engine.asks import Answer, Ask, BlockingCall, Engine, Finished, Job, Node, RoutedAsk, Ticket, Usage
 from evolvent.engine.blocking_calls import BlockingCallPool, Outcome, unwrap_boundary
 from evolvent.errors import ConfigError, EngineError, EvolventError, Problem, boundary, unknown_name_problem
+
+if TYPE_CHECKING:
+    from evolvent.models.policy import Policy
 
 __all__ = ["DriverCounts", "JobResult", "MultiModelEngine", "ask_and_wait", "run_jobs", "submit_ask"]
 
@@ -72,7 +75,7 @@ class MultiModelEngine:
             raise ConfigError([unknown_name_problem("model", model, self._engines)])
         return engine
 
-    def sync(self, policy: Any) -> None:
+    def sync(self, policy: Policy) -> None:
         """Updates the first engine's weights; the others keep theirs (`engine_of(name).sync(...)` changes them)."""
         self._own[0].sync(policy)
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import TYPE_CHECKING
 
 from evolvent.engine.asks import Engine
 from evolvent.engine.local import LocalEngine
 from evolvent.engine.recompute import RecomputeEngine
 from evolvent.errors import ConfigError
+
+if TYPE_CHECKING:
+    from evolvent.models.policy import Policy
 
 __all__ = ["engine_for"]
 
@@ -16,7 +19,7 @@ _log = logging.getLogger(__name__)
 _MAX_RECOMPUTE_SLOTS = 16  # texts of a forward that keeps nothing: their logits lie in memory at every position
 
 
-def engine_for(policy: Any, *, slots: int = 64, engine: Engine | None = None) -> Engine:
+def engine_for(policy: Policy, *, slots: int = 64, engine: Engine | None = None) -> Engine:
     """Returns an engine that serves this policy.
 
     Args:

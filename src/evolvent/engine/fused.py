@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -20,13 +20,16 @@ from evolvent.engine.attention import Attention, AttentionGroup
 from evolvent.engine.cuda_graphs import GraphRecorder, GraphShape
 from evolvent.engine.plan import Plan
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
+
 __all__ = ["FusedDecoder", "fused_obstacle"]
 
 _FAMILY = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 _MIN_ROWS = 4  # matrix products of fewer rows take another kernel, with other rounding
 
 
-def fused_obstacle(config: Any) -> str | None:
+def fused_obstacle(config: PreTrainedConfig) -> str | None:
     """Returns None if the fused decoder can run a model of this configuration; otherwise the reason."""
     if config.model_type not in _FAMILY:
         return f"model type {config.model_type}"
@@ -60,7 +63,7 @@ class FusedDecoder:
         vocabulary: number of logits.
     """
 
-    def __init__(self, model: Any, *, capacity: int) -> None:
+    def __init__(self, model: PreTrainedModel, *, capacity: int) -> None:
         config, base = model.config, model.model
         weight = base.embed_tokens.weight.detach()
         self._queries = int(config.num_attention_heads)

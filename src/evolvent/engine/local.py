@@ -7,7 +7,7 @@ import logging
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -37,6 +37,9 @@ from evolvent.engine.streams import Stream, Streams, TicketState, build_limit
 from evolvent.engine.trie import Prefix, Trie
 from evolvent.errors import ConfigError, EngineError, StaleNode, WeightsChanged
 
+if TYPE_CHECKING:
+    from evolvent.models.policy import Policy
+
 __all__ = ["LocalEngine"]
 
 log = logging.getLogger(__name__)
@@ -64,7 +67,7 @@ class LocalEngine:
 
     def __init__(
         self,
-        policy: Any,
+        policy: Policy,
         *,
         slots: int = 192,
         capacity: int | None = None,
@@ -86,7 +89,7 @@ class LocalEngine:
         self._midway = False  # an exception left a forward half done: rows and streams may contradict each other
         self._load_policy(policy, None)
 
-    def sync(self, policy: Any) -> None:
+    def sync(self, policy: Policy) -> None:
         """Takes a policy's weights and version; all nodes become stale, open tickets end with StaleNode."""
         self._fail_all(StaleNode("the engine took new weights", value=policy.version, hint="ask again from new roots"))
         self._load_policy(policy, self._rows.arena)
@@ -97,7 +100,7 @@ class LocalEngine:
             log.warning("a forward was interrupted: the engine begins anew with version %d", self.version)
             self.sync(self._policy)
 
-    def _load_policy(self, policy: Any, arena: Arena | None) -> None:
+    def _load_policy(self, policy: Policy, arena: Arena | None) -> None:
         """Builds the state that belongs to one version of the weights; an arena of the right shape is reused."""
         self._policy = policy
         self.version = int(policy.version)

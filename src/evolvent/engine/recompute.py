@@ -36,6 +36,8 @@ from evolvent.errors import ConfigError, EngineError, StaleNode
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from evolvent.models.policy import Policy
+
 __all__ = ["RecomputeEngine"]
 
 
@@ -80,7 +82,7 @@ class RecomputeEngine:
         ConfigError: slots below 1.
     """
 
-    def __init__(self, policy: Any, *, slots: int = 16) -> None:
+    def __init__(self, policy: Policy, *, slots: int = 16) -> None:
         if slots < 1:
             raise ConfigError("an engine needs texts to work on", value=slots, expected="slots of 1 or more")
         self.usage = Usage()
@@ -91,7 +93,7 @@ class RecomputeEngine:
         self._done: list[Finished] = []
         self.sync(policy)
 
-    def sync(self, policy: Any) -> None:
+    def sync(self, policy: Policy) -> None:
         """Takes a policy's weights and version; all nodes become stale, open tickets end with StaleNode."""
         error = StaleNode("the engine took new weights", value=policy.version, hint="ask again from new roots")
         self._done += [Finished(ticket, error=error) for ticket in self._answers]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from evolvent.engine.blocking_calls import BlockingCallPool, Outcome
 from evolvent.engine.endpoint import Endpoint
 from evolvent.engine.replies import FINGERPRINT, Reply
 from evolvent.errors import ConfigError, EndpointError, Problem, StaleNode, TokensMissing, WeightsChanged
+
+if TYPE_CHECKING:
+    from evolvent.models.policy import Policy
 
 __all__ = ["RemoteEngine"]
 
@@ -112,7 +115,7 @@ class RemoteEngine:
         self._calls.clear()
         self._waits.close()
 
-    def sync(self, policy: Any) -> None:
+    def sync(self, policy: Policy) -> None:
         """Marks that the endpoint serves this policy from now on (`Endpoint.load_weights`); all nodes become stale."""
         error = StaleNode("the engine took new weights", value=policy.version, hint="ask again from new roots")
         self._done += [Finished(ticket, error=error) for ticket in self._requests]

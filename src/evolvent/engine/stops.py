@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from evolvent.trajectory import Array
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 __all__ = ["completes_stop_string"]
 
@@ -14,7 +19,7 @@ _SLACK = 8  # characters, of a tail's first and of a text's last, that read othe
 _BROKEN = "\ufffd"
 
 
-def completes_stop_string(tokenizer: Any, ids: Sequence[int] | NDArray[Any], stops: Sequence[str]) -> bool:
+def completes_stop_string(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int] | Array, stops: Sequence[str]) -> bool:
     """Returns whether a text holds a stop string, given that it held none before its newest token.
 
     The result is that of a search through the whole text, but only a tail is decoded: so many tokens that their

@@ -121,7 +121,9 @@ _BINARY: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
 }
 
 
-def find_calls(node: ast.expr, names: Collection[str]) -> Iterator[tuple[ast.Call, tuple[Any, ...], dict[str, Any]]]:
+def find_calls(
+    node: ast.expr, names: Collection[str]
+) -> Iterator[tuple[ast.Call, tuple[object, ...], dict[str, object]]]:
     """Yields the calls of a function, under any of its names, from left to right, with the values of their
     arguments.
 

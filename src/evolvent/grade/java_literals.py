@@ -35,7 +35,7 @@ _PUT_CALLS = re.compile(r"new\s+HashMap\s*<[^()]*>\s*\(\s*\)\s*(?:\{\s*(?:\{(.*)
 _ADD_OR_PUT = re.compile(r"(add|put)\s*\((.*)\)", re.DOTALL)
 
 
-def parse_java_literal(text: str, kind: str = "", item: str = "") -> Any:
+def parse_java_literal(text: str, kind: str = "", item: str = "") -> object:
     """Parses a Java literal.
 
     Args:

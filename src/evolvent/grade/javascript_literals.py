@@ -26,7 +26,7 @@ _NUMBERS: dict[str, tuple[re.Pattern[str], Callable[[str], Any]]] = {
 _ARRAY = re.compile(r"\[(.*)\]|new\s+Array\s*\((.*)\)", re.DOTALL)
 
 
-def parse_javascript_literal(text: str, kind: str = "", item: str = "") -> Any:
+def parse_javascript_literal(text: str, kind: str = "", item: str = "") -> object:
     """Parses a JavaScript literal.
 
     Args:

@@ -213,7 +213,7 @@ def _string_body(literal: str) -> str:
     return literal[width:-width]
 
 
-def parse_python_literal(source: Source) -> Any:
+def parse_python_literal(source: Source) -> object:
     """Parses the next Python literal: None, a boolean, a number, a string, a list, a tuple or a dict.
 
     Arithmetic of numbers is computed: + - * / // % ** over integers of at most 1,024 bits, powers up to 64. A name,
@@ -368,7 +368,7 @@ def _parse_name(source: Source) -> Any:
     return source.text[begin:end]
 
 
-def format_python_literal(value: Any) -> str:
+def format_python_literal(value: object) -> str:
     """Formats a value as a literal that `python_value` parses.
 
     Raises:
@@ -386,7 +386,7 @@ def format_python_literal(value: Any) -> str:
     raise InvalidAction("a value that has no literal", value=repr(value), expected="JSON values and tuples")
 
 
-def parse_json(text: str) -> Any:
+def parse_json(text: str) -> object:
     """Parses a JSON text.
 
     Raises:

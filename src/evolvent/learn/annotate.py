@@ -29,7 +29,7 @@ WINDOW = 512
 """Parts that are sorted by length together; what is said of one depends on no other window."""
 _MAX_LOGITS = 1 << 27  # of one forward: half a gibibyte in float32
 
-Columns = dict[str, NDArray[Any]]
+Columns = dict[str, NDArray[np.generic]]
 
 
 def annotate(

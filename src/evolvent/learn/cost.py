@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from torch import Tensor, nn
 
 from evolvent.learn.token_sequences import TokenSequence
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 __all__ = ["Cost"]
 
@@ -36,7 +39,7 @@ class Cost:
     attention: float
 
     @classmethod
-    def from_model(cls, model: Any) -> Cost:
+    def from_model(cls, model: PreTrainedModel) -> Cost:
         """Computes the cost of a whole Hugging Face causal LM, with or without an adapter, before it is distributed
         over ranks.
 

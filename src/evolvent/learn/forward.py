@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,9 @@ from evolvent.learn.parallel.ranks import SINGLE_PROCESS, Ranks
 from evolvent.learn.parallel.vocab import vocab_entropy, vocab_sample
 from evolvent.learn.parallel.vocab import vocab_logprobs as target_logprobs
 from evolvent.trajectory import sample_seed
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 __all__ = [
     "Layout",
@@ -35,7 +38,7 @@ Layout = Literal["auto", "bucketed", "packed", "shared"]
 _LOGPROBS: tuple[Need, ...] = ("logprobs",)
 
 
-def can_pack(model: Any) -> bool:
+def can_pack(model: PreTrainedModel) -> bool:
     """Returns whether a block mask keeps documents of one row apart: full attention in every layer."""
     config = model.config
     return (
@@ -48,7 +51,7 @@ def can_pack(model: Any) -> bool:
     )
 
 
-def resolve_layout(model: Any, layout: Layout) -> Literal["bucketed", "packed"]:
+def resolve_layout(model: PreTrainedModel, layout: Layout) -> Literal["bucketed", "packed"]:
     """Returns the layout of rows of separate sequences; "auto" means bucketed, whose plain causal attention is
     fastest.
 
@@ -66,7 +69,7 @@ def resolve_layout(model: Any, layout: Layout) -> Literal["bucketed", "packed"]:
 
 
 @contextmanager
-def eval_mode(model: Any) -> Iterator[None]:
+def eval_mode(model: PreTrainedModel) -> Iterator[None]:
     """Runs the block without dropout and restores the mode afterwards."""
     was_training = model.training
     model.eval()
@@ -89,7 +92,7 @@ def frozen(weights: Iterable[Tensor]) -> Iterator[None]:
             weight.requires_grad_(True)
 
 
-def cast_weights(model: Any, dtype_name: str) -> Any:
+def cast_weights(model: PreTrainedModel, dtype_name: str) -> Any:
     """Converts trained weights to float32, or to bfloat16 for "bfloat16_weights"; weights below an adapter stay."""
     dtype = torch.bfloat16 if dtype_name == "bfloat16_weights" else torch.float32
     if all(weight.requires_grad for weight in model.parameters()):
@@ -123,7 +126,7 @@ def report_memory_errors(shape: tuple[int, ...], hint: str) -> Iterator[None]:
 
 
 def compute_outputs(
-    model: Any,
+    model: PreTrainedModel,
     batch: Batch,
     *,
     needs: Collection[Need] = _LOGPROBS,
@@ -190,7 +193,7 @@ def support_logprobs(logits: Tensor, targets: Tensor, support: Tensor) -> tuple[
     return torch.where(is_in_support, chosen_logprobs, -torch.inf), entropy
 
 
-def target_logits(model: Any, batch: Batch, *, dtype: torch.dtype = torch.float32) -> Tensor:
+def target_logits(model: PreTrainedModel, batch: Batch, *, dtype: torch.dtype = torch.float32) -> Tensor:
     """Computes the logits at the positions where a batch's targets are predicted, `[N, V]`."""
     return _compute_logits(
         model, batch, _TargetHead(batch, None, needs_logits=True), dtype=dtype, ranks=SINGLE_PROCESS, hidden=None
@@ -198,7 +201,7 @@ def target_logits(model: Any, batch: Batch, *, dtype: torch.dtype = torch.float3
 
 
 def _compute_logits(
-    model: Any, batch: Batch, head: _TargetHead, *, dtype: torch.dtype, ranks: Ranks, hidden: Tensor | None
+    model: PreTrainedModel, batch: Batch, head: _TargetHead, *, dtype: torch.dtype, ranks: Ranks, hidden: Tensor | None
 ) -> Tensor:
     autocast = torch.autocast(batch.ids.device.type, dtype) if dtype != torch.float32 else nullcontext()
     with autocast, head.attached_to(model.get_output_embeddings()):
@@ -208,7 +211,7 @@ def _compute_logits(
 
 
 def model_inputs(
-    model: Any, batch: Batch, hidden: Tensor | None = None, *, explicit_positions: bool = False
+    model: PreTrainedModel, batch: Batch, hidden: Tensor | None = None, *, explicit_positions: bool = False
 ) -> dict[str, Tensor]:
     """Returns the model's arguments for a batch: its ids or hidden states, and for packed rows a mask and positions.
 
@@ -277,12 +280,12 @@ class _TargetHead:
         return (target_states[None] if self._worded else target_states[None, :0], *arguments[1:])
 
 
-def _document_mask(model: Any, docs: Tensor) -> Tensor:
+def _document_mask(model: PreTrainedModel, docs: Tensor) -> Tensor:
     """Returns the mask that keeps documents of a row apart, `[B, 1, T, T]`."""
     return _attention_mask(model, block_mask(docs))
 
 
-def _attention_mask(model: Any, mask: Tensor) -> Tensor:
+def _attention_mask(model: PreTrainedModel, mask: Tensor) -> Tensor:
     """Converts a mask for the model's attention: bool for sdpa, added to the scores for eager."""
     if model.config._attn_implementation == "sdpa":
         return mask

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -107,7 +107,7 @@ class TrainingMonitor:
         bytes_in_use = torch.cuda.memory_allocated(device) if device.type == "cuda" else _resident_bytes()
         self.process_bytes = max(0, bytes_in_use - _count_bytes(self.parameters))
 
-    def __call__(self, metrics: UpdateMetrics, *, waited: float = 0.0) -> Mapping[str, Any] | None:
+    def __call__(self, metrics: UpdateMetrics, *, waited: float = 0.0) -> Mapping[str, object] | None:
         """Returns a row where one is due.
 
         Args:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -134,7 +133,7 @@ def pack_rows(lengths: Sequence[int], capacity: int) -> list[list[int]]:
     return rows
 
 
-def common_columns(sequences: SequenceSource, selected: Sequence[int]) -> Mapping[str, NDArray[Any]]:
+def common_columns(sequences: SequenceSource, selected: Sequence[int]) -> Mapping[str, NDArray[np.generic]]:
     """Returns the columns that all selected sequences have, those of the first; of an empty batch, of any sequence.
 
     Raises:

@@ -10,7 +10,6 @@ import platform
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
@@ -67,7 +66,7 @@ class UpdateMetrics:
     stopped: bool = False
     stats: Mapping[str, float] = field(default_factory=dict)
 
-    def as_row(self) -> dict[str, Any]:
+    def as_row(self) -> dict[str, object]:
         """Returns JSON values for a log: `step` is the update; numbers that are not finite become None."""
         values = {name: getattr(self, name) for name in self.__slots__ if name not in ("update", "stats", "stopped")}
         values |= {"stopped": True} if self.stopped else {}

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -29,6 +29,9 @@ from evolvent.models.dialects import Chat, Dialect
 from evolvent.models.policy import Policy
 from evolvent.trajectory import Task, Trajectory
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
 __all__ = [
     "ReadingConfig",
     "Row",
@@ -40,7 +43,7 @@ __all__ = [
     "read_trajectories",
 ]
 
-Row = tuple[str, Any]  # where it stands ("train.jsonl:7"), and what it is
+Row = tuple[str, object]  # where it stands ("train.jsonl:7"), and what it is
 _ROW_ERRORS = (SampleInvalid, VocabularyMismatch, BatchMismatch)
 _INSTRUCTION_ROLES = ("system", "developer")
 
@@ -204,7 +207,7 @@ def _count_sequences(sequences: Iterable[TokenSequence], counts: Intake) -> Iter
 # ------------------------------------------------------------------ raw text
 
 
-def document_encoder(tokenizer: Any) -> Callable[[str], list[int]]:
+def document_encoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[str], list[int]]:
     """Returns a function from text to tokens: the tokenizer's begin token where it uses one, the text, the
     end-of-text token.
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from evolvent.errors import ConfigError, MissingExtra, Problem, SampleInvalid, boundary, unknown_name_problem
 from evolvent.files import disk_errors
@@ -15,6 +15,9 @@ from evolvent.learn.rows import ReadingConfig, Row
 from evolvent.learn.windows import Intake
 from evolvent.models.policy import Policy
 from evolvent.trajectory import canonical_json
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 __all__ = ["file_digest", "open_dataset", "read_dataset_rows", "read_json_lines", "source_digest", "vocabulary_digest"]
 
@@ -46,7 +49,7 @@ def read_json_lines(
 
 
 def read_dataset_rows(
-    rows: Iterable[Mapping[str, Any]], *, name: str = "row", columns: Mapping[str, str] | None = None
+    rows: Iterable[Mapping[str, object]], *, name: str = "row", columns: Mapping[str, str] | None = None
 ) -> Iterator[Row]:
     """Reads the rows of a data set (map-style or iterable), named `NAME:INDEX` with indices from 0.
 
@@ -119,7 +122,7 @@ def file_digest(*paths: Path) -> str:
     return total_digest.hexdigest()
 
 
-def vocabulary_digest(tokenizer: Any) -> str:
+def vocabulary_digest(tokenizer: PreTrainedTokenizerBase) -> str:
     """Computes the SHA-256 of a tokenizer's tokens and ids: policies with the same digest read each other's tokens."""
     return hashlib.sha256(canonical_json(tokenizer.get_vocab()).encode()).hexdigest()
 

@@ -11,14 +11,13 @@ import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from evolvent.errors import BatchMismatch, Problem, VocabularyMismatch
 from evolvent.models.dialects import Dialect
-from evolvent.trajectory import Generation, Step, Task, Trajectory, canonical_json
+from evolvent.trajectory import Array, Generation, Step, Task, Trajectory, canonical_json
 
 __all__ = ["FlattenResult", "TokenSequence", "check_sequences", "flatten"]
 
@@ -64,7 +63,7 @@ class TokenSequence:
     group: str | None = None
     reward: float | None = None
     unit: float | None = None
-    columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    columns: Mapping[str, Array] = field(default_factory=dict)
     parent: NDArray[np.int32] | None = None
     feed: int = field(init=False)
 

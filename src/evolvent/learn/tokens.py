@@ -92,7 +92,7 @@ class ArrayWriter:
         self._digests: list[bytes] = []
         self._block, self._filled = hashlib.sha256(), 0
 
-    def add(self, rows: NDArray[Any]) -> None:
+    def add(self, rows: NDArray[np.generic]) -> None:
         """Appends rows `[n, *row]`.
 
         Raises:

@@ -22,7 +22,7 @@ __all__ = ["add_branches", "ancestor_mask", "collate", "collate_trees", "token_d
 
 
 def add_branches(
-    trunk: TokenSequence, branches: Sequence[tuple[int, Sequence[int]]], columns: Mapping[str, NDArray[Any]]
+    trunk: TokenSequence, branches: Sequence[tuple[int, Sequence[int]]], columns: Mapping[str, NDArray[np.generic]]
 ) -> TokenSequence:
     """Adds branches to a sequence: tokens that could have followed one of its tokens. All tokens of branches are
     learned.

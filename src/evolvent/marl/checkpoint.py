@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from evolvent.errors import ConfigError, CorruptRecord
 from evolvent.files import write_atomic
 from evolvent.marl.updates import TeamLearner
+from evolvent.trajectory import Array
 
 __all__ = ["TeamState", "read_state", "write_state"]
 
@@ -35,11 +35,11 @@ class TeamState:
     decisions: int
     first: int
     running: NDArray[np.float64]
-    batch: Mapping[str, NDArray[Any]] | None
+    batch: Mapping[str, Array] | None
     history: tuple[dict[str, float], ...]
 
 
-def write_state(path: Path, learner: TeamLearner, state: TeamState, *, settings: Mapping[str, Any]) -> None:
+def write_state(path: Path, learner: TeamLearner, state: TeamState, *, settings: Mapping[str, object]) -> None:
     """Writes the whole state as one safetensors file, completely or not at all.
 
     Args:
@@ -62,7 +62,7 @@ def write_state(path: Path, learner: TeamLearner, state: TeamState, *, settings:
     write_atomic(path, save(tensors, metadata={"state": json.dumps(row, sort_keys=True)}))
 
 
-def read_state(path: Path, learner: TeamLearner, *, settings: Mapping[str, Any]) -> TeamState | None:
+def read_state(path: Path, learner: TeamLearner, *, settings: Mapping[str, object]) -> TeamState | None:
     """Reads the state of a training into a learner; returns None where there is no file.
 
     Raises:

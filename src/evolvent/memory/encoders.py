@@ -20,6 +20,8 @@ from evolvent.errors import ConfigError, MissingExtra, Problem, boundary
 from evolvent.memory.index import normalize_rows
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from evolvent.models.policy import Policy
 
 __all__ = ["Encoder", "HashedNgrams", "HiddenStates", "NamedEncoder", "SentenceEncoder"]
@@ -223,7 +225,7 @@ class HiddenStates:
         return np.concatenate(pooled) if pooled else np.zeros((0, width), np.float32)
 
 
-def _pool_states(model: Any, ids: Sequence[Sequence[int]]) -> NDArray[np.float32]:
+def _pool_states(model: PreTrainedModel, ids: Sequence[Sequence[int]]) -> NDArray[np.float32]:
     """Computes means `[B, hidden]` over each row's tokens. Attention is causal, so padding at the end changes
     nothing.
     """
@@ -241,7 +243,7 @@ def _pool_states(model: Any, ids: Sequence[Sequence[int]]) -> NDArray[np.float32
     return means
 
 
-def _weights_digest(model: Any) -> str:
+def _weights_digest(model: PreTrainedModel) -> str:
     """Computes a digest of a model's weights, 16 hex digits."""
     import torch
 

@@ -19,7 +19,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,7 +108,7 @@ class Seeker:
     model: BaseAlgorithm
     finished: Sequence[FinishedSearch] = ()
 
-    def __call__(self, search: SourceSearch) -> NDArray[Any]:
+    def __call__(self, search: SourceSearch) -> NDArray[np.generic]:
         """Returns `[B]`, the best move by the policy, without exploring."""
         from evolvent.belief.cessation import actions_to_moves
 

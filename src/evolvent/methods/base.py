@@ -28,6 +28,6 @@ class Method:
     config: type[Config]
     call: Callable[..., Any]
     about: str
-    defaults: Mapping[str, Any] | None = None
+    defaults: Mapping[str, object] | None = None
     demonstrated: bool = False
     fixed: tuple[str, ...] = ()

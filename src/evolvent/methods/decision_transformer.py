@@ -56,7 +56,7 @@ class DecisionTransformerConfig(Config):
     seed: int = Field(default=0, ge=0, description="of everything random")
 
 
-PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+PRESETS: Mapping[str, Mapping[str, object]] = MappingProxyType(
     {
         "paper": {},
         "small": {

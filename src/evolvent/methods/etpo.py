@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from pydantic import Field
@@ -50,6 +50,9 @@ from evolvent.rl.soft_values import expected_soft_value, soft_policy_kl, td_loss
 from evolvent.rl.trainer import PolicyTrainer, RLConfig, RLSpec
 from evolvent.run import Run
 from evolvent.trajectory import Task
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 __all__ = ["PUBLISHED", "ETPOConfig", "Networks", "etpo"]
 
@@ -111,7 +114,7 @@ class Networks:
         )
         return soft_policy_kl(logpi, logrho, q - rho, beta=self.config.beta).sum(), batch.count
 
-    def compute_values(self, model: Any, batch: Batch) -> dict[str, Tensor]:
+    def compute_values(self, model: PreTrainedModel, batch: Batch) -> dict[str, Tensor]:
         """Computes the soft value of every prefix and Q of its target under the target network; the target's logit
         under rho.
         """

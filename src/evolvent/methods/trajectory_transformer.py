@@ -89,7 +89,7 @@ class TrajectoryTransformerConfig(Config):
         return self
 
 
-PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+PRESETS: Mapping[str, Mapping[str, object]] = MappingProxyType(
     {
         "paper": {"terminal": -100.0},
         "small": {

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
@@ -30,6 +30,9 @@ from evolvent.models.tuned import (
     trainable,
     virtual_tokens,
 )
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 __all__ = [
     "AdapterConfig",
@@ -103,7 +106,7 @@ def merge_adapter(policy: Policy) -> Policy:
     return replace(policy, model=copy.deepcopy(plain_model(policy.model)).requires_grad_(True))
 
 
-def _peft_config(model: Any, config: AdapterConfig) -> Any:
+def _peft_config(model: PreTrainedModel, config: AdapterConfig) -> Any:
     """Builds peft's form of the configuration."""
     peft, task = import_peft(), "CAUSAL_LM"
     if config.kind == "prefix":
@@ -125,7 +128,7 @@ def _peft_config(model: Any, config: AdapterConfig) -> Any:
     )
 
 
-def _init_virtual_tokens(tuned: Any, tokenizer: Any, *, count: int, seed: int) -> None:
+def _init_virtual_tokens(tuned: Any, tokenizer: PreTrainedTokenizerBase, *, count: int, seed: int) -> None:
     """Sets virtual tokens to random non-control words: noise would hide the model's knowledge."""
     import torch
 
@@ -157,7 +160,7 @@ def _find_problems(policy: Policy, config: AdapterConfig) -> list[Problem]:
     return [Problem("adapter.tokens", message, "take fewer")]
 
 
-def _find_target_problems(model: Any, config: AdapterConfig) -> list[Problem]:
+def _find_target_problems(model: PreTrainedModel, config: AdapterConfig) -> list[Problem]:
     linear, targets = _linear_layers(model), _target_names(model, config)
     if not targets:
         message = f"peft knows no targets of {config.kind} in a {model.config.model_type} model"
@@ -178,7 +181,7 @@ def _find_target_problems(model: Any, config: AdapterConfig) -> list[Problem]:
     return problems
 
 
-def _target_names(model: Any, config: AdapterConfig) -> list[str]:
+def _target_names(model: PreTrainedModel, config: AdapterConfig) -> list[str]:
     """Returns the names of the layers to change; empty where none are named."""
     if config.targets not in (None, (ALL,)):
         return list(config.targets or ())
@@ -189,13 +192,13 @@ def _target_names(model: Any, config: AdapterConfig) -> list[str]:
     return sorted(_last_names({name: module for name, module in _linear_layers(model).items() if module is not head}))
 
 
-def _peft_defaults(model: Any, table_name: str) -> list[str]:
+def _peft_defaults(model: PreTrainedModel, table_name: str) -> list[str]:
     """Returns peft's table entry for this architecture."""
     table = getattr(import_peft().utils.constants, f"TRANSFORMERS_MODELS_TO_{table_name}_MAPPING")
     return list(table.get(model.config.model_type) or ())
 
 
-def _linear_layers(model: Any) -> dict[str, Any]:
+def _linear_layers(model: PreTrainedModel) -> dict[str, Any]:
     """Returns the linear layers by their full names; GPT-2's are called Conv1D."""
     from torch import nn
     from transformers.pytorch_utils import Conv1D

@@ -26,6 +26,7 @@ from evolvent.trajectory import canonical_json
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
+    from transformers import PreTrainedTokenizerBase
 
 __all__ = ["CallConstraints", "GrammarConstraint"]
 
@@ -173,7 +174,7 @@ class CallConstraints:
         return constraint
 
 
-def _byte_tokenizer(tokenizer: Any, stop_ids: Sequence[int]) -> tuple[Any, frozenset[str]]:
+def _byte_tokenizer(tokenizer: PreTrainedTokenizerBase, stop_ids: Sequence[int]) -> tuple[Any, frozenset[str]]:
     from llguidance.hf import from_tokenizer
     from transformers import PreTrainedTokenizerFast
 
@@ -203,7 +204,7 @@ class _WordTokenizer:
         return []
 
 
-def _spaced_tokenizer(tokenizer: Any, stop_ids: Sequence[int]) -> tuple[Any, frozenset[str]]:
+def _spaced_tokenizer(tokenizer: PreTrainedTokenizerBase, stop_ids: Sequence[int]) -> tuple[Any, frozenset[str]]:
     from llguidance import LLTokenizer, TokenizerWrapper
 
     from evolvent.models.tiny import CONTROL_WORDS, NO_WORD, read_vocabulary

@@ -69,7 +69,7 @@ class Words:
 
     name = "words"
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         from evolvent.models.tiny import CONTROL_WORDS, NO_WORD, read_vocabulary
 
         self._ids = read_vocabulary(tokenizer)
@@ -234,7 +234,7 @@ _NAMES = ("words", "chat", "lines")
 
 
 def dialect_for(
-    tokenizer: Any, name: str | None = None, *, history: HistoryMode = "append", end_ids: Iterable[int] = ()
+    tokenizer: PreTrainedTokenizerBase, name: str | None = None, *, history: HistoryMode = "append", end_ids: Iterable[int] = ()
 ) -> Dialect:
     """Returns the dialect of a name, or the fitting one: the chat template where there is one, else lines.
 

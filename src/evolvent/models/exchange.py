@@ -15,7 +15,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +29,9 @@ from evolvent.models.policy import Policy
 from evolvent.models.stored import StoredCheckpoint, open_checkpoint
 from evolvent.models.tuned import kind_of
 from evolvent.models.writing import group_shards, write_tensors
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 __all__ = ["export_hf", "import_hf", "write_hf"]
 
@@ -251,7 +254,7 @@ def _load_value_head(index: Index, policy: Policy) -> nn.Module | None:
 class _StreamedModel:
     """A stand-in for a model where a policy is saved: its weights are read and written one by one."""
 
-    model: Any
+    model: PreTrainedModel
     weights: Weights
     shard_bytes: int
     dtype: torch.dtype | None

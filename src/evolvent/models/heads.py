@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 try:
     import torch
@@ -49,7 +52,7 @@ def save_head(head: nn.Module, folder: Path) -> None:
     save_file({name: weight.contiguous() for name, weight in head.state_dict().items()}, folder / ValueHead.FILE)
 
 
-def load_head(folder: Path, model: Any) -> ValueHead | None:
+def load_head(folder: Path, model: PreTrainedModel) -> ValueHead | None:
     """Loads the value head of a folder, or returns None where there is none.
 
     Raises:

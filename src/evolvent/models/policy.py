@@ -42,6 +42,7 @@ from evolvent.models.tuned import (
 
 if TYPE_CHECKING:
     from torch import nn
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 __all__ = ["BaseFolder", "Policy", "load_policy", "refuse_pickle", "tiny_policy"]
 
@@ -71,8 +72,8 @@ class Policy:
         base: where the weights, those below an adapter, were read from; None: they were made in memory.
     """
 
-    model: Any
-    tokenizer: Any
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
     dialect: Dialect
     version: int = 0
     value_head: nn.Module | None = None
@@ -295,7 +296,7 @@ def _load_model(folder: Path) -> Any:
     return model.eval()
 
 
-def _load_tokenizer(folder: Path, model: Any) -> Any:
+def _load_tokenizer(folder: Path, model: PreTrainedModel) -> Any:
     try:
         tokenizer = _transformers().AutoTokenizer.from_pretrained(
             folder, trust_remote_code=False, local_files_only=True
@@ -312,7 +313,7 @@ def _load_tokenizer(folder: Path, model: Any) -> Any:
     return tokenizer
 
 
-def _save_options(model: Any) -> dict[str, Any]:
+def _save_options(model: PreTrainedModel) -> dict[str, Any]:
     """Returns options of `save_pretrained` that leave out a value head, which is saved in its own file."""
     if getattr(model, "value_head", None) is None:
         return {}

@@ -16,10 +16,13 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from evolvent.errors import ConfigError, Incomplete, MissingExtra
 from evolvent.models.heads import ValueHead
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 __all__ = ["dequantize", "is_quantized", "load_quantized", "write_int8_folder"]
 
@@ -94,7 +97,7 @@ def _copy_other_files(source: Path, target: Path) -> None:
             shutil.copyfile(path, target / path.name)
 
 
-def load_quantized(folder: Path) -> Any:
+def load_quantized(folder: Path) -> object:
     """Loads the model of such a folder as transformers does, with its weights of 8 bits.
 
     Raises:
@@ -126,7 +129,7 @@ def _load_local(folder: Path, **options: Any) -> Any:
         raise Incomplete(f"{folder} cannot be loaded as a quantised model", value=str(error)[:300]) from error
 
 
-def dequantize(model: Any) -> Any:
+def dequantize(model: PreTrainedModel) -> object:
     """Returns a float model with the weights that the whole numbers and scales represent."""
     import torch
     import transformers

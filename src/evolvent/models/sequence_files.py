@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
+
+from evolvent.trajectory import JsonObject
 
 try:
     import torch
@@ -27,7 +29,7 @@ _FORMAT = 1
 M = TypeVar("M", bound=nn.Module)
 
 
-def save_sequence(model: nn.Module, shape: Any, folder: Path, *, extra: Mapping[str, Any] | None = None) -> None:
+def save_sequence(model: nn.Module, shape: Any, folder: Path, *, extra: JsonObject | None = None) -> None:
     """Writes the weights as safetensors, the shape (a dataclass) and `extra` (JSON values) as JSON.
 
     Raises:
@@ -41,7 +43,7 @@ def save_sequence(model: nn.Module, shape: Any, folder: Path, *, extra: Mapping[
     write_atomic(folder / _SHAPE, json.dumps(row, indent=1, sort_keys=True, allow_nan=False))
 
 
-def load_sequence(kind: type[M], make: Callable[..., Any], folder: Path) -> tuple[M, dict[str, Any]]:
+def load_sequence(kind: type[M], make: Callable[..., Any], folder: Path) -> tuple[M, JsonObject]:
     """Reads a model that `save_sequence` wrote, in evaluation mode, and its extra values.
 
     Args:

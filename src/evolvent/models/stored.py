@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 from evolvent.errors import HashMismatch, Incomplete, UnknownSchema
 from evolvent.files import safe_join
 from evolvent.models.pieces import DTYPES, Entry, Index, Piece, Region
+from evolvent.trajectory import JsonObject
 
 __all__ = [
     "FORMAT",
@@ -119,7 +120,7 @@ def open_checkpoint(path: Path) -> StoredCheckpoint:
     return StoredCheckpoint(path, json.loads((path / STATE).read_bytes()), indices, files)
 
 
-def entry_to_row(entry: Entry) -> dict[str, Any]:
+def entry_to_row(entry: Entry) -> dict[str, object]:
     """Converts an entry of an index to JSON."""
     pieces = [
         {"file": piece.file, "offset": piece.region.offset, "shape": piece.region.shape, "crc": piece.crc}
@@ -128,7 +129,7 @@ def entry_to_row(entry: Entry) -> dict[str, Any]:
     return {"dtype": _NAMES[entry.dtype], "shape": entry.shape, "pieces": pieces}
 
 
-def entry_from_row(row: Mapping[str, Any]) -> Entry:
+def entry_from_row(row: JsonObject) -> Entry:
     """Parses an entry of an index from JSON."""
     pieces = (
         Piece(piece["file"], Region(tuple(piece["offset"]), tuple(piece["shape"])), piece["crc"])

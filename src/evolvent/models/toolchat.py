@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from evolvent.errors import ConfigError, InvalidAction, SampleInvalid
 from evolvent.grade.calls import Form, decode_calls
 from evolvent.messages import Call, CallSample, Message, Tool
 from evolvent.models.dialects import Dialect
 from evolvent.models.toolprompt import RenderedSample, ToolTokens, refuse_marks
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 __all__ = ["ChatTools"]
 
@@ -38,7 +41,9 @@ class ChatTools:
             form that `grade.calls` does not read.
     """
 
-    def __init__(self, tokenizer: Any, *, abstain: str = "None of the tools can answer this.") -> None:
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, *, abstain: str = "None of the tools can answer this."
+    ) -> None:
         if not getattr(tokenizer, "chat_template", None):
             raise ConfigError("the tokenizer has no chat template", hint="use FourBlocks or Compact")
         self._tokenizer, self.abstain = tokenizer, abstain
@@ -135,7 +140,7 @@ class ChatTools:
             raise SampleInvalid(f"sample {sample.id!r}: the chat template cannot write it", value=str(error)) from error
 
 
-def _render_frame(tokenizer: Any) -> str:
+def _render_frame(tokenizer: PreTrainedTokenizerBase) -> str:
     """Returns the template's text around turns without tools; empty where it cannot render them."""
     from jinja2 import TemplateError
 

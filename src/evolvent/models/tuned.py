@@ -29,6 +29,7 @@ from evolvent.errors import (
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from transformers import PreTrainedModel
 
 __all__ = [
     "FILES",
@@ -104,7 +105,7 @@ _IGNORED_SETTINGS: dict[str, dict[str, Any]] = {
 _DIGEST_SAMPLES = 1024  # weights of a tensor that enter the digest of a base
 
 
-def kind_of(model: Any) -> Literal["lora", "dora", "ia3", "prefix", "prompt"] | None:
+def kind_of(model: PreTrainedModel) -> Literal["lora", "dora", "ia3", "prefix", "prompt"] | None:
     """Returns a model's adapter kind; None where it has none. Raises ConfigError for an unsupported kind."""
     settings = _peft_config(model)
     if settings is None:
@@ -115,7 +116,7 @@ def kind_of(model: Any) -> Literal["lora", "dora", "ia3", "prefix", "prompt"] | 
     return "dora" if getattr(settings, "use_dora", False) else _KINDS[name]
 
 
-def virtual_tokens(model: Any) -> tuple[int, int]:
+def virtual_tokens(model: PreTrainedModel) -> tuple[int, int]:
     """Returns how many positions an adapter takes: before every layer's keys and values, and before the text.
 
     Those of the second kind stand before the logits too: `[B, tokens + T, V]`.
@@ -126,12 +127,12 @@ def virtual_tokens(model: Any) -> tuple[int, int]:
     return 0, int(settings.num_virtual_tokens) if kind == "prompt" else 0
 
 
-def trainable(model: Any) -> list[str]:
+def trainable(model: PreTrainedModel) -> list[str]:
     """Lists the trainable parameters by their names in `named_parameters`: all that a checkpoint must hold."""
     return [name for name, weight in model.named_parameters() if weight.requires_grad]
 
 
-def adapter_names(model: Any) -> dict[str, str]:
+def adapter_names(model: PreTrainedModel) -> dict[str, str]:
     """Maps each local adapter parameter from its name in the model to its name in `adapter_model.safetensors`."""
     if any(virtual_tokens(model)):
         return {f"prompt_encoder.{model.active_adapter}.embedding.weight": "prompt_embeddings"}
@@ -143,7 +144,7 @@ def adapter_names(model: Any) -> dict[str, str]:
     return {names[id(weight)]: name for name, weight in saved.items()}
 
 
-def adapter_tensors(model: Any) -> dict[str, Tensor]:
+def adapter_tensors(model: PreTrainedModel) -> dict[str, Tensor]:
     """Returns the adapter's weights under their names in files, complete, on the CPU, in their own memory.
 
     Where they are sharded (DTensor), all ranks must call this together.
@@ -156,7 +157,7 @@ def adapter_tensors(model: Any) -> dict[str, Tensor]:
     return tensors
 
 
-def light_copy(model: Any, *, trained_names: Collection[str] = ()) -> Any:
+def light_copy(model: PreTrainedModel, *, trained_names: Collection[str] = ()) -> Any:
     """Copies a model; weights other than `trained_names` share the model's memory and are frozen."""
     from torch import nn
 
@@ -168,7 +169,7 @@ def light_copy(model: Any, *, trained_names: Collection[str] = ()) -> Any:
     return copy.deepcopy(model, shared)
 
 
-def strip_adapter(model: Any) -> Any:
+def strip_adapter(model: PreTrainedModel) -> Any:
     """Returns the model below an adapter, as it was before; its weights are shared. A plain model is returned
     unchanged.
     """
@@ -178,7 +179,7 @@ def strip_adapter(model: Any) -> Any:
     return base.get_base_model() if any(virtual_tokens(model)) else base.unload()
 
 
-def plain_model(model: Any) -> Any:
+def plain_model(model: PreTrainedModel) -> Any:
     """Returns a model without adapter that computes the same; weights that the adapter leaves alone are shared.
 
     Raises:
@@ -205,7 +206,7 @@ def plain_model(model: Any) -> Any:
         return light_copy(model, trained_names=changed).merge_and_unload()
 
 
-def base_digest(model: Any) -> str:
+def base_digest(model: PreTrainedModel) -> str:
     """Computes a digest of the weights below an adapter, for any dtype: names, shapes and evenly spaced weights of
     each.
 
@@ -224,7 +225,7 @@ def base_digest(model: Any) -> str:
 
 
 def save_adapter(
-    model: Any, folder: Path, *, tensors: Mapping[str, Tensor] | None = None, base: str | None = None
+    model: PreTrainedModel, folder: Path, *, tensors: Mapping[str, Tensor] | None = None, base: str | None = None
 ) -> None:
     """Writes a model's adapter as `peft.PeftModel.from_pretrained` reads it.
 
@@ -253,7 +254,7 @@ def save_adapter(
     (folder / _SETTINGS).write_text(json.dumps(plain, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def attach_adapter(model: Any, folder: Path) -> Any:
+def attach_adapter(model: PreTrainedModel, folder: Path) -> Any:
     """Returns the model with the adapter of a folder, ready for further training; the given model stays unchanged.
 
     Raises:
@@ -360,7 +361,7 @@ def seeded_silence(seed: int) -> Iterator[None]:
         yield
 
 
-def _peft_config(model: Any) -> Any:
+def _peft_config(model: PreTrainedModel) -> Any:
     """Returns peft's configuration of a model's adapter, None where there is none; peft is not imported for that."""
     peft = sys.modules.get("peft")
     return model.peft_config[model.active_adapter] if peft and isinstance(model, peft.PeftModel) else None

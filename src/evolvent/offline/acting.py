@@ -15,7 +15,7 @@ from evolvent.trajectory import sample_rng
 
 __all__ = ["ArrayActor", "build_conditioned_actor"]
 
-ArrayActor = Callable[[History], NDArray[Any]]
+ArrayActor = Callable[[History], NDArray[np.generic]]
 """Decides in E episodes at once: `[E]` int64 or `[E, D]` float32 in -1..1."""
 
 

@@ -34,7 +34,7 @@ class Stateful(Protocol):
         """Returns the whole state, by name."""
         ...
 
-    def load_state_dict(self, state: Mapping[str, Tensor], /) -> Any:
+    def load_state_dict(self, state: Mapping[str, Tensor], /) -> object:
         """Restores the state that `state_dict` returned."""
         ...
 

@@ -48,7 +48,7 @@ class ObservationScaler:
         return cls(np.zeros(observation), np.ones(observation))
 
     @classmethod
-    def from_json(cls, row: Mapping[str, Any], observation: int) -> ObservationScaler:
+    def from_json(cls, row: Mapping[str, object], observation: int) -> ObservationScaler:
         """Builds it from the JSON values of `to_json`; SampleInvalid where they do not standardize O numbers."""
         mean, deviation = (np.asarray(row.get(name), np.float64) for name in ("mean", "deviation"))
         if (

@@ -59,7 +59,7 @@ class Refusals:
             self.rows.append(Refusal(str(path), line, field, reason))
 
 
-def read_json_rows(path: Path, refused: Refusals, *, max_bytes: int = 1 << 24) -> Iterator[tuple[int, Any]]:
+def read_json_rows(path: Path, refused: Refusals, *, max_bytes: int = 1 << 24) -> Iterator[tuple[int, object]]:
     """Yields the rows of a file with their numbers, from JSON lines or from one JSON array, in constant memory.
 
     Args:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -19,7 +19,7 @@ from evolvent.reward.rollouts import Completer, Rollout, correct_ratio, grade_re
 from evolvent.reward.solutions import Solution
 from evolvent.reward.states import extract_solution
 from evolvent.search.writing import Writing
-from evolvent.trajectory import Annotation, AnnotationTarget, Trajectory, sample_seed
+from evolvent.trajectory import Annotation, AnnotationTarget, Json, JsonObject, Trajectory, sample_seed
 
 __all__ = ["LabelledSolution", "LabellingConfig", "label_spans", "rows_to_solutions"]
 
@@ -89,7 +89,7 @@ def label_spans(solution: Solution, completer: Completer, *, count: int = 8, see
     )
 
 
-Row = dict[str, Any]
+Row = dict[str, Json]
 
 
 class LabellingConfig(Config):
@@ -167,7 +167,7 @@ def _row(solution: Solution, labels: Iterable[float | None]) -> Row:
     }
 
 
-def rows_to_solutions(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Solution, tuple[float | None, ...]]]:
+def rows_to_solutions(rows: Iterable[JsonObject]) -> Iterator[tuple[Solution, tuple[float | None, ...]]]:
     """Yields the solutions and labels of rows with spans, for `process.prepare_rows`. Raises SampleInvalid for an
     empty prompt.
     """

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from evolvent.errors import SampleInvalid
+from evolvent.trajectory import JsonObject
 
 __all__ = ["SpanLabels"]
 
@@ -30,7 +29,7 @@ class SpanLabels:
     spans: tuple[str, ...]
     labels: tuple[float | None, ...]
     source: str = ""
-    meta: Mapping[str, Any] = field(default_factory=dict)
+    meta: JsonObject = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.spans:

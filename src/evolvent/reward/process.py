@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,9 @@ from evolvent.reward.endings import Ending, PathCache, Scorer, check_scores, que
 from evolvent.reward.formats import STEP_TAG
 from evolvent.reward.solutions import Solution
 from evolvent.search.records import Spent
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 __all__ = [
     "WORD_TAGS",
@@ -54,7 +57,7 @@ class LabelTags:
     good: str = "+"
     bad: str = "-"
 
-    def encode(self, tokenizer: Any) -> TagIds:
+    def encode(self, tokenizer: PreTrainedTokenizerBase) -> TagIds:
         """Returns their token ids in a tokenizer.
 
         Raises:
@@ -81,7 +84,7 @@ WORD_TAGS = LabelTags(tag="<obs>", good="<act>", bad="<bos>")
 """For closed vocabularies of words: control words that every one of them has, and that never follow inside a turn."""
 
 
-def default_tags(tokenizer: Any) -> TagIds:
+def default_tags(tokenizer: PreTrainedTokenizerBase) -> TagIds:
     """Returns `WORD_TAGS` where a tokenizer has these words, otherwise those of OpenR.
 
     Raises:

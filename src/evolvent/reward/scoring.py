@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -32,6 +32,9 @@ from evolvent.rl.scored_rollout import ScoreKind, evaluate_targets, score_sequen
 from evolvent.search.settings import SearchConfig
 from evolvent.search.writing import Writing
 from evolvent.trajectory import Generation, Score, Trajectory
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 __all__ = [
     "Floats",
@@ -114,7 +117,7 @@ def score_spans(
     fitting = {name: solution for name, solution in solutions.items() if len(solution.ids) + 2 <= judge.context}
     trees = [build_tagged_tree(solution, [1.0] * len(solution.spans), tags) for solution in fitting.values()]
 
-    def compute_good(model: Any, batch: Batch) -> Mapping[str, Tensor]:
+    def compute_good(model: PreTrainedModel, batch: Batch) -> Mapping[str, Tensor]:
         label_logits = require_output(compute_outputs(model, batch, needs=_TEACHER).teacher, "teacher").double()
         return {"good": torch.sigmoid(label_logits[:, 0] - label_logits[:, 1])}
 

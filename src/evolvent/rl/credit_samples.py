@@ -65,7 +65,7 @@ def choose_episodes(is_success: Sequence[bool], group: ArrayLike, max_advantage:
 
 def sample_credit(
     rollout: ScoredRollout, advantages: Advantages, *, iteration: int, decode: Callable[[int], str]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Returns two episodes of an iteration as JSON values.
 
     Each has its task, its result, and turns. A turn has its observation, its reward, and its tokens with their text,

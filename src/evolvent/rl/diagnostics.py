@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 from evolvent.errors import NothingToLearn
 from evolvent.rl.advantages import Advantages, is_equal_within_rounding
 from evolvent.rl.rollout_batch import RolloutBatch, RolloutReport
-from evolvent.trajectory import Trajectory
+from evolvent.trajectory import Array, Trajectory
 
 __all__ = ["DegenerateBatchMonitor", "measure_episodes", "measure_tokens"]
 
@@ -109,7 +108,11 @@ def measure_episodes(trajectories: Sequence[Trajectory], report: RolloutReport) 
 
 
 def measure_tokens(
-    batch: RolloutBatch, token_outputs: Mapping[str, NDArray[Any]], columns: Mapping[str, NDArray[Any]], *, version: int
+    batch: RolloutBatch,
+    token_outputs: Mapping[str, NDArray[np.generic]],
+    columns: Mapping[str, Array],
+    *,
+    version: int,
 ) -> dict[str, float]:
     """Measures the tokens: lag and mismatch of the sampler, spread of the advantages, calibration of the values.
 

@@ -376,7 +376,7 @@ def _join_episodes(episodes: Sequence[_EpisodeTokens]) -> RolloutBatch:
 def add_columns(
     sequences: Sequence[TokenSequence],
     batch: RolloutBatch,
-    columns: Mapping[str, NDArray[Any]],
+    columns: Mapping[str, NDArray[np.generic]],
     *,
     learned_mask: NDArray[np.bool_] | None = None,
 ) -> list[TokenSequence]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -26,7 +26,10 @@ from evolvent.rl.advantages import Advantages
 from evolvent.rl.candidates import add_candidates, chosen_logprobs
 from evolvent.rl.estimators import AdvantageEstimator
 from evolvent.rl.rollout_batch import CUT_OFF, TRUNCATED, RolloutBatch, RolloutReport
-from evolvent.trajectory import Trajectory, sample_seed
+from evolvent.trajectory import Array, JsonObject, Trajectory, sample_seed
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 __all__ = [
     "HistoryTruncation",
@@ -80,7 +83,7 @@ def score_sequences(
         DeviceMemory: a forward pass does not fit.
     """
 
-    def read_outputs(model: Any, batch: Batch) -> Mapping[str, Tensor]:
+    def read_outputs(model: PreTrainedModel, batch: Batch) -> Mapping[str, Tensor]:
         model_outputs: Outputs = compute_outputs(model, batch, needs=tuple(needs), dtype=dtype, temperature=temperature)
         return {name: getattr(model_outputs, name) for name in needs}
 
@@ -106,7 +109,7 @@ def add_top_k_support(
     two distributions over one set. A sampled token that rounding pushed out of it takes the last entry.
     """
 
-    def compute_support(model: Any, batch: Batch) -> Mapping[str, Tensor]:
+    def compute_support(model: PreTrainedModel, batch: Batch) -> Mapping[str, Tensor]:
         logits = target_logits(model, batch).float() / temperature
         top_tokens = logits.topk(min(top_k, logits.shape[-1]), dim=-1).indices
         is_missing = ~(top_tokens == batch.targets[:, None]).any(-1)
@@ -167,13 +170,13 @@ def _allowed_tokens(trajectory: Trajectory, sequence: TokenSequence) -> dict[int
 
 
 def evaluate_targets(
-    model: Any,
+    model: PreTrainedModel,
     sequences: Sequence[TokenSequence],
     compute: OutputFunction,
     *,
     max_tokens_per_forward: int | None = None,
     sharing: PrefixSharing | None = None,
-) -> list[dict[str, NDArray[Any]]]:
+) -> list[dict[str, Array]]:
     """Evaluates a function at the targets of each sequence and spreads its results over the tokens, `[T, ...]`.
 
     Args:
@@ -320,7 +323,7 @@ class ScoringConfig:
     sharing: PrefixSharing | None = None
 
     @property
-    def forward_options(self) -> dict[str, Any]:
+    def forward_options(self) -> JsonObject:
         """Returns the options of a forward pass, as `score_sequences` takes them."""
         return {"max_tokens_per_forward": self.max_tokens_per_forward, "dtype": self.dtype, "sharing": self.sharing}
 
@@ -401,7 +404,7 @@ def _score_choices(
     policy, critic, temperature = config.policy, config.critic, config.sampling.temperature
     episodes = tuple(trajectories[number] for number in report.episode_index)
 
-    def compute_logprobs(model: Any, batch: Batch) -> Mapping[str, Tensor]:
+    def compute_logprobs(model: PreTrainedModel, batch: Batch) -> Mapping[str, Tensor]:
         logprobs = require_output(compute_outputs(model, batch, dtype=config.dtype).logprobs, "logprobs")
         return {"logprobs": chosen_logprobs(logprobs, batch, temperature=temperature)}
 
@@ -427,7 +430,9 @@ def _score_choices(
     return ScoredRollout(trajectories, sequences, rollout_batch, report, columns, episodes)
 
 
-def gather_column(columns: Sequence[Mapping[str, NDArray[Any]]], name: str, batch: RolloutBatch) -> NDArray[np.float64]:
+def gather_column(
+    columns: Sequence[Mapping[str, NDArray[np.generic]]], name: str, batch: RolloutBatch
+) -> NDArray[np.float64]:
     """Returns a column of the sequences at the tokens of the batch, `[P]`, in double precision."""
     values = np.zeros(batch.num_tokens)
     order = np.argsort(batch.sequence, kind="stable")
@@ -481,7 +486,7 @@ def append_final_observations(
 
 def set_final_values(
     batch: RolloutBatch,
-    columns: Sequence[Mapping[str, NDArray[Any]]],
+    columns: Sequence[Mapping[str, NDArray[np.generic]]],
     final_sequences: Mapping[int, int],
     *,
     name: str = "values",

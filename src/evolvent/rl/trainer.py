@@ -250,8 +250,8 @@ def build_minibatch(
     return build_batches(sequences, selected, max_tokens=max_tokens, rng=rng, sharing=learner.sharing)
 
 
-Columns = Mapping[str, NDArray[Any]]
-Log = Callable[[Mapping[str, Any]], None]
+Columns = Mapping[str, NDArray[np.generic]]
+Log = Callable[[Mapping[str, object]], None]
 LearnerFactory = Callable[[Policy, Objective, str], Learner]
 
 
@@ -501,7 +501,7 @@ class PolicyTrainer:
             return None
         return self.policy if self.critic is None else self.critic.policy
 
-    def update(self, rollout: ScoredRollout, advantages: Advantages, **extra_columns: NDArray[Any]) -> None:
+    def update(self, rollout: ScoredRollout, advantages: Advantages, **extra_columns: NDArray[np.generic]) -> None:
         """Trains on a scored rollout with these advantages, and with further columns `[P]` that the objective reads.
 
         During the first `critic_warmup` iterations only values are learned. Where no episode gives a gradient (all

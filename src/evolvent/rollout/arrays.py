@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from evolvent.errors import BatchMismatch, ConfigError, EnvLost, boundary
 from evolvent.store.episodes import Episodes
-from evolvent.trajectory import sample_seed
+from evolvent.trajectory import Array, sample_seed
 
 __all__ = ["ArrayEnv", "play_arrays"]
 
@@ -18,7 +18,7 @@ __all__ = ["ArrayEnv", "play_arrays"]
 class ArrayEnv(Protocol):
     """An environment with Gymnasium's signature whose observations are arrays `[O]`."""
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, Mapping[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: object = None) -> tuple[Any, Mapping[str, Any]]:
         """Starts an episode."""
         ...
 
@@ -44,7 +44,7 @@ class _StepBuffer:
 
 
 def play_arrays(
-    actor: Callable[[Any], NDArray[Any]],
+    actor: Callable[[Any], Array],
     make_env: Callable[[], ArrayEnv],
     *,
     episodes: int,

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.stats import wilson_interval
-from evolvent.trajectory import Start, Task, Trajectory
+from evolvent.trajectory import JsonObject, Start, Task, Trajectory
 from evolvent.worlds.base import SPLITS, World
 
 __all__ = ["Evaluation", "example_row", "panel_starts", "summarize_outcomes"]
@@ -38,7 +37,7 @@ class Evaluation:
     outcomes: tuple[tuple[str, str, bool | None], ...]
 
     @classmethod
-    def from_row(cls, row: Mapping[str, Any]) -> Evaluation:
+    def from_row(cls, row: JsonObject) -> Evaluation:
         """Returns the evaluation of a stored JSON row; other keys of the row are ignored."""
         values = {name: row[name] for name in cls.__slots__}
         values["outcomes"] = tuple((task, kind, success) for task, kind, success in row["outcomes"])
@@ -105,7 +104,7 @@ def summarize_outcomes(trajectories: Iterable[Trajectory], *, computed: int = 0)
     return rows
 
 
-def example_row(trajectory: Trajectory, *, instructions: str, word: Callable[[int], str]) -> dict[str, Any]:
+def example_row(trajectory: Trajectory, *, instructions: str, word: Callable[[int], str]) -> dict[str, object]:
     """Returns an episode as JSON values for display, token by token; `word` returns the text of one token id."""
     steps = []
     for step in trajectory.steps:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from evolvent.errors import ConfigError
 from evolvent.rollout.arrays import ArrayEnv, play_arrays
 from evolvent.store.episodes import Episodes
-from evolvent.trajectory import sample_rng
+from evolvent.trajectory import JsonObject, sample_rng
 from evolvent.worlds.control import Control, make_control
 
 __all__ = ["KINDS", "Kind", "Mixture", "play_mixture"]
@@ -34,7 +34,7 @@ class Mixture:
     """Episodes, and their metadata as JSON values: kind, seed, shares, returns, a digest."""
 
     episodes: Episodes
-    manifest: dict[str, Any]
+    manifest: JsonObject
 
 
 def play_mixture(

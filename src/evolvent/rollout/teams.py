@@ -14,7 +14,18 @@ from numpy.typing import NDArray
 
 from evolvent.errors import BatchMismatch, ConfigError, ErrorRecord
 from evolvent.stats import paired_interval
-from evolvent.trajectory import EndedBy, Score, Start, Step, Trajectory, sample_rng, trajectory_name, unscored
+from evolvent.trajectory import (
+    Array,
+    EndedBy,
+    JsonObject,
+    Score,
+    Start,
+    Step,
+    Trajectory,
+    sample_rng,
+    trajectory_name,
+    unscored,
+)
 from evolvent.worlds.teams.base import (
     Resumable,
     Scene,
@@ -94,7 +105,7 @@ class TeamCollector:
             final_at=np.array([(t, row) for t, row, _ in finals], dtype=np.int64).reshape(-1, 2),
         )
 
-    def snapshot(self) -> Mapping[str, NDArray[Any]]:
+    def snapshot(self) -> Mapping[str, Array]:
         """Returns the state for the next rollout as arrays, for resuming. Raises ConfigError for a batch without
         snapshots.
         """
@@ -102,7 +113,7 @@ class TeamCollector:
             raise ConfigError("a batch that cannot be resumed", value=type(self.batch).__name__, expected="snapshot()")
         return {**self.batch.snapshot(), "collector_lost": np.array(self.lost, dtype=np.int64)}
 
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+    def restore(self, state: Mapping[str, NDArray[np.generic]]) -> None:
         """Restores a snapshot, also in another process. Raises BatchMismatch for another batch, ConfigError as
         `snapshot` does.
         """
@@ -267,7 +278,7 @@ def extract_trajectories(rollout: ArrayRollout, batch: TeamBatch, *, stage: str 
     return tuple(record for _, record in sorted(records, key=lambda pair: pair[0]))
 
 
-def outcome_row(name: str, world: TeamWorld, records: Sequence[Trajectory]) -> dict[str, Any]:
+def outcome_row(name: str, world: TeamWorld, records: Sequence[Trajectory]) -> JsonObject:
     """Returns a policy's results in episodes of a world as JSON values: a row of a table and of
     `view.teams.team_page`.
 

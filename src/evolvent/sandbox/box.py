@@ -112,7 +112,7 @@ class Group:
             self._path.rmdir()
 
 
-def encode_frame(row: dict[str, Any], size: int = MAX_FRAME_BYTES) -> bytes:
+def encode_frame(row: dict[str, object], size: int = MAX_FRAME_BYTES) -> bytes:
     """Encodes a row as a frame: uint32 length (little-endian), then JSON in ASCII.
 
     Raises:
@@ -124,7 +124,7 @@ def encode_frame(row: dict[str, Any], size: int = MAX_FRAME_BYTES) -> bytes:
     return len(body).to_bytes(HEADER_BYTES, "little") + body
 
 
-def parse_frame(body: bytes) -> dict[str, Any]:
+def parse_frame(body: bytes) -> dict[str, object]:
     """Parses the row of a frame's body.
 
     Raises:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from evolvent.engine.asks import Engine
 from evolvent.engine.driver import MultiModelEngine
@@ -14,6 +14,9 @@ from evolvent.reward.process import SpanScorer, default_tags
 from evolvent.reward.values import OutcomeScorer, ValueScorer
 from evolvent.search.scorers import Scorer
 from evolvent.search.settings import SearchConfig
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 __all__ = ["JUDGE", "combine_engines", "default_verdict", "make_scorer"]
 
@@ -46,7 +49,7 @@ def make_scorer(value_model: Policy, search: SearchConfig, *, model: str | None 
     return scorer(value_model.value_head, model=model)
 
 
-def default_verdict(tokenizer: Any) -> VerdictPrompt:
+def default_verdict(tokenizer: PreTrainedTokenizerBase) -> VerdictPrompt:
     """Returns a question in plain English, answered by " Yes" or " No".
 
     Raises:

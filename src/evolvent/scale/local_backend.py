@@ -47,7 +47,17 @@ from evolvent.scale.judging import JUDGE, combine_engines, make_scorer
 from evolvent.scale.reading import next_prompt
 from evolvent.search.settings import SearchConfig
 from evolvent.store.ledger import read_stage_cost
-from evolvent.trajectory import Start, Step, Task, Trajectory, canonical_json, sample_seed, trajectory_name
+from evolvent.trajectory import (
+    Json,
+    JsonObject,
+    Start,
+    Step,
+    Task,
+    Trajectory,
+    canonical_json,
+    sample_seed,
+    trajectory_name,
+)
 from evolvent.worlds.base import World
 from evolvent.worlds.grammar import Parsed
 
@@ -185,7 +195,7 @@ class LocalBackend:
 
     def label(
         self, policy: Policy, data: Sequence[Trajectory], stage: RunStage, *, labeler: LabellingConfig
-    ) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    ) -> Iterator[tuple[str, list[dict[str, Json]]]]:
         """Labels trajectories by completions of the policy; in order of completion."""
         jobs = (
             labeler.work(
@@ -377,7 +387,7 @@ class LocalBackend:
         split: str | None = None,
         search: SearchConfig | None = None,
         value_model: Policy | None = None,
-    ) -> tuple[list[Evaluation], list[dict[str, Any]]]:
+    ) -> tuple[list[Evaluation], list[JsonObject]]:
         """Plays the panel, or that of another split, or with a search; every episode is stored."""
         panel = self.panel
         with self._lock, stage.exclusive():  # what a practice plays ahead meanwhile is not this measurement's
@@ -489,7 +499,7 @@ def log_search(folder: Path, outcome: SearchOutcome) -> None:
         append_line(folder / "trees.jsonl", {"id": outcome.trajectory.id, **outcome.tree}, durable=False)
 
 
-def save_credit(path: Path, row: Mapping[str, Any]) -> None:
+def save_credit(path: Path, row: Mapping[str, object]) -> None:
     """Writes a row (`rl/credit_samples.py`) to the file and replaces the row of the same stage and iteration."""
     rows: Any = None
     with suppress(OSError, ValueError):  # no file yet, or one that is damaged: it is for people to look at

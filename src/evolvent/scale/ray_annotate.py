@@ -26,6 +26,7 @@ from evolvent.models.policy import Policy
 from evolvent.scale.ray_cluster import Placement, count_player_slots
 from evolvent.scale.ray_players import make_error
 from evolvent.scale.ray_wire import PolicyFiles, load_policy_files, read_policy_files
+from evolvent.trajectory import JsonObject
 
 __all__ = ["Annotator", "annotate_on_cluster"]
 
@@ -45,9 +46,9 @@ class Annotator:
 
     def __init__(
         self,
-        files: Mapping[str, Any],
-        annotate_options: Mapping[str, Any],
-        placement: Mapping[str, Any],
+        files: JsonObject,
+        annotate_options: JsonObject,
+        placement: JsonObject,
         *contents: NDArray[np.uint8],
     ) -> None:
         torch.set_num_threads(placement["threads"])
@@ -74,7 +75,7 @@ def annotate_on_cluster(
     policy: Policy,
     sequences: Iterable[TokenSequence],
     *,
-    ray: Any,
+    ray: object,
     vocabulary: str,
     teacher_k: int | None = None,
     batch_tokens: int | None = None,

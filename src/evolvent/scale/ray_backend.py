@@ -36,7 +36,7 @@ from evolvent.scale.ray_wire import agent_to_row, start_to_row, trajectory_from_
 from evolvent.scale.ray_work import ClusterJob, WorkItem
 from evolvent.search.records import Spent
 from evolvent.search.settings import ForestConfig, SearchConfig
-from evolvent.trajectory import Start, Trajectory, trajectory_name
+from evolvent.trajectory import Json, Start, Trajectory, trajectory_name
 
 __all__ = ["RayBackend", "collect_on_cluster"]
 
@@ -205,7 +205,7 @@ class RayBackend(LocalBackend):
 
     def label(
         self, policy: Policy, data: Sequence[Trajectory], stage: RunStage, *, labeler: LabellingConfig
-    ) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    ) -> Iterator[tuple[str, list[dict[str, Json]]]]:
         """Labels trajectories on the cluster, in order of completion."""
         _check_sendable(labeler, LabellingConfig)
         items = [WorkItem(trajectory.id, {}, trajectory_to_line(trajectory)) for trajectory in data]

@@ -115,7 +115,7 @@ def _parse_amount(text: str) -> float | None:
 
 
 @contextmanager
-def connect(cluster: Cluster) -> Iterator[Any]:
+def connect(cluster: Cluster) -> Iterator[object]:
     """Yields Ray's module, connected; the connection, and a separate local cluster, end with the block.
 
     A cluster of its own sends no usage statistics and shows no dashboard. A connection that was there before is used

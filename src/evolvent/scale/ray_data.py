@@ -23,12 +23,13 @@ from evolvent.files import write_atomic
 from evolvent.scale.ray_cluster import Placement, count_player_slots
 from evolvent.scale.ray_players import make_error
 from evolvent.scale.ray_versions import check_versions, read_versions
+from evolvent.trajectory import JsonObject
 
 __all__ = ["process_shard", "transform_on_cluster"]
 
 
 def process_shard(
-    row: Mapping[str, Any], stages: Sequence[DataStage], versions: Mapping[str, str]
+    row: JsonObject, stages: Sequence[DataStage], versions: Mapping[str, str]
 ) -> tuple[bytes, bytes, tuple[str, str] | None]:
     """Runs the task: returns the bytes of a finished shard and of its summary, or the kind and text of an error.
 
@@ -56,7 +57,7 @@ def transform_on_cluster(
     stages: Sequence[DataStage],
     output: Path,
     *,
-    ray: Any,
+    ray: object,
     cache: Path,
     placement: Placement | None = None,
     may_be_empty: bool = False,

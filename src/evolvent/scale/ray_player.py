@@ -50,12 +50,12 @@ from evolvent.scale.ray_wire import (
     trajectory_to_line,
 )
 from evolvent.search.settings import ForestConfig, SearchConfig
-from evolvent.trajectory import sample_seed, trajectory_name
+from evolvent.trajectory import JsonObject, sample_seed, trajectory_name
 from evolvent.worlds.base import World
 
 __all__ = ["Player", "PlayerBackend"]
 
-EndedItem = tuple[str, dict[str, Any], bytes]  # key, what is told of it, the line of its trajectory (or nothing)
+EndedItem = tuple[str, JsonObject, bytes]  # key, what is told of it, the line of its trajectory (or nothing)
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from evolvent.files import safe_join
 from evolvent.models.policy import Policy, load_policy
 from evolvent.store.frame import encode_line
 from evolvent.store.schema import decode_trajectory, encode_episode_start, encode_trajectory
-from evolvent.trajectory import Branch, Start, Task, Trajectory
+from evolvent.trajectory import Branch, JsonObject, Start, Task, Trajectory
 
 __all__ = [
     "PolicyFiles",
@@ -46,12 +46,12 @@ __all__ = [
 ]
 
 
-def build_message(head: Mapping[str, Any], lines: Sequence[bytes] = ()) -> bytes:
+def build_message(head: Mapping[str, object], lines: Sequence[bytes] = ()) -> bytes:
     """Builds a message: JSON values (NaN and infinities as in Python), and lines that end with a newline each."""
     return json.dumps(head, separators=(",", ":")).encode() + b"\n" + b"".join(lines)
 
 
-def parse_message(raw_message: bytes) -> tuple[dict[str, Any], list[bytes]]:
+def parse_message(raw_message: bytes) -> tuple[JsonObject, list[bytes]]:
     """Parses a message into its JSON values and its lines."""
     first, *lines = raw_message.splitlines(keepends=True)
     head: dict[str, Any] = json.loads(first)
@@ -77,14 +77,14 @@ def trajectory_from_line(line: bytes, start: Start | None = None) -> Trajectory:
     return trajectory if start is None else replace(trajectory, task=start.task)
 
 
-def start_to_row(start: Start) -> dict[str, Any]:
+def start_to_row(start: Start) -> JsonObject:
     """Converts a start to JSON values."""
     row = encode_episode_start(start.task, sample=start.sample, branch=start.branch, group=None, meta={})
     del row["task"]["id"]
     return row
 
 
-def start_from_row(row: Mapping[str, Any]) -> Start:
+def start_from_row(row: JsonObject) -> Start:
     """Parses the start of a row; its task gets the usual id of that task."""
     branch = row.get("branch")
     return Start(Task(**row["task"]), row["sample"], Branch(*branch) if branch else None)
@@ -93,7 +93,7 @@ def start_from_row(row: Mapping[str, Any]) -> Start:
 # ------------------------------------------------------------------ who plays
 
 
-def agent_to_row(agent: Agent) -> dict[str, Any]:
+def agent_to_row(agent: Agent) -> JsonObject:
     """Converts an agent to JSON values; its policy, where it has one, is sent as files.
 
     Raises:
@@ -119,7 +119,7 @@ def agent_to_row(agent: Agent) -> dict[str, Any]:
     raise ConfigError([Problem("agent", f"{type(agent).__name__} does not play on Ray", "play in this process")])
 
 
-def agent_from_row(row: Mapping[str, Any], policy: Policy | None) -> Agent:
+def agent_from_row(row: JsonObject, policy: Policy | None) -> Agent:
     """Creates the agent of a row; an agent with a policy needs it."""
     if row["kind"] in ("expert", "random"):
         return Expert() if row["kind"] == "expert" else Random()

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from evolvent.models.policy import Policy
+from evolvent.trajectory import JsonObject
 
 __all__ = ["ClusterJob", "WorkItem", "WorkQueue"]
 
@@ -48,7 +49,7 @@ class ClusterJob:
         parent: Returns the line of a parent by its id.
     """
 
-    head: Mapping[str, Any]
+    head: JsonObject
     items: Sequence[WorkItem]
     policies: Mapping[str, Policy] = field(default_factory=dict)
     slots: int = 1

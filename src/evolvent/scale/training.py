@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 from safetensors.torch import save_file
@@ -104,7 +104,7 @@ def run_training(
     job: TrainingJob,
     ranks: Ranks,
     *,
-    log: Callable[[Mapping[str, Any]], None],
+    log: Callable[[Mapping[str, object]], None],
     on_update: Callable[[UpdateMetrics], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> FitReport:

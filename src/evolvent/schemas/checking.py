@@ -20,7 +20,7 @@ MAX_VALUES = 200_000  # most values in the arguments of a call
 LEGAL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_-]{0,63}")  # what every provider of models takes
 
 
-def find_argument_faults(arguments: Mapping[str, Any], parameters: Mapping[str, Any]) -> tuple[str, ...]:
+def find_argument_faults(arguments: Mapping[str, object], parameters: Mapping[str, object]) -> tuple[str, ...]:
     """Returns the faults of the arguments of a call, one sentence a fault, in the order of their paths; () where
     valid.
 

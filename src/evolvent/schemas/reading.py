@@ -18,6 +18,7 @@ from typing import Any
 
 from evolvent.errors import SampleInvalid
 from evolvent.messages import Tool
+from evolvent.trajectory import JsonObject
 
 __all__ = ["MAX_DEPTH", "MAX_NODES", "TYPES", "compile_pattern", "is_flat", "json_schema", "parse_tool"]
 
@@ -121,7 +122,7 @@ def parse_tool(row: object) -> Tool:
     return Tool(row["name"], description if isinstance(description, str) else "", dict(schemas[0]) if schemas else {})
 
 
-def is_flat(parameters: Mapping[str, Any]) -> bool:
+def is_flat(parameters: Mapping[str, object]) -> bool:
     """Returns whether parameters are of the flat form: a mapping from each parameter's name to its description."""
     if isinstance(parameters.get("type"), (str, list)) or any(key in parameters for key in ("$ref", *_LIST_KEYWORDS)):
         return False
@@ -134,7 +135,7 @@ def is_flat(parameters: Mapping[str, Any]) -> bool:
     )
 
 
-def json_schema(parameters: Mapping[str, Any]) -> dict[str, Any]:
+def json_schema(parameters: JsonObject) -> JsonObject:
     """Returns the parameters of a tool as JSON Schema (draft 2020-12): an object schema without references.
 
     Names of types are translated. The outermost object takes no argument that it does not name unless it allows them

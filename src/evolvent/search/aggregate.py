@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 Answer = Callable[[State], Hashable | None]  # reads the answer of a finished state; None: there is none to be read
-Same = Callable[[Any, Any], bool]  # whether two answers are one, as the grader sees it
+Same = Callable[[object, object], bool]  # whether two answers are one, as the grader sees it
 Span = Literal["min", "last", "prod", "outcome"]
 Rule = Literal["max", "vote", "majority"]
 

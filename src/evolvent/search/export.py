@@ -22,7 +22,7 @@ _MAX_ACTION_CHARS = 1000  # characters of an action
 
 def tree_row(
     result: SearchResult, *, title: str = "", text: Callable[[str], str] | None = None, max_nodes: int = 2000
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Converts one search to a JSON object: columns with an entry per node, a parent before its children.
 
     Columns: `parent` (-1: the root), `action`, `visits` (N), `mean` (Q: of the values that were backed up, else the

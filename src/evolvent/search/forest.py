@@ -225,7 +225,7 @@ def _best_unfinished(trees: Sequence[SearchResult]) -> tuple[int, int]:
     return best
 
 
-def answer_rows(decision: Decision, *, same: Same | None = None) -> tuple[dict[str, Any], ...]:
+def answer_rows(decision: Decision, *, same: Same | None = None) -> tuple[dict[str, object], ...]:
     """Converts the answers of all ends to JSON values: {"answer", "weight", "count"}, the first seen first.
 
     The count is of all ends with this answer, in any spelling. Where each tree decided first, an answer that no

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal
+from typing import Literal
 
 from evolvent.errors import ConfigError, Problem
 from evolvent.search.children import Child, Dropped, State
 from evolvent.search.tree import Tree
+from evolvent.trajectory import JsonObject
 
 __all__ = [
     "Budget",
@@ -172,7 +173,7 @@ class SearchResult:
     best_node: int | None
     spent: Spent
     ended_by: EndedBy = "done"
-    notes: dict[str, Any] = field(default_factory=dict)
+    notes: JsonObject = field(default_factory=dict)
 
     @property
     def dropped(self) -> tuple[Dropped, ...]:

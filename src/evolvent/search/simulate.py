@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -176,7 +175,7 @@ def living_children(tree: Tree, node: int) -> NDArray[np.int64]:
 
 
 def build_result(
-    tree: Tree, tracker: BudgetTracker, finished: Sequence[int], *, ended_by: EndedBy, notes: dict[str, Any]
+    tree: Tree, tracker: BudgetTracker, finished: Sequence[int], *, ended_by: EndedBy, notes: dict[str, object]
 ) -> SearchResult:
     """Builds the result of a search from its ends; it selects the end of highest value, the first among equals.
 

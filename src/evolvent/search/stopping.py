@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +17,7 @@ from evolvent.belief.answers import AnswerBelief
 from evolvent.belief.stopping import Detector, StopDecision, min_further_votes
 from evolvent.belief.summary import BeliefSummary
 from evolvent.search.aggregate import Answer, Same
+from evolvent.trajectory import JsonObject
 
 __all__ = ["Stop", "Visits", "Vote"]
 
@@ -59,7 +59,7 @@ class Vote:
         """Returns how many votes to request at once."""
         return int(min_further_votes(self._stop.detector, self.belief.summarize())[0])
 
-    def cast(self, state: Any, *, action: Hashable | None = None, count: int = 1, readable: bool = True) -> None:
+    def cast(self, state: object, *, action: Hashable | None = None, count: int = 1, readable: bool = True) -> None:
         """Counts votes for the answer of a state.
 
         Args:
@@ -76,7 +76,7 @@ class Vote:
         self.history.append(self._stop.detector(self.belief.summarize(), self.history))
         return self.stopped
 
-    def notes(self) -> dict[str, Any]:
+    def notes(self) -> JsonObject:
         """Returns notes for the search result: the reason of an early stop (or ""), votes cast and spared, the last
         score.
 

@@ -134,7 +134,7 @@ def env_trajectory(
     name: str,
     sample: int = 0,
     branch: Branch | None = None,
-    meta: Mapping[str, Any] | None = None,
+    meta: Mapping[str, object] | None = None,
 ) -> Trajectory:
     """Converts the episode up to a state to a trajectory, as `collect` would have recorded it.
 

@@ -54,7 +54,7 @@ class CallRunner:
         self._queue: deque[_Call] = deque()
         self._running: set[_Call] = set()
 
-    async def run(self, call: Callable[[], Any], limit_s: float, *, late: Callable[[], object] | None = None) -> Any:
+    async def run(self, call: Callable[[], object], limit_s: float, *, late: Callable[[], object] | None = None) -> Any:
         """Returns the value of the call.
 
         Args:

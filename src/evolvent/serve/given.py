@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.trajectory import Score, Task, canonical_json
@@ -18,7 +17,7 @@ from evolvent.worlds.grammar import Grammar, Plain
 
 __all__ = ["ClientTimeouts", "SpecWorld", "TaskPanels", "TaskSpecs", "WorldRules"]
 
-Spec = Mapping[str, Any]
+Spec = Mapping[str, object]
 TaskSpecs = Sequence[Spec] | Mapping[str, Sequence[Spec]]
 
 

@@ -101,7 +101,7 @@ class Loop:
         self._thread: _LoopThread | None = None
         self._closed = False
 
-    def run(self, coroutine: Coroutine[Any, Any, T], timeout_s: float | None, *, label: str = "a call") -> T:
+    def run(self, coroutine: Coroutine[object, object, T], timeout_s: float | None, *, label: str = "a call") -> T:
         """Returns the value of a coroutine that runs on the loop; past the deadline it is cancelled.
 
         Args:

@@ -21,7 +21,7 @@ from evolvent.messages import Call, Message, Tool
 from evolvent.store.frame import encode_line, read_lines
 from evolvent.store.log import Record
 from evolvent.store.schema import decode_trajectory, encode_trajectory
-from evolvent.trajectory import Score, Step, Task, Trajectory, Value
+from evolvent.trajectory import JsonObject, Score, Step, Task, Trajectory, Value
 
 __all__ = [
     "ImportResult",
@@ -275,7 +275,7 @@ def write_messages(trajectories: Iterable[Trajectory], path: Path, *, instructio
     return count
 
 
-def chat_row(trajectory: Trajectory, instructions: str | None = None) -> dict[str, Any]:
+def chat_row(trajectory: Trajectory, instructions: str | None = None) -> JsonObject:
     """Converts a trajectory to the row that `write_messages` writes; raises SampleInvalid for a trajectory of
     arrays.
     """

@@ -40,7 +40,7 @@ class RecordLine:
     raw: bytes
 
 
-def encode_line(fields: Mapping[str, Any], *, run: str, traj: str, n: int = 0, kind: str = "trajectory") -> bytes:
+def encode_line(fields: Mapping[str, object], *, run: str, traj: str, n: int = 0, kind: str = "trajectory") -> bytes:
     """Encodes the line of a record. Half surrogates, which UTF-8 cannot hold, become U+FFFD and are counted in
     `replaced`.
 

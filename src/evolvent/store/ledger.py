@@ -10,17 +10,18 @@ note is lost with it.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from evolvent.errors import CorruptRecord
 from evolvent.files import append_line, disk_errors, plain_json, write_atomic
+from evolvent.trajectory import JsonObject
 
 __all__ = ["Ledger", "read_rows", "read_stage_cost", "write_stage_cost"]
 
 
-def read_rows(path: Path) -> list[dict[str, Any]]:
+def read_rows(path: Path) -> Sequence[JsonObject]:
     """Reads the rows of a JSON-lines file. Text after the last newline is torn (its writer was killed) and left out.
 
     Raises:
@@ -50,7 +51,7 @@ class Ledger:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "stages.jsonl"
-        self._rows: dict[str, dict[str, Any]] = {}
+        self._rows: dict[str, JsonObject] = {}
         for row in read_rows(self._path):
             if not isinstance(row.get("key"), str):
                 raise CorruptRecord(f"{self._path} has a row that is no finished stage", offset=0, value=str(row)[:80])

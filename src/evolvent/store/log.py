@@ -21,6 +21,7 @@ from evolvent.errors import CorruptRecord, NoSpace
 from evolvent.files import TEMPORARY_SUFFIX, disk_error, disk_errors, ensure_space, sync_folder
 from evolvent.store.frame import RecordLine, encode_line, parse_line, read_lines
 from evolvent.store.schema import INTERRUPTED, interruption_error
+from evolvent.trajectory import JsonObject
 
 __all__ = ["DiskOperations", "LogWriter", "Record", "list_segments", "log_folder", "read_records", "segment_path"]
 
@@ -83,11 +84,11 @@ class LogWriter:
         with self._one:
             return self._next - 1 if self._handle >= 0 else self._next
 
-    def append_episode(self, trajectory_id: str, fields: dict[str, Any]) -> None:
+    def append_episode(self, trajectory_id: str, fields: JsonObject) -> None:
         """Appends a finished episode: one line."""
         self._append(encode_line(fields, run=self._run, traj=trajectory_id))
 
-    def begin(self, trajectory_id: str, fields: dict[str, Any]) -> None:
+    def begin(self, trajectory_id: str, fields: JsonObject) -> None:
         line = encode_line(fields, run=self._run, traj=trajectory_id, kind="begin")
         with self._one:
             self._append(line)
@@ -106,7 +107,7 @@ class LogWriter:
             self._append(line)
             del self.open[trajectory_id]
 
-    def annotate(self, trajectory_id: str, fields: dict[str, Any]) -> None:
+    def annotate(self, trajectory_id: str, fields: JsonObject) -> None:
         """Appends an annotation; its `n` counts the annotations of this writer."""
         with self._one:
             self._append(encode_line(fields, run=self._run, traj=trajectory_id, n=self._notes, kind="annotation"))

@@ -20,7 +20,7 @@ from evolvent.store.columns import STEPS, read_annotations, trajectory_reader
 from evolvent.store.log import Record, list_segments, read_records, segment_path
 from evolvent.store.schema import INTERRUPTED, decode_annotation, decode_trajectory
 from evolvent.store.seal import read_part, read_seal_manifest
-from evolvent.trajectory import Annotation, Trajectory
+from evolvent.trajectory import Annotation, JsonObject, Trajectory
 
 __all__ = [
     "FILTER_COLUMNS",
@@ -35,7 +35,7 @@ __all__ = [
     "matches_filters",
 ]
 
-Filters = Mapping[str, Any]
+Filters = Mapping[str, object]
 FILTER_COLUMNS = (
     "run",
     "traj",
@@ -62,7 +62,7 @@ class StoredTrajectory:
     load: Callable[[], Trajectory]
 
 
-def check_filters(filters: Filters | None) -> dict[str, Collection[Any]]:
+def check_filters(filters: Filters | None) -> dict[str, Collection[object]]:
     """Returns the accepted values of each column; a single value stands for itself.
 
     Raises:
@@ -83,8 +83,8 @@ def check_filters(filters: Filters | None) -> dict[str, Collection[Any]]:
 
 def iter_segments(
     root: Path,
-    read_sealed: Callable[[Mapping[str, Any]], Iterator[Any]],
-    read_live: Callable[[Path, bool], Iterator[Any]],
+    read_sealed: Callable[[Mapping[str, object]], Iterator[object]],
+    read_live: Callable[[Path, bool], Iterator[object]],
 ) -> Iterator[Any]:
     """Reads every segment, sealed or live; a segment that is sealed meanwhile by its writer is read from its parts."""
     live_segments = list_segments(root)  # before the manifest: what is sealed in between is in both
@@ -137,7 +137,7 @@ def find_trajectories(
     yield from (stored for stored in interrupted.values() if stored.matches)
 
 
-def matches_filters(fields: Mapping[str, Any], accepted_values: Mapping[str, Collection[Any]]) -> bool:
+def matches_filters(fields: JsonObject, accepted_values: Mapping[str, Collection[Any]]) -> bool:
     """Returns whether the fields of a live record match the filters."""
     task, score = fields["task"], fields.get("score", (None, None, None))
     values = {**fields, **task, "task": task["id"], "success": score[2]}
@@ -149,7 +149,7 @@ def _from_record(record: Record, accepted_values: Mapping[str, Collection[Any]])
     return StoredTrajectory(record.id, record.is_interrupted, is_match, lambda: decode_trajectory(record.fields()))
 
 
-def mask_rows(heads: pa.Table, accepted_values: Mapping[str, Collection[Any]]) -> list[bool]:
+def mask_rows(heads: pa.Table, accepted_values: Mapping[str, Collection[object]]) -> list[bool]:
     """Returns for each row whether it matches."""
     mask = [True] * heads.num_rows
     for name, accepted in accepted_values.items():

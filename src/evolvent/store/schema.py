@@ -17,7 +17,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evolvent.errors import ErrorRecord, EvolventError, SampleInvalid
-from evolvent.trajectory import Annotation, AnnotationTarget, Branch, Generation, Score, Step, Task, Trajectory, Value
+from evolvent.trajectory import (
+    Annotation,
+    AnnotationTarget,
+    Branch,
+    Generation,
+    JsonObject,
+    Score,
+    Step,
+    Task,
+    Trajectory,
+    Value,
+)
 
 __all__ = [
     "INTERRUPTED",
@@ -72,14 +83,14 @@ def _float_or_none(value: Any) -> float | None:
     return None if value is None else float(value)
 
 
-def encode_array(array: NDArray[Any]) -> dict[str, Any]:
+def encode_array(array: NDArray[np.generic]) -> dict[str, object]:
     """Encodes an array as its dtype, shape and base64 of its bytes in C order; refuses object and structured arrays."""
     if array.dtype.kind not in "biufcSUmM":
         raise SampleInvalid("an array that cannot be stored", value=array.dtype.str, expected="numbers or text")
     return {"dtype": array.dtype.str, "shape": list(array.shape), "data": _encode_base64(array.tobytes())}
 
 
-def decode_array(dtype: str, shape: list[int], data: bytes) -> NDArray[Any]:
+def decode_array(dtype: str, shape: list[int], data: bytes) -> NDArray[np.generic]:
     """Decodes a writable array from its bytes in C order."""
     return np.frombuffer(data, dtype=np.dtype(dtype)).reshape(shape).copy()
 
@@ -146,7 +157,7 @@ def _decode_generation(row: Mapping[str, Any]) -> Generation:
     )
 
 
-def encode_step(step: Step) -> dict[str, Any]:
+def encode_step(step: Step) -> dict[str, object]:
     """Encodes a step as JSON values."""
     row: dict[str, Any] = {"observation": _encode_value(step.observation), "action": _encode_value(step.action)}
     if step.reward is not None:
@@ -175,8 +186,8 @@ def _decode_step(row: Mapping[str, Any]) -> Step:
 
 
 def encode_episode_start(
-    task: Task, *, sample: int, branch: Branch | None, group: str | None, meta: Mapping[str, Any]
-) -> dict[str, Any]:
+    task: Task, *, sample: int, branch: Branch | None, group: str | None, meta: Mapping[str, object]
+) -> JsonObject:
     """Encodes the fields of an episode that are known when it begins."""
     row: dict[str, Any] = {
         "task": {
@@ -199,7 +210,7 @@ def encode_episode_start(
     return row
 
 
-def encode_episode_end(final: Value, *, ended_by: str, score: Score, error: ErrorRecord | None) -> dict[str, Any]:
+def encode_episode_end(final: Value, *, ended_by: str, score: Score, error: ErrorRecord | None) -> dict[str, object]:
     """Encodes the fields of an episode that are known when it ends, apart from its steps."""
     row: dict[str, Any] = {"ended_by": ended_by}
     if isinstance(final, np.ndarray) or final != "":
@@ -212,7 +223,7 @@ def encode_episode_end(final: Value, *, ended_by: str, score: Score, error: Erro
     return row
 
 
-def encode_trajectory(trajectory: Trajectory) -> dict[str, Any]:
+def encode_trajectory(trajectory: Trajectory) -> JsonObject:
     """Encodes a whole trajectory as JSON values, without the frame of its line.
 
     Raises:
@@ -222,7 +233,8 @@ def encode_trajectory(trajectory: Trajectory) -> dict[str, Any]:
     meta, unknown_fields = dict(source.meta), source.meta.get(UNKNOWN_KEY, ())
     if unknown_fields:
         meta.pop(UNKNOWN_KEY)
-    row = encode_episode_start(source.task, sample=source.sample, branch=source.branch, group=source.group, meta=meta)
+    start = encode_episode_start(source.task, sample=source.sample, branch=source.branch, group=source.group, meta=meta)
+    row: dict[str, Any] = {**start}
     row["steps"] = [encode_step(step) for step in source.steps]
     row |= encode_episode_end(
         source.final_observation, ended_by=source.ended_by, score=source.score, error=source.error
@@ -233,12 +245,12 @@ def encode_trajectory(trajectory: Trajectory) -> dict[str, Any]:
     return row
 
 
-def interruption_error(steps: int) -> list[Any]:
+def interruption_error(steps: int) -> list[object]:
     """Returns the error of an episode whose process ended after this number of steps."""
     return [INTERRUPTED, "the process ended before the episode did", steps, True]
 
 
-def decode_trajectory(record: Mapping[str, Any]) -> Trajectory:
+def decode_trajectory(record: Mapping[str, object]) -> Trajectory:
     """Decodes the trajectory of a record (the fields of its line, or of its assembled lines).
 
     Raises:
@@ -311,7 +323,7 @@ def _set_at_path(row: dict[str, Any], path: list[Any], value: object) -> bool:
     return True
 
 
-def encode_annotation(annotation: Annotation) -> dict[str, Any]:
+def encode_annotation(annotation: Annotation) -> dict[str, object]:
     """Encodes an annotation as JSON values; a number, a label and a sequence of numbers are three different fields."""
     target, value = annotation.target, annotation.value
     row: dict[str, Any] = {
@@ -327,7 +339,7 @@ def encode_annotation(annotation: Annotation) -> dict[str, Any]:
     return row
 
 
-def decode_annotation(record: Mapping[str, Any]) -> Annotation:
+def decode_annotation(record: JsonObject) -> Annotation:
     """Decodes the annotation of a record; sequences come back as tuples. Raises SampleInvalid."""
     try:
         if "label" in record:

@@ -24,7 +24,7 @@ from evolvent.store.columns import annotation_table, step_table, trajectory_tabl
 from evolvent.store.frame import SCHEMA_VERSION
 from evolvent.store.log import list_segments, read_records, segment_path
 from evolvent.store.schema import decode_annotation, decode_trajectory
-from evolvent.trajectory import Annotation, Trajectory
+from evolvent.trajectory import Annotation, JsonObject, Trajectory
 
 __all__ = ["TABLES", "SealReport", "part_path", "read_part", "read_seal_manifest", "seal_segments"]
 
@@ -47,7 +47,7 @@ def _manifest_path(root: Path) -> Path:
     return root / "manifest.jsonl"
 
 
-def read_seal_manifest(root: Path) -> dict[int, dict[str, Any]]:
+def read_seal_manifest(root: Path) -> Mapping[int, JsonObject]:
     """Reads the sealed segments: number -> {"segment", "sha256", "part", "rows": {table: count}}.
 
     Raises:
@@ -69,13 +69,13 @@ def read_seal_manifest(root: Path) -> dict[int, dict[str, Any]]:
     return rows
 
 
-def part_path(root: Path, table: str, row: Mapping[str, Any]) -> Path:
+def part_path(root: Path, table: str, row: Mapping[str, object]) -> Path:
     """Returns the file of a table of a sealed segment."""
     return safe_join(root / "parquet" / table, str(row["part"]))
 
 
 def read_part(
-    root: Path, table: str, row: Mapping[str, Any], *, columns: Sequence[str] | None = None, filters: Any = None
+    root: Path, table: str, row: Mapping[str, object], *, columns: Sequence[str] | None = None, filters: object = None
 ) -> pa.Table:
     """Reads one table of a sealed segment (checksums of its pages are verified).
 

@@ -30,7 +30,7 @@ from evolvent.store.schema import (
     encode_step,
     encode_trajectory,
 )
-from evolvent.trajectory import Annotation, Branch, EndedBy, Score, Step, Task, Trajectory, Value, unscored
+from evolvent.trajectory import Annotation, Branch, EndedBy, JsonObject, Score, Step, Task, Trajectory, Value, unscored
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -163,7 +163,7 @@ class Store:
         sample: int = 0,
         branch: Branch | None = None,
         group: str | None = None,
-        meta: Mapping[str, Any] | None = None,
+        meta: Mapping[str, object] | None = None,
     ) -> None:
         """Starts to stream an episode. If its process ends before the episode, it reads as interrupted, with its
         steps.
@@ -223,7 +223,7 @@ class Store:
 
     # ------------------------------------------------------------------ reading
 
-    def trajectories(self, *, filters: Mapping[str, Any] | None = None, prefix: str = "") -> Iterator[Trajectory]:
+    def trajectories(self, *, filters: JsonObject | None = None, prefix: str = "") -> Iterator[Trajectory]:
         """Yields the trajectories in the order of their appending, interrupted ones last, in constant memory.
 
         Args:
@@ -237,7 +237,7 @@ class Store:
 
         return (stored.load() for stored in find_trajectories(self.path, filters=filters, prefix=prefix))
 
-    def ids(self, *, filters: Mapping[str, Any] | None = None, prefix: str = "") -> Iterator[str]:
+    def ids(self, *, filters: JsonObject | None = None, prefix: str = "") -> Iterator[str]:
         """Yields the ids of `trajectories`, in the same order."""
         from evolvent.store.query import find_trajectories
 
@@ -280,7 +280,7 @@ class Store:
         self,
         *,
         columns: Sequence[str] | None = None,
-        filters: Mapping[str, Any] | None = None,
+        filters: Mapping[str, object] | None = None,
         table: Table = "trajectories",
     ) -> Iterator[pa.RecordBatch]:
         """Yields Arrow batches of the table of trajectories or of steps, for queries over few columns."""

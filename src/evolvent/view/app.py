@@ -37,7 +37,7 @@ from evolvent.web import Access, App, guard_app
 
 __all__ = ["HEADERS", "Boards", "viewer_app"]
 
-Boards = Callable[[Sequence[Path]], tuple[Mapping[str, Any] | None, list[tuple[str, str]]]]
+Boards = Callable[[Sequence[Path]], tuple[Mapping[str, object] | None, list[tuple[str, str]]]]
 """From results files of agent-eval to the data of a leaderboard (None: there is none), and what could not be read."""
 
 _log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ __all__ = ["encode_belief", "parse_belief"]
 _MAX_LOOKS, _MAX_PARTICLES, _MAX_CELLS = 2000, 400, 200  # most of each that are read
 
 
-def encode_belief(trace: Trace) -> dict[str, Any]:
+def encode_belief(trace: Trace) -> dict[str, object]:
     """Converts a trace to JSON values, in four digits."""
 
     def round_values(values: Any) -> Any:

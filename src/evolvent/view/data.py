@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from evolvent.errors import ConfigError, StoreUnavailable
+from evolvent.trajectory import JsonObject
 from evolvent.view.credit import CreditRow, parse_credit
 from evolvent.view.searches import SearchRow, SearchTreeFile, parse_search_row, parse_tree_file
 from evolvent.view.values import as_count, as_list, as_mapping, as_number, as_numbers, as_rate, as_text
@@ -51,7 +52,7 @@ class RunInfo:
     command: tuple[str, ...] = ()
     arms: tuple[str, ...] = ()
     versions: Mapping[str, Any] = field(default_factory=dict)
-    config: Mapping[str, Any] = field(default_factory=dict)
+    config: JsonObject = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +253,7 @@ def _read_document(path: Path, notes: list[str]) -> Any:
     return value
 
 
-def read_json_file(path: Path) -> Any:
+def read_json_file(path: Path) -> object:
     """Reads the JSON value of a file of a run; None where the file is missing or invalid.
 
     Raises:

@@ -11,7 +11,6 @@ from datetime import datetime
 from functools import cache
 from math import isnan, log
 from pathlib import Path
-from typing import Any
 
 from jinja2 import Environment
 
@@ -47,7 +46,7 @@ def page(data: ReportData) -> str:
     return render_page(report_environment(), "report.html", report_values(data))
 
 
-def report_values(data: ReportData) -> dict[str, Any]:
+def report_values(data: ReportData) -> dict[str, object]:
     """Returns the template variables of `report_body.html`."""
     evaluated_panels, training, rl_training = build_panels(data), build_training_report(data), summarize_training(data)
     return {

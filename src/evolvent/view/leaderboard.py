@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from markupsafe import Markup
 
+from evolvent.trajectory import JsonObject
 from evolvent.view.dots import DotRow, dot_plot
 from evolvent.view.escape import clip, format_large, show_hidden
 from evolvent.view.templating import build_environment, render_page
 
 __all__ = ["draw_board", "leaderboard_page", "tabulate_leaderboard"]
 
-JsonObject = Mapping[str, Any]
 _KINDS = {"expert": "expert", "random": "control", "policy": "evolve"}
 
 

@@ -6,9 +6,9 @@ import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from evolvent.belief.traces import Trace
+from evolvent.trajectory import JsonObject
 from evolvent.view import charts
 from evolvent.view.beliefs import parse_belief
 from evolvent.view.charts import ArmStyle, Line, bin_points, line_chart
@@ -177,7 +177,7 @@ def _draw_memory(rows: Sequence[tuple[float, Metric]]) -> list[Figure]:
 # ---------------------------------------------------------------------- leaderboards
 
 
-def boards_page(frame: Frame, data: Mapping[str, Any] | None, *, unreadable: Sequence[tuple[str, str]]) -> str:
+def boards_page(frame: Frame, data: JsonObject | None, *, unreadable: Sequence[tuple[str, str]]) -> str:
     """Renders the leaderboard of all players; `unreadable` lists files that could not be read, each with the reason."""
     columns, rows = tabulate_leaderboard(data) if data else ((), [])
     picture = draw_board(data["players"]) if data else ""

@@ -99,7 +99,7 @@ def list_page(frame: Frame, run: RunEntry, *, index: TrajectoryIndex, query: Que
     )
 
 
-def list_window(run: RunEntry, answer: Answer, query: Query) -> dict[str, Any]:
+def list_window(run: RunEntry, answer: Answer, query: Query) -> dict[str, object]:
     """Returns rows for the script: their HTML and how many there are."""
     html = render_template("viewer_rows.html", Frame(), title="", answer=_link_rows(answer, run, query))
     empty_message = "Nothing fits." if answer.read else "This run has stored no trajectory yet."

@@ -136,7 +136,7 @@ def parse_tree_file(name: str, document: object) -> SearchTreeFile | None:
     )
 
 
-def parse_search_row(row: Mapping[str, Any]) -> SearchRow | None:
+def parse_search_row(row: Mapping[str, object]) -> SearchRow | None:
     """Parses the search of a line; None where the line describes no search."""
     world, method, task = (as_text(row.get(name)) for name in ("world", "method", "task"))
     budget, spent = row.get("budget"), as_mapping(row.get("spent"))

@@ -260,7 +260,7 @@ def list_floors(data: ReportData) -> list[tuple[str, str, Mapping[str, float]]]:
     return [(world, tier, values) for (world, tier), values in sorted(data.floors.items())]
 
 
-def flatten_settings(nested: Mapping[str, Any]) -> list[tuple[str, str]]:
+def flatten_settings(nested: Mapping[str, object]) -> list[tuple[str, str]]:
     """Flattens nested settings to (dotted name, value) in their order; secrets hidden, at most eight levels deep."""
     rows: list[tuple[str, str]] = []
     waiting: list[tuple[str, Any, int]] = [("", nested, 0)]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
-from typing import Any
 
 from jinja2 import Environment
 from markupsafe import Markup
 
 from evolvent.belief.traces import Trace
+from evolvent.trajectory import JsonObject
 from evolvent.view.charts import ArmStyle, Frame, Line, line_chart
 from evolvent.view.dots import DotRow, dot_plot
 from evolvent.view.escape import clip, show_hidden
@@ -18,7 +18,6 @@ from evolvent.view.templating import build_environment, render_page
 
 __all__ = ["build_seeking_rows", "seeking_page"]
 
-JsonObject = Mapping[str, Any]
 COLUMNS = ("", "success, %", "95 %", "false stops, %", "steps", "metres", "decision, ms")
 
 

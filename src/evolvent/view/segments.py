@@ -19,7 +19,7 @@ from evolvent.store.log import Record, segment_path
 from evolvent.store.schema import decode_annotation, decode_trajectory
 from evolvent.store.seal import read_part, read_seal_manifest
 from evolvent.store.store import Store
-from evolvent.trajectory import Annotation, Trajectory
+from evolvent.trajectory import Annotation, JsonObject, Trajectory
 
 __all__ = ["COLUMNS", "SegmentReader", "read_trajectory", "read_trajectory_annotations"]
 
@@ -79,7 +79,7 @@ class SegmentReader:
     `notes`: id -> the bytes where a live one tells of it. `reads`: grows whenever something was read.
     """
 
-    def __init__(self, root: Path, number: int, row: Mapping[str, Any] | None) -> None:
+    def __init__(self, root: Path, number: int, row: JsonObject | None) -> None:
         """Prepares to read a segment; `row` is its row in the manifest if it is sealed."""
         self.number, self.sealed, self.row = number, row is not None, row
         self.notes: dict[str, list[int]] = {}

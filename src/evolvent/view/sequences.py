@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
-from typing import Any
 
 from jinja2 import Environment
 from markupsafe import Markup
 
+from evolvent.trajectory import JsonObject
 from evolvent.view.charts import Frame, Line, Reference, line_chart
 from evolvent.view.templating import build_environment, render_page
 
 __all__ = ["sequence_page"]
-
-JsonObject = Mapping[str, Any]
 
 
 def sequence_page(data: JsonObject, pictures: Sequence[tuple[str, str]] = ()) -> str:

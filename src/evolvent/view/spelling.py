@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from evolvent.errors import EvolventError, boundary
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 __all__ = ["TokenTexts", "find_token_texts"]
 
@@ -20,7 +23,7 @@ _NESTED_FOLDERS = ("stages/*/policy", "snapshots/*", "checkpoints/*/model")
 class TokenTexts:
     """A map from token ids to texts. `known`: there is a tokenizer."""
 
-    def __init__(self, tokenizer: Any = None) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase = None) -> None:
         """Creates a map that decodes with a `tokenizers.Tokenizer`, or without any."""
         self._tokenizer, self.known = tokenizer, tokenizer is not None
         self._seen: dict[int, str] = {}

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import nan
-from typing import Any
 
 from markupsafe import Markup
 from rich import box
@@ -17,6 +16,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from evolvent.trajectory import JsonObject
 from evolvent.view.charts import ArmStyle, Reference, interval_strip, legend_marker, strip_scale
 from evolvent.view.dots import DotRow, dot_plot
 from evolvent.view.escape import clip, format_large, show_hidden
@@ -24,7 +24,6 @@ from evolvent.view.templating import build_environment, render_page
 
 __all__ = ["study_page", "study_table"]
 
-JsonObject = Mapping[str, Any]
 _ENDS = ("mean", "low", "high")
 _MIN_TABLE_WIDTH = 80  # columns that the tables of one row a panel need
 

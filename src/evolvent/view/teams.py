@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any
 
 import numpy as np
 from jinja2 import Environment
 from markupsafe import Markup, escape
 
 from evolvent.errors import ConfigError
+from evolvent.trajectory import JsonObject
 from evolvent.view.charts import Frame, Line, line_chart
 from evolvent.view.escape import show_hidden
 from evolvent.view.templating import build_environment, render_page
@@ -90,7 +90,6 @@ def _draw_mark(mark: Mark) -> str:
     )
 
 
-JsonObject = Mapping[str, Any]
 _MAX_POINTS = 120  # of a curve; neighbours are averaged where there are more
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.resources import files
-from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -19,7 +18,9 @@ from evolvent.view.escape import clip, show_hidden
 __all__ = ["build_environment", "render_page", "style_sheet"]
 
 
-def build_environment(filters: Mapping[str, Callable[..., Any]] | None = None, *, max_chars: int = 4000) -> Environment:
+def build_environment(
+    filters: Mapping[str, Callable[..., object]] | None = None, *, max_chars: int = 4000
+) -> Environment:
     """Builds the template environment of the package, with filters; texts are cut after `max_chars` characters."""
 
     def finalize(value: object) -> object:
@@ -39,7 +40,7 @@ def build_environment(filters: Mapping[str, Callable[..., Any]] | None = None, *
     return environment
 
 
-def render_page(environment: Environment, template: str, values: Mapping[str, Any]) -> str:
+def render_page(environment: Environment, template: str, values: Mapping[str, object]) -> str:
     """Renders a page in the frame; characters that UTF-8 cannot encode are replaced."""
     text = environment.get_template(template).render({"sheet": style_sheet(), **values})
     return text.encode("utf-8", "replace").decode("utf-8")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 __all__ = ["as_count", "as_list", "as_mapping", "as_number", "as_numbers", "as_rate", "as_text"]
 
@@ -44,12 +43,12 @@ def as_text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-def as_mapping(value: object) -> Mapping[str, Any]:
+def as_mapping(value: object) -> Mapping[str, object]:
     """Returns an object, or an empty mapping."""
     return value if isinstance(value, dict) else {}
 
 
-def as_list(value: object) -> Sequence[Any]:
+def as_list(value: object) -> Sequence[object]:
     """Returns an array, or an empty sequence."""
     return value if isinstance(value, list) else ()
 

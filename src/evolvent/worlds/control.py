@@ -20,7 +20,7 @@ from evolvent.errors import MissingExtra, boundary, unknown_name_problem
 
 __all__ = ["CONTROLS", "Control", "get_control", "make_control"]
 
-Expert = Callable[[NDArray[np.float32]], NDArray[Any]]
+Expert = Callable[[NDArray[np.float32]], NDArray[np.generic]]
 
 
 @dataclass(frozen=True, slots=True)

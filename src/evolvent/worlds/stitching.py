@@ -109,7 +109,7 @@ class StitchingEnv:
         self._cell, self._left = self._first, 0
 
     def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+        self, *, seed: int | None = None, options: dict[str, object] | None = None
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
         """Starts the episode at the start cell; nothing is random."""
         self._cell, self._left = self._first, self._maze.horizon

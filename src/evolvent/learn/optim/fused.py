@@ -136,7 +136,7 @@ class FusedOptimizer(Optimizer):
             state.update(step=torch.zeros(()), **self.init_state(p))
         return state
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: Group) -> None:
         """Loads state as torch does, but keeps its precision: torch would round it to that of the weights."""
         super().load_state_dict(state_dict)
         numbers = [number for group in state_dict["param_groups"] for number in group["params"]]

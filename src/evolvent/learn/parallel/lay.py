@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,9 @@ from evolvent.learn.parallel.plan import apply_tp, check_tp
 from evolvent.learn.parallel.ranks import Ranks
 from evolvent.learn.parallel.stages import Pipeline, check_pipeline, split_into_stages
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
+
 __all__ = [
     "DistributedModel",
     "apply_compile",
@@ -31,13 +34,13 @@ __all__ = [
 ]
 
 
-def list_layers(model: Any) -> list[nn.Module]:
+def list_layers(model: PreTrainedModel) -> list[nn.Module]:
     """Lists the decoder layers of a Hugging Face causal LM, also below an adapter; for a stage, only its own."""
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     return [layer for layer in base.get_decoder().layers if hasattr(layer, "self_attn")]
 
 
-def apply_recompute(model: Any) -> None:
+def apply_recompute(model: PreTrainedModel) -> None:
     """Keeps the inputs of layers only; backward computes the rest again (activation checkpointing, non-reentrant)."""
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     base.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False})
@@ -79,7 +82,9 @@ class DistributedModel:
         ranks: this process among the ranks.
     """
 
-    def __init__(self, model: Any, ranks: Ranks, *, pipeline: Pipeline | None, compute: Callable[..., Outputs]) -> None:
+    def __init__(
+        self, model: PreTrainedModel, ranks: Ranks, *, pipeline: Pipeline | None, compute: Callable[..., Outputs]
+    ) -> None:
         self.ranks, self._model, self._pipeline, self._compute = ranks, model, pipeline, compute
 
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
@@ -114,7 +119,7 @@ class DistributedModel:
 
 
 def distribute_model(
-    model: Any, parallelism: Parallelism, ranks: Ranks, *, dtype: torch.dtype, temperature: float = 1.0
+    model: PreTrainedModel, parallelism: Parallelism, ranks: Ranks, *, dtype: torch.dtype, temperature: float = 1.0
 ) -> DistributedModel:
     """Distributes a Hugging Face causal LM over ranks, in place; build the optimizer afterwards.
 
@@ -157,7 +162,7 @@ def _free_weights(model: nn.Module, kept_ids: set[int]) -> None:
 
 
 def check_layout(
-    config: Any, parallelism: Parallelism, *, world: int, adapter: str = "none", command: str = "train ..."
+    config: PreTrainedConfig, parallelism: Parallelism, *, world: int, adapter: str = "none", command: str = "train ..."
 ) -> None:
     """Refuses impossible layouts, before a model is built.
 
@@ -173,7 +178,9 @@ def check_layout(
         raise ConfigError([*problems, *_suggest_layout(config, parallelism, world)])
 
 
-def _layout_problems(config: Any, parallelism: Parallelism, world: int, command: str = "train ...") -> list[Problem]:
+def _layout_problems(
+    config: PreTrainedConfig, parallelism: Parallelism, world: int, command: str = "train ..."
+) -> list[Problem]:
     mesh, problems = parallelism.mesh, []
     if mesh.size == 1 and world > 1:
         problems.append(Problem("parallel", f"no layout is given for {world} processes", "as --parallel.shard 2"))
@@ -203,7 +210,7 @@ def _adapter_problems(parallelism: Parallelism, adapter: str) -> list[Problem]:
     return problems
 
 
-def _suggest_layout(config: Any, parallelism: Parallelism, world: int) -> list[Problem]:
+def _suggest_layout(config: PreTrainedConfig, parallelism: Parallelism, world: int) -> list[Problem]:
     """Returns the possible layout of as many ranks that differs least, as a hint."""
     size = parallelism.mesh.size if world == 1 else world
     requested_mesh = parallelism.mesh

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from math import ceil, prod
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,9 @@ from evolvent.learn.packing import Batch
 from evolvent.learn.parallel.mesh import Parallelism
 from evolvent.learn.parallel.stages import split_layers
 from evolvent.models.tuned import virtual_tokens
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
 
 __all__ = [
     "Load",
@@ -103,7 +106,7 @@ class _Weight(NamedTuple):
         return prod(self.local) * self.size
 
 
-def build_meta_model(config: Any, *, weights: str = "float32") -> Any:
+def build_meta_model(config: PreTrainedConfig, *, weights: str = "float32") -> object:
     """Builds the causal LM of a transformers config, its weights of a dtype: names and shapes, on the meta device."""
     from transformers import AutoModelForCausalLM
 
@@ -111,7 +114,9 @@ def build_meta_model(config: Any, *, weights: str = "float32") -> Any:
         return AutoModelForCausalLM.from_config(copy.deepcopy(config), dtype=getattr(torch, weights)).train()
 
 
-def estimate_memory(model: Any, parallelism: Parallelism, optimizer: OptimizerConfig, *, load: Load) -> MemoryEstimate:
+def estimate_memory(
+    model: PreTrainedModel, parallelism: Parallelism, optimizer: OptimizerConfig, *, load: Load
+) -> MemoryEstimate:
     """Estimates the memory of a training on the rank that holds the most.
 
     Args:
@@ -160,14 +165,14 @@ def estimate_memory(model: Any, parallelism: Parallelism, optimizer: OptimizerCo
     return max(ranks, key=lambda rank: rank.total)
 
 
-def _tp_style(model: Any, module: str) -> str:
+def _tp_style(model: PreTrainedModel, module: str) -> str:
     """Returns the style that the model's own plan of tensor parallelism gives a module; an adapter follows its base."""
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     module_name = re.sub(r"^base_model\.model\.|\.(base_layer|lora_[AB])\b.*", "", module)
     return str((base._tp_plan or {}).get(re.sub(r"\.\d+(?=\.|$)", ".*", module_name), ""))
 
 
-def _iterate_weights(model: Any, parallelism: Parallelism) -> Iterator[_Weight]:
+def _iterate_weights(model: PreTrainedModel, parallelism: Parallelism) -> Iterator[_Weight]:
     """Yields every parameter, as it lies on the rank that has most of it."""
     ends = [module.weight for module in (model.get_input_embeddings(), model.get_output_embeddings())]
     for name, weight in model.named_parameters():
@@ -303,7 +308,7 @@ def _pending_bytes(
     ) * activation_bytes.logits  # two more in backward
 
 
-def _measure_activations(model: Any, parallelism: Parallelism, load: Load) -> _ActivationBytes:
+def _measure_activations(model: PreTrainedModel, parallelism: Parallelism, load: Load) -> _ActivationBytes:
     """Runs the training's forward over the first layer and counts the tensors that autograd stores, without weights."""
     meta = {
         id(weight): nn.Parameter(weight.detach().to("meta"), requires_grad=weight.requires_grad)
@@ -358,7 +363,9 @@ def _measure_activations(model: Any, parallelism: Parallelism, load: Load) -> _A
     )
 
 
-def _iterate_modules(model: Any, base: Any, parallelism: Parallelism) -> Iterator[tuple[nn.Module, str, float]]:
+def _iterate_modules(
+    model: PreTrainedModel, base: Any, parallelism: Parallelism
+) -> Iterator[tuple[nn.Module, str, float]]:
     """Yields the modules of the first layer and around it, the kind of their activations, and a rank's share of
     them.
     """
@@ -392,7 +399,7 @@ def _build_batch(load: Load) -> Batch:
 
 
 def suggest_plans(
-    model: Any, parallelism: Parallelism, optimizer: OptimizerConfig, *, load: Load, card: int
+    model: PreTrainedModel, parallelism: Parallelism, optimizer: OptimizerConfig, *, load: Load, card: int
 ) -> list[TrainingPlan]:
     """Returns plans that fit a card of `card` bytes, with the least change of each kind.
 

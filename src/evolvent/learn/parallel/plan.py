@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -32,6 +32,9 @@ from evolvent.learn.parallel.local import (
 from evolvent.learn.parallel.ranks import Ranks
 from evolvent.learn.parallel.vocab import vocab_logprobs, vocab_sample
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
+
 __all__ = ["apply_tp", "check_tp", "vocab_logprobs", "vocab_sample"]
 
 _ADAPTER_HINT = "plain linears and plain LoRA on them can be; not DoRA, IA3, prefix or prompt tuning: use tp 1"
@@ -48,7 +51,7 @@ class _ModuleUnit(NamedTuple):
     style: str | None  # the plan's, "head", "token" (a norm between blocks), "outside" (of the layers), None: missing
 
 
-def check_tp(config: Any, tp: int) -> list[Problem]:
+def check_tp(config: PreTrainedConfig, tp: int) -> list[Problem]:
     """Returns the reasons why a model cannot be split over `tp` ranks; from its configuration, before it is built."""
     plan = getattr(config, "base_model_tp_plan", None)
     if not plan:
@@ -75,7 +78,7 @@ def check_tp(config: Any, tp: int) -> list[Problem]:
     ]
 
 
-def apply_tp(model: Any, ranks: Ranks, *, sequence: bool) -> None:
+def apply_tp(model: PreTrainedModel, ranks: Ranks, *, sequence: bool) -> None:
     """Splits a Hugging Face causal LM, a pipeline stage of one, or either under LoRA, over the tp dimension, in
     place.
 

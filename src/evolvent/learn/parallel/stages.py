@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -23,6 +23,9 @@ from evolvent.learn.objectives import Need, Outputs
 from evolvent.learn.packing import Batch
 from evolvent.learn.parallel.mesh import Schedule
 from evolvent.learn.parallel.ranks import Ranks
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
 
 __all__ = ["Pipeline", "StageModule", "check_pipeline", "min_micro_batches", "split_into_stages", "split_layers"]
 
@@ -51,13 +54,19 @@ class StageModule(nn.Module):
     work: tuple[Sequence[Batch], Loss, Collection[Need]]
 
     def __init__(
-        self, model: Any, stage_index: int, *, is_last: bool, compute: Callable[..., Outputs], dtype: torch.dtype
+        self,
+        model: PreTrainedModel,
+        stage_index: int,
+        *,
+        is_last: bool,
+        compute: Callable[..., Outputs],
+        dtype: torch.dtype,
     ) -> None:
         super().__init__()
         self.model, self.place, self.first, self.last = model, stage_index, stage_index == 0, is_last
         self._compute, self._dtype = compute, dtype
 
-    def __call__(self, x: Tensor, *, which: Tensor) -> Any:
+    def __call__(self, x: Tensor, *, which: Tensor) -> object:
         """Runs `forward`. The number is read before FSDP's hooks move it to the device, where reading it would wait."""
         return super().__call__(x, which=int(which))
 
@@ -224,7 +233,7 @@ def min_micro_batches(schedule: Schedule, pp: int, count: int) -> int:
     return count
 
 
-def check_pipeline(config: Any, pp: int, schedule: Schedule) -> list[Problem]:
+def check_pipeline(config: PreTrainedConfig, pp: int, schedule: Schedule) -> list[Problem]:
     """Returns the reasons why a model cannot be split, before it is built: `config` is that of a Hugging Face causal
     LM.
     """
@@ -242,7 +251,12 @@ def check_pipeline(config: Any, pp: int, schedule: Schedule) -> list[Problem]:
 
 
 def split_into_stages(
-    model: Any, ranks: Ranks, schedule: Schedule, *, compute: Callable[..., Outputs], dtype: torch.dtype = torch.float32
+    model: PreTrainedModel,
+    ranks: Ranks,
+    schedule: Schedule,
+    *,
+    compute: Callable[..., Outputs],
+    dtype: torch.dtype = torch.float32,
 ) -> list[StageModule]:
     """Returns this rank's stages of a Hugging Face causal LM, or of one under LoRA; two for schedules that pass a
     rank twice.
@@ -287,11 +301,11 @@ class _SkippedLayer(nn.Module):
         return hidden_states
 
 
-def _causal_lm(model: Any) -> Any:
+def _causal_lm(model: PreTrainedModel) -> Any:
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
-def _check_body(model: Any) -> list[Problem]:
+def _check_body(model: PreTrainedModel) -> list[Problem]:
     """Checks that between embedding and norm there are only layers: every stage would repeat anything else."""
     base = _causal_lm(model)
     if base is not model and model.active_peft_config.is_prompt_learning:
@@ -310,7 +324,7 @@ def _check_body(model: Any) -> list[Problem]:
     return [Problem("parallel.pp", message, "use pp 1")]
 
 
-def _copy_part(model: Any, layer_range: range, first: bool, last: bool) -> Any:
+def _copy_part(model: PreTrainedModel, layer_range: range, first: bool, last: bool) -> Any:
     """Returns a copy of the model that has these layers of its own and shares everything else that it needs."""
     copied_model = _copy_shallow(model)
     if hasattr(model, "get_base_model"):

@@ -14,7 +14,7 @@ from evolvent.serve.agentgym.text import TextTranslator, get_translator, list_ad
 from evolvent.serve.catalogue import TaskIndex
 from evolvent.serve.host import SessionHost
 from evolvent.serve.wire import EpisodeEnded, NotFound, to_json
-from evolvent.trajectory import Json, Task
+from evolvent.trajectory import Json, JsonObject, Task
 from evolvent.worlds.base import World
 from evolvent.worlds.grid.world import GridWorld
 from evolvent.worlds.maze import Maze
@@ -114,7 +114,7 @@ def task_by_number(world: World) -> Callable[[int], Task] | None:
 
 
 T = TypeVar("T")
-Handler = Callable[[Mapping[str, Any]], Awaitable[Json]]
+Handler = Callable[[Mapping[str, object]], Awaitable[Json]]
 _WORLD_TYPES = ("Text", "Embody", "Hybrid")
 _MAX_EXTRA_SESSIONS = 64  # sessions remembered beyond those that can be open
 
@@ -159,11 +159,11 @@ class AgentGymMount:
             handlers["/filtered_vocab"] = {"GET": self.list_words}
         return handlers
 
-    async def get_root(self, body: Mapping[str, Any]) -> Json:
+    async def get_root(self, body: Mapping[str, object]) -> Json:
         """Returns the original server's answer at its root."""
         return f"This is environment {self.dialect.title}." if self.dialect.shape == "object" else "ok"
 
-    async def create(self, body: Mapping[str, Any]) -> Json:
+    async def create(self, body: Mapping[str, object]) -> Json:
         """Creates a session. TextCraft starts an episode at once; the folder in its request is never read."""
         session = await self._host.create(self._name, short=True)
         play = Play(int(session), session, high=self._world.reward_range[1])
@@ -179,7 +179,7 @@ class AgentGymMount:
             raise
         return reset_body(self.dialect, play)
 
-    async def reset(self, body: Mapping[str, Any]) -> Json:
+    async def reset(self, body: Mapping[str, object]) -> Json:
         """Starts or restarts an episode. Without a number: the same task again, at first task 0."""
         play = self._get_play(body)
         kind = body.get("world_type", _WORLD_TYPES[0])
@@ -231,11 +231,11 @@ class AgentGymMount:
         closed = play is not None and await self._host.close(play.session)
         return {"closed": "closed" if closed else "not open"} if self.dialect.shape == "web" else closed
 
-    async def list_sessions(self, body: Mapping[str, Any]) -> Json:
+    async def list_sessions(self, body: Mapping[str, object]) -> Json:
         """Returns the known sessions of this mount, oldest first."""
         return list(self._plays)
 
-    async def list_words(self, body: Mapping[str, Any]) -> Json:
+    async def list_words(self, body: Mapping[str, object]) -> Json:
         """Returns Wordle's words. Its client asks before the first reset, so an episode is started to read the legal
         guesses.
         """
@@ -248,7 +248,7 @@ class AgentGymMount:
                 self._vocabulary = play.info
         return self._lookups["filtered_vocab"](Play(play.number, play.session, info=self._vocabulary))
 
-    async def render(self, body: Mapping[str, Any]) -> Json:
+    async def render(self, body: JsonObject) -> Json:
         """Raises NotFound: no world here draws BabyAI's picture."""
         self._get_play(body)
         raise NotFound("this server draws no pictures", hint="read the observation")

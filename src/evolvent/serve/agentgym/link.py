@@ -12,7 +12,6 @@ import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
-from typing import Any
 from urllib.parse import urlencode, urlsplit, urlunsplit
 
 import httpx2
@@ -101,7 +100,7 @@ class AgentGymClient:
         if client is not None:
             client.close()
 
-    def send_once(self, method: str, path: str, body: Mapping[str, Any] | None, *, deadline: Deadline) -> Json:
+    def send_once(self, method: str, path: str, body: Mapping[str, object] | None, *, deadline: Deadline) -> Json:
         """Sends a request once. The body is sent as JSON, or as the query of a GET.
 
         Raises:
@@ -130,7 +129,7 @@ class AgentGymClient:
         return answer
 
     def send_with_retries(
-        self, method: str, path: str, body: Mapping[str, Any] | None, *, deadline: Deadline, rng: Random
+        self, method: str, path: str, body: Mapping[str, object] | None, *, deadline: Deadline, rng: Random
     ) -> Json:
         """Sends a request that is safe to repeat: again while the server is full, restarting or unreachable.
 

@@ -72,7 +72,7 @@ class RewardFunction(Protocol):
     @property
     def finish(self) -> Tool | None: ...
 
-    def __call__(self, spec: Mapping[str, Any], result: CallResult) -> CallReward:
+    def __call__(self, spec: Mapping[str, object], result: CallResult) -> CallReward:
         """Returns the reward of a call in the episode of this task."""
         ...
 
@@ -87,13 +87,13 @@ class AnswerReward:
     """
 
     def __init__(
-        self, finish: str = "finish", *, check: Callable[[Mapping[str, Any], str], float | None] | None = None
+        self, finish: str = "finish", *, check: Callable[[Mapping[str, object], str], float | None] | None = None
     ) -> None:
         answer = {"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]}
         self.finish: Tool | None = Tool(finish, "Give the answer; this ends the task.", answer)
         self._name, self._check = finish, check or _match_answer
 
-    def __call__(self, spec: Mapping[str, Any], result: CallResult) -> CallReward:
+    def __call__(self, spec: Mapping[str, object], result: CallResult) -> CallReward:
         if result.call.name != self._name or result.failed:
             return CallReward()
         answer = result.call.arguments.get("answer", "")
@@ -116,7 +116,7 @@ class ReportedReward:
 
     finish: Tool | None = None
 
-    def __call__(self, spec: Mapping[str, Any], result: CallResult) -> CallReward:
+    def __call__(self, spec: Mapping[str, object], result: CallResult) -> CallReward:
         fields = result.structured if isinstance(result.structured, Mapping) else {}
         reward = fields.get("reward", 0.0 if result.failed else None)
         number = None if isinstance(reward, bool) else finite_or_none(reward)

@@ -35,7 +35,7 @@ from evolvent.errors import EnvLost, EvolventError, InvalidAction, LimitExceeded
 from evolvent.messages import Tool
 from evolvent.serve.given import ClientTimeouts
 from evolvent.serve.wire import replace_surrogates, to_json
-from evolvent.trajectory import Json
+from evolvent.trajectory import Json, JsonObject
 
 __all__ = ["CallAnswer", "McpSession", "ServerDescription"]
 
@@ -99,7 +99,7 @@ class McpSession:
             await self._start("auto")
         return await self._await_answer(self._describe_server())
 
-    async def call(self, name: str, arguments: Mapping[str, Any], timeout_s: float) -> CallAnswer:
+    async def call(self, name: str, arguments: JsonObject, timeout_s: float) -> CallAnswer:
         """Calls a tool.
 
         Raises:

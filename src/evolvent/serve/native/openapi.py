@@ -40,7 +40,7 @@ _STATUS_TEXTS = {
 _COMMON_STATUSES = (400, 403, 405)
 
 
-def build_document(worlds: Sequence[str]) -> dict[str, Any]:
+def build_document(worlds: Sequence[str]) -> dict[str, object]:
     """Returns the document of a server with these worlds."""
     description = (
         "Worlds for agents: sessions with leases, steps that may safely be repeated, batches. `/v1/ws` carries the "

@@ -39,7 +39,7 @@ class Operations:
             "ping": self.ping,
         }
 
-    async def create(self, body: Mapping[str, Any]) -> str:
+    async def create(self, body: Mapping[str, object]) -> str:
         """Creates a session and starts its episode: `{world, task, seed}` -> `{session, observation, info, step}`."""
         world, task_or_id, seed = _get_text(body, "world"), _get_task(body, "task"), _get_seed(body)
         task = await self.catalogue.get(world, task_or_id)
@@ -50,7 +50,7 @@ class Operations:
             await self.host.close(session)
             raise
 
-    async def reset(self, body: Mapping[str, Any]) -> str:
+    async def reset(self, body: Mapping[str, object]) -> str:
         """Starts another episode in a session: `{session, task, seed}` -> `{session, observation, info, step}`."""
         session, task_or_id, seed = _get_text(body, "session"), _get_task(body, "task"), _get_seed(body)
         snapshot = await self.host.look(session)
@@ -77,7 +77,7 @@ class Operations:
             rows.insert(index, error_text)
         return f'{{"results":[{",".join(rows)}]}}'
 
-    async def look(self, body: Mapping[str, Any]) -> str:
+    async def look(self, body: Mapping[str, object]) -> str:
         """Returns the state of a session: `{session}` -> a snapshot row."""
         return encode_compact(encode_snapshot(await self.host.look(_get_text(body, "session"))))
 
@@ -85,7 +85,7 @@ class Operations:
         """Closes a session: `{session}` -> `{closed}`, false if it no longer existed."""
         return '{"closed":true}' if await self.host.close(_get_text(body, "session")) else '{"closed":false}'
 
-    async def ping(self, body: Mapping[str, Any]) -> str:
+    async def ping(self, body: Mapping[str, object]) -> str:
         """Returns `{pong: true}`."""
         return '{"pong":true}'
 

@@ -54,7 +54,7 @@ def encode_step_text(result: StepResult) -> str:
     )
 
 
-def encode_info_text(info: Mapping[str, Any]) -> str:
+def encode_info_text(info: Mapping[str, object]) -> str:
     """Encodes the text of an info; the legal actions come first in it. Raises EnvLost as `encode_compact` does."""
     listed = info.get("admissible")
     try:

@@ -60,7 +60,7 @@ from evolvent.serve.openai.sglang import GenerateFormat, describe_model, parse_g
 from evolvent.serve.openai.tools import RenderedChat, ToolRenderer, parse_offer, session_key
 from evolvent.serve.openai.writing import ReplyWriter
 from evolvent.serve.wire import NotFound, decode_json, encode_json
-from evolvent.trajectory import canonical_json
+from evolvent.trajectory import JsonObject, canonical_json
 from evolvent.web import Access, App, Receive, Scope, Send, guard_app
 from evolvent.web import Message as Event
 
@@ -125,15 +125,13 @@ class RefusalTranslator:
         await self._app(scope, receive, send_translated)
 
 
-def json_response(
-    row: dict[str, Any] | list[Any], status: int = 200, *, error: EvolventError | None = None
-) -> Response:
+def json_response(row: JsonObject | list[object], status: int = 200, *, error: EvolventError | None = None) -> Response:
     """Returns a JSON value as a response; after AtCapacity it includes the time of a retry."""
     headers = {"retry-after": f"{error.retry_after_s:.0f}"} if isinstance(error, AtCapacity) else None
     return Response(encode_json(row), status, headers, "application/json")
 
 
-def encode_event(row: dict[str, Any]) -> bytes:
+def encode_event(row: JsonObject) -> bytes:
     """Encodes a server-sent event."""
     return b"data: " + encode_json(row) + b"\n\n"
 
@@ -266,7 +264,7 @@ class PolicyDialect:
             await self.sync(policy)
         return policy
 
-    def health(self) -> dict[str, Any]:
+    def health(self) -> JsonObject:
         """Returns live metrics."""
         writer = self._generator.fingerprint
         return {"status": "ok", "model": self._name, "writer": writer, "open": self._generator.open}

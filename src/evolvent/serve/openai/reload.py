@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -19,6 +19,8 @@ from evolvent.errors import ConfigError, Incomplete, Problem, ShapeMismatch, Uns
 from evolvent.files import safe_join
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from evolvent.models.policy import Policy
 
 __all__ = ["ReloadRequest", "load_replacement", "parse_reload"]
@@ -136,7 +138,7 @@ def _check_compatible(policy: Policy, served: Policy) -> None:
         )
 
 
-def _tensor_shapes(model: Any) -> dict[str, tuple[int, ...]]:
+def _tensor_shapes(model: PreTrainedModel) -> dict[str, tuple[int, ...]]:
     """Returns the shape of every tensor of the base model, without those of an adapter and of the value head."""
     from evolvent.models.tuned import strip_adapter
 

@@ -52,7 +52,7 @@ def http_status(error: EvolventError) -> int:
     return next((status for kind, status, _, _ in _STATUS_BY_ERROR if isinstance(error, kind)), 500)
 
 
-def encode_error(error: EvolventError) -> dict[str, Any]:
+def encode_error(error: EvolventError) -> dict[str, dict[str, str | None]]:
     """Returns `{"error": {"message", "type", "param", "code"}}`; `param` names the field if there is exactly one
     problem.
     """
@@ -119,12 +119,12 @@ class ReplyFormat:
         ]
         return {**self._head(choices, rows, stream=False), "usage": _count_usage(choices)}
 
-    def first_chunk(self, choice: Choice) -> dict[str, Any]:
+    def first_chunk(self, choice: Choice) -> dict[str, object]:
         """Returns the first chunk of a choice in a chat's stream: its role, and the prompt ids."""
         row = {"index": choice.index, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}
         return self._head([choice], [row], stream=True)
 
-    def chunk(self, choice: Choice, text: str, *, first: int) -> dict[str, Any]:
+    def chunk(self, choice: Choice, text: str, *, first: int) -> dict[str, object]:
         """Returns a chunk of a stream: new text, and the tokens from `first` on."""
         new = GeneratedSample(choice.sample.ids[first:], choice.sample.logprobs[first:], "", choice.sample.fingerprint)
         part = Choice(choice.index, choice.prompt, text, new, choice.finish_reason)
@@ -139,7 +139,7 @@ class ReplyFormat:
             row.pop("prompt_token_ids", None)
         return head
 
-    def usage_chunk(self, choices: Sequence[Choice]) -> dict[str, Any]:
+    def usage_chunk(self, choices: Sequence[Choice]) -> dict[str, object]:
         """Returns the last chunk, which counts the tokens of all others."""
         return {**self._head(choices, [], stream=True), "usage": _count_usage(choices)}
 

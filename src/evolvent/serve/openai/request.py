@@ -117,11 +117,13 @@ class BaseCompletionRequest(BaseModel):
 class ChatRequest(BaseCompletionRequest):
     """The body of `/v1/chat/completions`."""
 
-    messages: List[dict[str, Any]] = Field(min_length=1, description="the conversation; the user's message is the last")
+    messages: List[dict[str, object]] = Field(
+        min_length=1, description="the conversation; the user's message is the last"
+    )
     max_completion_tokens: int | None = Field(default=None, ge=1, description="the newer name of max_tokens")
     logprobs: bool = Field(default=False, description="give the log-probability of every token written")
     tools: List[dict[str, Any]] = Field(default=[], max_length=_MAX_TOOLS, description="functions that may be called")
-    tool_choice: str | dict[str, Any] = Field(
+    tool_choice: str | dict[str, object] = Field(
         default="auto", description="whether calls are made: auto, none, required, or the function that is called"
     )
     parallel_tool_calls: bool = Field(default=True, description="whether one reply may make several calls")

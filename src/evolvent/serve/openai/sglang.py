@@ -172,7 +172,7 @@ class GenerateFormat(ReplyFormat):
         return {"text": choice.text, "output_ids": ids, "meta_info": meta}
 
 
-def describe_model(generator: Generator, name: str) -> dict[str, Any]:
+def describe_model(generator: Generator, name: str) -> dict[str, object]:
     """Returns the answer of `/model_info`. It holds no path of this machine: the model is called by its name."""
     config = generator.policy.model.config
     return {

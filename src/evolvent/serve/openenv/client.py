@@ -24,8 +24,8 @@ from evolvent.worlds.base import Env, Info, Reply, check_task
 
 __all__ = ["OpenEnvWorld"]
 
-Writer = Callable[[Value], Mapping[str, Any]]
-Reader = Callable[[Mapping[str, Any]], str]
+Writer = Callable[[Value], Mapping[str, object]]
+Reader = Callable[[Mapping[str, object]], str]
 
 
 class OpenEnvWorld(SpecWorld):
@@ -92,7 +92,7 @@ class OpenEnvWorld(SpecWorld):
         """Creates a separate connection."""
         return OpenEnvConnection(self.base, self.patience, with_request_ids=self.ours, headers=self._headers)
 
-    def encode_action(self, action: Value) -> dict[str, Any]:
+    def encode_action(self, action: Value) -> dict[str, object]:
         """Returns the fields of an action.
 
         Raises:
@@ -102,7 +102,7 @@ class OpenEnvWorld(SpecWorld):
         json_fields = to_json(fields)
         return dict(json_fields) if isinstance(json_fields, dict) else {}
 
-    def parse_observation(self, answer: Mapping[str, Any]) -> tuple[str, Info]:
+    def parse_observation(self, answer: Mapping[str, object]) -> tuple[str, Info]:
         """Returns the text of an observation, and all other fields as info.
 
         Raises:

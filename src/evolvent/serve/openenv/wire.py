@@ -17,7 +17,7 @@ from evolvent.messages import Call, Tool
 from evolvent.serve.host import ResetResult, StepResult
 from evolvent.serve.seats import TaskChoice
 from evolvent.serve.wire import to_json
-from evolvent.trajectory import Json
+from evolvent.trajectory import Json, JsonObject
 
 __all__ = [
     "FEATURE_KEY",
@@ -93,7 +93,7 @@ class Say(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     message: str = Field(description="The text of the action.")
-    metadata: dict[str, Any] = Field(default_factory=dict, description="Ignored.")
+    metadata: dict[str, object] = Field(default_factory=dict, description="Ignored.")
 
 
 class CallTool(BaseModel):
@@ -102,8 +102,8 @@ class CallTool(BaseModel):
     model_config = ConfigDict(extra="forbid")
     type: Literal["call_tool"] = Field(description="What tells it from other actions.")
     tool_name: str = Field(description="The name of the tool.")
-    arguments: dict[str, Any] = Field(default_factory=dict, description="Its arguments, as its schema says.")
-    metadata: dict[str, Any] = Field(default_factory=dict, description="Ignored.")
+    arguments: dict[str, object] = Field(default_factory=dict, description="Its arguments, as its schema says.")
+    metadata: dict[str, object] = Field(default_factory=dict, description="Ignored.")
 
 
 class ListTools(BaseModel):
@@ -111,7 +111,7 @@ class ListTools(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     type: Literal["list_tools"] = Field(description="What tells it from other actions.")
-    metadata: dict[str, Any] = Field(default_factory=dict, description="Ignored.")
+    metadata: dict[str, object] = Field(default_factory=dict, description="Ignored.")
 
 
 class Observation(BaseModel):
@@ -119,7 +119,7 @@ class Observation(BaseModel):
 
     text: str = Field(description="What is seen.")
     admissible: list[str] | None = Field(None, description="The legal actions, where they are few.")
-    metadata: dict[str, Any] = Field(default_factory=dict, description="info, task, step, truncated")
+    metadata: dict[str, object] = Field(default_factory=dict, description="info, task, step, truncated")
 
 
 class State(BaseModel):
@@ -136,7 +136,7 @@ class Envelope:
     """A message of the WebSocket."""
 
     type: str
-    data: Mapping[str, Any] = field(default_factory=dict)
+    data: JsonObject = field(default_factory=dict)
     request_id: Json = None
 
 
@@ -184,7 +184,7 @@ def validate(model: type[M], value: object) -> M:
         raise RefusedMessage("VALIDATION_ERROR", "Invalid message", [to_json(dict(row)) for row in errors]) from error
 
 
-def parse_action(data: Mapping[str, Any]) -> Say | Call | None:
+def parse_action(data: Mapping[str, object]) -> Say | Call | None:
     """Parses the action of a step: a text, a call of a tool, or None if it asks for the tools.
 
     Raises:

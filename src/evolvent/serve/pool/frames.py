@@ -10,7 +10,6 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable
-from typing import Any
 
 __all__ = ["ItemProtocol"]
 
@@ -29,7 +28,7 @@ class ItemProtocol(asyncio.Protocol):
 
     def __init__(
         self,
-        on_item: Callable[[Any], None],
+        on_item: Callable[[object], None],
         on_lost: Callable[[], None],
         *,
         first_item: Callable[[], str | None] | None = None,

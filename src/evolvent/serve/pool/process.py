@@ -79,7 +79,7 @@ class WorkerProcess:
         heard_s: time of its last message, by the monotonic clock.
     """
 
-    def __init__(self, config: WorkerConfig, on_notice: Callable[[str, Any], None]) -> None:
+    def __init__(self, config: WorkerConfig, on_notice: Callable[[str, Sequence[str]], None]) -> None:
         self.sessions: set[str] = set()
         self.steps = 0
         self.ended = asyncio.Event()

@@ -96,7 +96,7 @@ class RemoteConnection:
         """Returns the body of a page of the server, such as a panel."""
         return await self.retry(lambda: self._http.ask("GET", path, limit=MAX_PANEL_BYTES), f"GET {path}", deadline)
 
-    async def score(self, world: str, body: Mapping[str, Any], *, deadline: Deadline) -> Any:
+    async def score(self, world: str, body: Mapping[str, object], *, deadline: Deadline) -> Any:
         """Returns the score of an episode, which the server computes and does not store."""
         path = f"/v1/worlds/{quote(world, safe='')}/score"
         return await self.retry(lambda: self._http.ask("POST", path, body), f"POST {path}", deadline)

@@ -12,6 +12,7 @@ from typing import Any
 from evolvent.errors import ConfigError, SampleInvalid, unknown_name_problem
 from evolvent.grade.calls import OMITTED, CallGrade, Form, GoldCall, grade_calls
 from evolvent.messages import Call, CallSample, Message, Tool
+from evolvent.trajectory import JsonObject
 
 __all__ = [
     "BAD_ITEMS",
@@ -122,7 +123,7 @@ class TurnsItem:
     id: str
     category: str
     turns: tuple[tuple[Message, ...], ...]
-    initial_config: Mapping[str, Any]
+    initial_config: JsonObject
     involved_classes: tuple[str, ...]
     path: tuple[str, ...]
     missed_function: Mapping[int, tuple[str, ...]]

@@ -14,7 +14,7 @@ from itertools import count
 from typing import Any, Literal
 
 from evolvent.errors import ConfigError, EnvLost, Problem, boundary
-from evolvent.trajectory import Score, Task
+from evolvent.trajectory import JsonObject, Score, Task
 from evolvent.worlds.base import Info, Reply, check_task
 from evolvent.worlds.extras.wrapped import (
     Extra,
@@ -107,7 +107,7 @@ class MiniGridBabyAI(WrappedWorld):
         level = task.spec["level"]
         return _LevelSession(self, task.id, full_level_name(level if isinstance(level, str) else repr(level)), seed)
 
-    def scene(self, task_id: str, spec: Mapping[str, Any]) -> Scene:
+    def scene(self, task_id: str, spec: Mapping[str, object]) -> Scene:
         """Builds the scene of a task whose map was read, or returns the cached one."""
         scene = self._scenes.get(task_id)
         if scene is None:
@@ -275,7 +275,7 @@ def _render_object(minigrid_object: Any) -> str:
     return LETTERS[minigrid_object.color] + LETTERS[state or minigrid_object.type]
 
 
-def map_of(minigrid_env: Any) -> dict[str, Any]:
+def map_of(minigrid_env: Any) -> JsonObject:
     """Builds the spec of our grid world (see `grid.spec`) from the current state of a minigrid environment.
 
     Raises:

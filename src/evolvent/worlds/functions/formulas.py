@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from evolvent.trajectory import Json
+from evolvent.trajectory import Json, JsonObject
 from evolvent.worlds.functions.slots import Slot, array_slot, choice_slot, integer_slot, number_slot
 
 __all__ = ["FORMULAS", "Formula"]
@@ -30,7 +30,7 @@ class Formula:
     about: str
     heads: tuple[str, ...]
     slots: tuple[Slot, ...]
-    compute: Callable[[Mapping[str, Any]], Json]
+    compute: Callable[[JsonObject], Json]
 
 
 RADIUS = number_slot("radius : the radius", "with radius {} | of radius {}", range(1, 20))

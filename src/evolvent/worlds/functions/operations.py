@@ -18,7 +18,7 @@ from evolvent.worlds.functions.states import NUMBERS, Row, State
 
 __all__ = ["NUMBER", "OPERATIONS", "Effect", "Operation"]
 
-Effect = Callable[[State, Thing, Mapping[str, Any]], tuple[State, Json]]
+Effect = Callable[[State, Thing, Mapping[str, object]], tuple[State, Json]]
 
 NUMBER = integer_slot("number : number of the {}", "with number {} | number {}", NUMBERS)
 

@@ -18,7 +18,7 @@ from typing import Any
 from evolvent.errors import ConfigError, Problem, SampleInvalid
 from evolvent.messages import Call, CallSample, Message, Tool
 from evolvent.schemas import json_schema
-from evolvent.trajectory import Json, Task, canonical_json
+from evolvent.trajectory import Json, JsonObject, Task, canonical_json
 from evolvent.worlds.functions.requests import Draft
 
 __all__ = [
@@ -94,7 +94,7 @@ def _encode_call(call: Call) -> dict[str, Json]:
     return row if call.id is None else {**row, "id": call.id}
 
 
-def parse_spec(spec: Mapping[str, Any]) -> CallConversation:
+def parse_spec(spec: JsonObject) -> CallConversation:
     """Parses the conversation of a spec.
 
     Raises:

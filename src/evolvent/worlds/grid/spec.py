@@ -9,12 +9,11 @@ content of boxes: [[column, row, "rk"], ...]. All of these may be left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from random import Random
-from typing import Any
 
 from evolvent.errors import ConfigError, Problem
-from evolvent.trajectory import Json, sample_seed
+from evolvent.trajectory import Json, JsonObject, sample_seed
 from evolvent.worlds.grid.map import COLOURS, LETTERS, read_map
 from evolvent.worlds.grid.mission import read_mission
 from evolvent.worlds.grid.scene import Scene
@@ -26,7 +25,7 @@ _FIELDS = ("map", "mission", "tries", "moves", "strict", "hold", "inside")
 _ROTATED_AGENT = {">.": "v.", "v.": "<.", "<.": "^.", "^.": ">."}
 
 
-def build_scene(spec: Mapping[str, Any], *, short_text: bool = True) -> Scene:
+def build_scene(spec: JsonObject, *, short_text: bool = True) -> Scene:
     """Builds the scene of a spec; without `moves`, BabyAI's limit holds: the cells of the map times the walks of the
     mission.
 
@@ -71,7 +70,7 @@ def rotate_grid(grid: Grid) -> list[list[str]]:
     return [[_ROTATED_AGENT.get(text, text) for text in row] for row in zip(*grid[::-1], strict=True)]
 
 
-def recolor_spec(spec: Mapping[str, Any], rng: Random) -> dict[str, Json]:
+def recolor_spec(spec: JsonObject, rng: Random) -> dict[str, Json]:
     """Draws new colors and a rotation for a task; a plan remains valid with the colors changed."""
     shuffled_colours = list(COLOURS)
     while shuffled_colours == list(COLOURS):
@@ -92,7 +91,7 @@ def _has_colour(text: str) -> bool:
     return text[1] in "kbxocl" and text[0] in "rgbpye"
 
 
-def canonical_key(spec: Mapping[str, Any]) -> str:
+def canonical_key(spec: JsonObject) -> str:
     """Hashes a task; the key is equal for tasks that differ only in colors, rotation or reflection.
 
     The map is turned until the agent looks east, then written as it is and upside down; the lesser text counts.

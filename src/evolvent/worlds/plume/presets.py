@@ -17,13 +17,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from evolvent.errors import ConfigError, Problem, unknown_name_problem
-from evolvent.trajectory import sample_rng
+from evolvent.trajectory import JsonObject, sample_rng
 from evolvent.worlds.plume.model import NAMES, Sensor, SourceTerm
 from evolvent.worlds.plume.prior import Marginal, PlumePrior
 
@@ -184,7 +184,7 @@ def move_offsets(moves: Moves, step: float) -> NDArray[np.float64]:
     return step * np.array([(x * n, y * n) for _, x, y in _COMPASS for n in times], dtype=np.float64)
 
 
-def draw_spec(preset: Preset, seed: int) -> dict[str, Any]:
+def draw_spec(preset: Preset, seed: int) -> JsonObject:
     """Draws the spec of a task: the source and the announced wind, from the preset's name and a seed."""
     rng = sample_rng("plume source", preset.name, seed)
     source = PlumePrior(preset.sources, preset.area).draw(rng)
@@ -203,7 +203,7 @@ def draw_spec(preset: Preset, seed: int) -> dict[str, Any]:
     }
 
 
-def parse_spec(preset: Preset, spec: Mapping[str, Any]) -> tuple[SourceTerm, PlumePrior]:
+def parse_spec(preset: Preset, spec: JsonObject) -> tuple[SourceTerm, PlumePrior]:
     """Parses the source of a task, and the agent's prior.
 
     Raises:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evolvent.errors import ConfigError, Problem, WorldError
+from evolvent.trajectory import JsonObject
 from evolvent.worlds.plume.model import NAMES
 
 __all__ = ["Family", "Marginal", "PlumePrior"]
@@ -114,7 +115,7 @@ class PlumePrior:
                 raise WorldError(f"a prior that allows no {name}", value=marginal, expected="mass above 0")
         return sample
 
-    def to_spec(self) -> dict[str, Any]:
+    def to_spec(self) -> JsonObject:
         """Returns JSON values, exactly invertible."""
         rows = [[marginal.family, marginal.a, marginal.b] for marginal in self.marginals]
         return {"marginals": rows, "area": [list(side) for side in self.area]}

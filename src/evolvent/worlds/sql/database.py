@@ -21,14 +21,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from evolvent.errors import EnvLost
 from evolvent.worlds.sql.lexer import expansion, is_query
 
 __all__ = ["FILE_LIMITS", "FUNCTIONS", "MEMORY_LIMITS", "Answer", "Database", "Limits", "Row", "connect"]
 
-Row = tuple[Any, ...]
+Row = tuple[object, ...]
 
 _PURE_FUNCTIONS = (
     "abs avg ceil ceiling char coalesce concat concat_ws count exp floor format glob group_concat hex ifnull iif instr "

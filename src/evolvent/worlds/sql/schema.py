@@ -11,13 +11,14 @@ There are three forms:
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from evolvent.errors import ConfigError, EnvLost
+from evolvent.trajectory import JsonObject
 from evolvent.worlds.sql.database import connect
 
 __all__ = ["TEXTS", "Link", "Schema", "Table", "Text", "parse_listed_schema", "read_schema", "render_prompt"]
@@ -127,7 +128,7 @@ def _read_links(connection: sqlite3.Connection, table: Table, tables: Sequence[T
     return links
 
 
-def parse_listed_schema(entry: Mapping[str, Any]) -> Schema:
+def parse_listed_schema(entry: JsonObject) -> Schema:
     """Builds a schema from an entry of `dev_tables.json`, with its human-readable names, in lower case.
 
     AgentGym shows these names; they may differ from those in the database. (Where AgentGym names the columns

@@ -64,11 +64,11 @@ class TeamParallel:
         """Returns the number of possible agents."""
         return len(self.possible_agents)
 
-    def observation_space(self, agent: str) -> Any:
+    def observation_space(self, agent: str) -> object:
         """Returns the observation space of one agent, always the same object."""
         return self.observation_spaces[agent]
 
-    def action_space(self, agent: str) -> Any:
+    def action_space(self, agent: str) -> object:
         """Returns the action space of one agent, always the same object."""
         return self.action_spaces[agent]
 

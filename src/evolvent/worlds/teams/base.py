@@ -32,7 +32,7 @@ from evolvent.errors import (
     Problem,
     ShapeMismatch,
 )
-from evolvent.trajectory import Task
+from evolvent.trajectory import Array, Task
 
 __all__ = [
     "Actions",
@@ -234,11 +234,11 @@ class TeamBatch(Protocol):
 class Resumable(Protocol):
     """A batch whose running episodes can be saved and resumed, with the same results."""
 
-    def snapshot(self) -> Mapping[str, NDArray[Any]]:
+    def snapshot(self) -> Mapping[str, Array]:
         """Returns all changing state as arrays (copied)."""
         ...
 
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> TeamView:
+    def restore(self, state: Mapping[str, Array]) -> TeamView:
         """Restores a snapshot of a similar batch and returns the view of its next decision; raises BatchMismatch for
         another.
         """
@@ -386,7 +386,7 @@ def _describe_position(view: TeamView, row: int, agent: int | None = None) -> st
     return position if agent is None else f"{position}, agent {agent}"
 
 
-def check_actions(actions: NDArray[Any], spec: TeamSpec, view: TeamView) -> NDArray[Any]:
+def check_actions(actions: Array, spec: TeamSpec, view: TeamView) -> Array:
     """Checks actions and returns them as a batch uses them.
 
     Args:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evolvent.errors import BatchMismatch, ConfigError, Problem, SessionGone
-from evolvent.trajectory import Task
+from evolvent.trajectory import Array, Task
 from evolvent.worlds.teams.base import TeamSpec, TeamStep, TeamView, check_actions, check_view, episode_of
 
 __all__ = ["ArrayTeam", "check_numbers"]
@@ -113,11 +113,11 @@ class ArrayTeam(ABC):
             success=success & is_over,
         )
 
-    def snapshot(self) -> Mapping[str, NDArray[Any]]:
+    def snapshot(self) -> Mapping[str, Array]:
         """Returns `number`, `time` and the arrays of `state_names`, copied."""
         return {name: getattr(self, name).copy() for name in ("number", "time", *self.state_names)}
 
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> TeamView:
+    def restore(self, state: Mapping[str, NDArray[np.generic]]) -> TeamView:
         """Restores a snapshot; raises BatchMismatch for a batch with another size, another team or another world."""
         names = ("number", "time", *self.state_names)
         if set(state) != set(names):

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from evolvent.errors import ConfigError, EnvLost, boundary, unknown_name_problem
-from evolvent.trajectory import Task
+from evolvent.trajectory import JsonObject, Task
 from evolvent.worlds.extras.wrapped import Extra
 from evolvent.worlds.panel import check_names
 from evolvent.worlds.teams.base import Optimum
@@ -206,7 +206,7 @@ def _make_parallel(*, make: str, arguments: Mapping[str, Any] | None = None) -> 
     return env
 
 
-MAKERS: Mapping[str, tuple[Callable[..., Parallel], Mapping[str, Any]]] = {
+MAKERS: Mapping[str, tuple[Callable[..., Parallel], JsonObject]] = {
     "mamujoco": (_make_mamujoco, {"identity": True}),
     "foraging": (_make_foraging, {"share": "sum"}),
     "warehouse": (_make_warehouse, {"share": "mean"}),
@@ -258,8 +258,8 @@ class ForeignWorld:
         maker: str,
         *,
         horizon: int,
-        settings: Mapping[str, Any] | None = None,
-        row: Mapping[str, Any] | None = None,
+        settings: JsonObject | None = None,
+        row: JsonObject | None = None,
     ) -> None:
         problems = [
             unknown_name_problem("setting of a row", name, _ROW_SETTINGS)

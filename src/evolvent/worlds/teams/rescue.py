@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evolvent.errors import ConfigError, Problem
-from evolvent.trajectory import Task, canonical_json, sample_rng
+from evolvent.trajectory import JsonObject, Task, canonical_json, sample_rng
 from evolvent.worlds.panel import Candidate, Panels, Sizes
 from evolvent.worlds.teams.base import Discrete, Mark, Optimum, Scene, TeamSpec, TeamView
 from evolvent.worlds.teams.batch import ArrayTeam
@@ -272,7 +272,7 @@ class RescueWorld:
             kind = f"{num_agents} agents, {num_victims} victims, {num_heavy} heavy"
             yield Candidate(spec, kind, tier, canonical_json(spec))
 
-    def _is_solvable(self, spec: dict[str, Any]) -> bool:
+    def _is_solvable(self, spec: JsonObject) -> bool:
         """Returns whether the expert rescues every victim within the horizon without losing an agent."""
         batch = self.batch([Task(self.name, self.version, spec)], 1)
         batch.reset([0])

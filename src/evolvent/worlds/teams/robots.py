@@ -32,7 +32,7 @@ class Robot:
         self.joints = [[int(node.act_ids) for node in part] for part in env.agent_action_partitions]
         self.agents: list[str] = []
 
-    def observation_space(self, agent: str) -> Any:
+    def observation_space(self, agent: str) -> object:
         """Returns the observation space of the robot, for every agent."""
         return self.single.observation_space
 

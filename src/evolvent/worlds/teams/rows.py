@@ -29,7 +29,7 @@ from evolvent.errors import (
     WorldError,
     boundary,
 )
-from evolvent.trajectory import Task, sample_seed
+from evolvent.trajectory import Array, Task, sample_seed
 from evolvent.worlds.teams.base import TeamSpec, TeamStep, TeamView, check_actions, check_view, episode_of
 from evolvent.worlds.teams.batch import check_numbers
 from evolvent.worlds.teams.parallel import Row, RowState
@@ -189,7 +189,7 @@ class RowTeam:
             errors=errors,
         )
 
-    def snapshot(self) -> Mapping[str, NDArray[Any]]:
+    def snapshot(self) -> Mapping[str, Array]:
         """Returns numbers `[E]`, steps `[E]`, actions of the running episodes `[E, max_steps, ...]`, last
         observations.
         """
@@ -209,7 +209,7 @@ class RowTeam:
             "observation": self._view.observation.copy(),
         }
 
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> TeamView:
+    def restore(self, state: Mapping[str, Array]) -> TeamView:
         """Plays the episodes of a snapshot again.
 
         Raises:

@@ -15,7 +15,7 @@ from typing import Any
 
 from evolvent.errors import InvalidAction
 from evolvent.messages import Call, Tool
-from evolvent.trajectory import Json
+from evolvent.trajectory import Json, JsonObject
 
 __all__ = [
     "ANY",
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 State = Any
-Run = Callable[[State, Mapping[str, Any]], tuple[State, Json]]
+Run = Callable[[State, JsonObject], tuple[State, Json]]
 
 ANY = "any"
 """The type of an argument that may be a string, a number, a boolean or an array."""
@@ -115,7 +115,7 @@ class ToolSpec:
         schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
         return Tool(self.name, self.description, schema)
 
-    def check_arguments(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    def check_arguments(self, arguments: Mapping[str, object]) -> dict[str, object]:
         """Returns the arguments with their types; raises InvalidAction if one is missing, unknown or ill-typed.
 
         Numbers and booleans written as text are converted ("7" is 7, "false" is False); None counts as omitted.

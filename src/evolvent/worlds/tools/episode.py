@@ -51,7 +51,7 @@ class Scene:
     solution: Solution
     admissible: tuple[str, ...]
     initial_report: float
-    transitions: dict[tuple[Any, str], Transition] = field(default_factory=dict)
+    transitions: dict[tuple[object, str], Transition] = field(default_factory=dict)
 
 
 class ActionEvaluator(Protocol):
@@ -59,7 +59,7 @@ class ActionEvaluator(Protocol):
 
     penalty: float
 
-    def evaluate_action(self, scene: Scene, state: Any, text: str) -> Transition:
+    def evaluate_action(self, scene: Scene, state: object, text: str) -> Transition:
         """Returns the outcome of a text in a state."""
         ...
 

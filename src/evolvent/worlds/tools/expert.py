@@ -64,7 +64,7 @@ class ToolExpert:
             self._known[key] = self.execute(name, **arguments)
         return self._known[key]
 
-    def execute(self, name: str, /, **arguments: Any) -> Any:
+    def execute(self, name: str, /, **arguments: object) -> Any:
         """Returns the result of a call; raises ConfigError if it fails: then the task has no solution."""
         call = Call(name, arguments)
         self.state, result = self.toolbox.call(self.state, call)

@@ -89,7 +89,7 @@ def mark_reached(subgoals: Sequence[Json], reached: int, result: Json) -> int:
     return reached
 
 
-def table_match(expected: Sequence[Sequence[Any]], actual: Sequence[Sequence[Any]]) -> float:
+def table_match(expected: Sequence[Sequence[object]], actual: Sequence[Sequence[object]]) -> float:
     """Computes the share of equal cells over the union of the extents of both tables; a cell outside a table is
     empty.
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from evolvent.errors import InvalidAction
-from evolvent.trajectory import Json
+from evolvent.trajectory import Json, JsonObject
 from evolvent.worlds.shapes import NAMES
 from evolvent.worlds.tools.engine import ToolSpec, build_tool
 from evolvent.worlds.tools.kinds import Draw
@@ -111,8 +111,8 @@ def _list_values(table: Table) -> Json:
     return [list(row) for row in table.rows]
 
 
-Change = Callable[[Table, Mapping[str, Any]], Table]
-Read = Callable[[Table, Mapping[str, Any]], Json]
+Change = Callable[[Table, JsonObject], Table]
+Read = Callable[[Table, JsonObject], Json]
 
 
 def _make_changer(change: Change) -> Callable[[Book, Mapping[str, Any]], tuple[Book, Json]]:

@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any
 
 from evolvent.errors import InvalidAction
 
@@ -69,7 +68,7 @@ class Table:
             self, notes=tuple(sorted((note_position, note) for note_position, note in notes.items() if note))
         )
 
-    def with_cells(self, cells: Iterable[tuple[Position, Any]]) -> Table:
+    def with_cells(self, cells: Iterable[tuple[Position, object]]) -> Table:
         """Returns the table with values written; it grows as needed, and empty last rows and columns are dropped."""
         new_cells = {position: to_cell(value) for position, value in cells}
         rows = max([len(self.rows), *(row + 1 for row, _ in new_cells)])
@@ -77,7 +76,7 @@ class Table:
         grown = [[new_cells.get((row, col), self.cell_at((row, col))) for col in range(columns)] for row in range(rows)]
         return replace(self, rows=_trim(grown))
 
-    def insert_lines(self, values: Sequence[Sequence[Any]], index: int, *, rows: bool) -> Table:
+    def insert_lines(self, values: Sequence[Sequence[object]], index: int, *, rows: bool) -> Table:
         """Returns the table with rows (or columns) inserted before row (column) `index`, counted from 0."""
         lines = self.rows if rows else tuple(zip(*self.rows, strict=True))
         if not 0 <= index <= len(lines):
@@ -148,7 +147,7 @@ def _sort_key(cell: Cell) -> tuple[int, float, str]:
     return (0, float(cell), "") if not isinstance(cell, str) else (1, 0.0, cell)
 
 
-def to_cell(value: Any) -> Cell:
+def to_cell(value: object) -> Cell:
     """Converts a value to a cell: text that is a number becomes a number, whole numbers have no fraction."""
     if isinstance(value, bool) or value is None:
         return {True: "TRUE", False: "FALSE", None: ""}[value]

@@ -180,7 +180,7 @@ def _digest_quest(kind: Kind, agenda: Agenda, question_parts: tuple[list[str], l
     entities: dict[str, tuple[Json, list[str]]] = {}
     for project in agenda.projects:
         items = [item for item in agenda.items if item.project == project.id]
-        facts = [[item.priority, item.duration, item.due_date] for item in items]
+        facts: list[Json] = [[item.priority, item.duration, item.due_date] for item in items]
         item_words = [word for item in items for word in (*item.content.split(), item.description)]
         entities[project.name] = [project.is_favorite, facts], item_words
     other_projects = [project.name for project in agenda.projects if project.name not in question_parts[0]]

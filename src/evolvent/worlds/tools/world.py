@@ -112,11 +112,11 @@ class ToolWorld(ABC):
     def vocabulary_texts(self) -> Iterable[str]:
         """Yields texts with every word of questions, results and error messages of the world."""
 
-    def completed_share(self, quest: Quest, solution: Solution, state: Any, *, answer: Json) -> float:
+    def completed_share(self, quest: Quest, solution: Solution, state: object, *, answer: Json) -> float:
         """Returns the completed share of the task when `finish` is called, 1.0 exactly if it is solved."""
         return float(same_answer(solution.answer, answer))
 
-    def reported_reward(self, quest: Quest, solution: Solution, state: Any) -> float:
+    def reported_reward(self, quest: Quest, solution: Solution, state: object) -> float:
         """Returns the reward that the original would report in this state, if it is larger than the completed share."""
         return 0.0
 
@@ -237,7 +237,7 @@ class ToolWorld(ABC):
         admissible = tuple(sorted({self._calls.format_call(call) for call in valid_calls}))
         return Scene(quest, solution, admissible, self.reported_reward(quest, solution, quest.start))
 
-    def evaluate_action(self, scene: Scene, state: Any, text: str) -> Transition:
+    def evaluate_action(self, scene: Scene, state: object, text: str) -> Transition:
         """Returns the outcome of a text in a state, and caches it for the next episode."""
         try:
             call = self._calls.parse_call(text)

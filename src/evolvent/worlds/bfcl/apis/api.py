@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from evolvent.errors import InvalidAction, SampleInvalid
 from evolvent.messages import Call
-from evolvent.trajectory import Json
+from evolvent.trajectory import Json, JsonObject
 from evolvent.worlds.bfcl.apis.padding import Padding
 
 __all__ = ["Api", "Operation", "index_by_name", "operation", "refuse", "render_result", "to_integer"]
@@ -108,7 +108,7 @@ class Api(ABC):
     seed: ClassVar[int] = 0
     operations: ClassVar[Mapping[str, Operation]]
 
-    def __init__(self, config: Mapping[str, Any], padding: Padding | None = None) -> None:
+    def __init__(self, config: JsonObject, padding: Padding | None = None) -> None:
         if not isinstance(config, Mapping):
             raise SampleInvalid(f"the beginning of {self.wire} is no object", value=config, expected="an object")
         self.state: dict[str, Any] = {

@@ -78,7 +78,7 @@ class Files(Api):
     wire = "GorillaFileSystem"
     document = "gorilla_file_system.json"
 
-    def __init__(self, config: Mapping[str, Any], padding: Padding | None = None) -> None:
+    def __init__(self, config: Mapping[str, object], padding: Padding | None = None) -> None:
         super().__init__(config, padding)
         roots = config.get("root", {"": {"type": "directory", "contents": {}}})
         if not isinstance(roots, Mapping) or not roots:

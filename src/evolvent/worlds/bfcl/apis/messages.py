@@ -20,7 +20,7 @@ class Messages(Api):
     wire = "MessageAPI"
     document = "message_api.json"
     seed = 200191
-    defaults: ClassVar[Mapping[str, Any]] = {
+    defaults: ClassVar[Mapping[str, object]] = {
         "generated_ids": [],
         "user_count": 4,
         "user_map": {"Alice": "USR001", "Bob": "USR002", "Catherine": "USR003", "Daniel": "USR004"},
@@ -33,7 +33,7 @@ class Messages(Api):
         "current_user": None,
     }
 
-    def __init__(self, config: Mapping[str, Any], padding: Padding | None = None) -> None:
+    def __init__(self, config: Mapping[str, object], padding: Padding | None = None) -> None:
         super().__init__(config, padding)
         # The data set counts ids as a set: kept sorted, so that their order says nothing.
         self.state["generated_ids"] = sorted(set(self.state["generated_ids"]))

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from typing import Any
 
-from evolvent.trajectory import sample_rng
+from evolvent.trajectory import JsonObject, sample_rng
 
 __all__ = ["SHORT_FILES", "Padding"]
 
@@ -103,7 +102,7 @@ class Padding:
     text: str = field(default_factory=lambda: _generate_prose("text", 3251))
     files: tuple[str, ...] = field(default_factory=_generate_file_names)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Padding:
+    def __deepcopy__(self, memo: dict[int, object]) -> Padding:
         """Returns itself: it never changes, so a snapshot of an episode need not copy it."""
         return self
 
@@ -120,7 +119,7 @@ class Padding:
         return list(_generate_symbols(topic, count))
 
     @cached_property
-    def transactions(self) -> list[dict[str, Any]]:
+    def transactions(self) -> list[dict[str, object]]:
         """Returns a thousand deposits and withdrawals of the previous year."""
         rng = sample_rng("bfcl", "padding", "transactions")
         kinds, amounts = rng.integers(0, 2, size=1000), rng.uniform(1, 10_000, size=1000)
@@ -141,7 +140,7 @@ class Padding:
         return [f"{first} {stem}{last}" for first in firsts for stem in _STEMS for last in lasts]
 
     @cached_property
-    def cards(self) -> dict[str, dict[str, Any]]:
+    def cards(self) -> dict[str, JsonObject]:
         """Returns credit cards that the item does not name."""
         return {
             f"{70000000000000 + index * 1111}": {
@@ -155,7 +154,7 @@ class Padding:
         }
 
     @cached_property
-    def bookings(self) -> dict[str, dict[str, Any]]:
+    def bookings(self) -> dict[str, JsonObject]:
         """Returns bookings that the item does not name, each paid with one of the cards."""
         cards = list(self.cards)
         return {

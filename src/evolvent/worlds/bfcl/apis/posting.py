@@ -23,7 +23,7 @@ class Posting(Api):
 
     wire = "TwitterAPI"
     document = "posting_api.json"
-    defaults: ClassVar[Mapping[str, Any]] = {
+    defaults: ClassVar[Mapping[str, object]] = {
         "username": "john",
         "password": "john123",
         "authenticated": False,
@@ -34,7 +34,7 @@ class Posting(Api):
         "tweet_counter": 0,
     }
 
-    def __init__(self, config: Mapping[str, Any], padding: Padding | None = None) -> None:
+    def __init__(self, config: Mapping[str, object], padding: Padding | None = None) -> None:
         super().__init__(config, padding)
         for name in ("tweets", "comments"):
             self.state[name] = {str(key): value for key, value in self.state[name].items()}

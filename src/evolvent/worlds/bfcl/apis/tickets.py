@@ -19,7 +19,7 @@ class Tickets(Api):
 
     wire = "TicketAPI"
     document = "ticket_api.json"
-    defaults: ClassVar[Mapping[str, Any]] = {"ticket_queue": [], "ticket_counter": 1, "current_user": None}
+    defaults: ClassVar[Mapping[str, object]] = {"ticket_queue": [], "ticket_counter": 1, "current_user": None}
 
     def _ticket(self, ticket_id: Any) -> dict[str, Any] | None:
         return next((ticket for ticket in self.state["ticket_queue"] if ticket["id"] == ticket_id), None)

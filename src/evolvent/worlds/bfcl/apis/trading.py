@@ -72,7 +72,7 @@ class Trading(Api):
     wire = "TradingBot"
     document = "trading_bot.json"
     seed = 1053520
-    defaults: ClassVar[Mapping[str, Any]] = {
+    defaults: ClassVar[Mapping[str, object]] = {
         "orders": _ORDERS,
         "account_info": {"account_id": 12345, "balance": 10000.0, "binding_card": 1974202140965533},
         "authenticated": False,
@@ -83,7 +83,7 @@ class Trading(Api):
         "transaction_history": [],
     }
 
-    def __init__(self, config: Mapping[str, Any], padding: Padding | None = None) -> None:
+    def __init__(self, config: Mapping[str, object], padding: Padding | None = None) -> None:
         super().__init__(config, padding)
         self.state["orders"] = {str(key): order for key, order in self.state["orders"].items()}
 

@@ -115,7 +115,7 @@ class Travel(Api):
     wire = "TravelAPI"
     document = "travel_booking.json"
     seed = 141053
-    defaults: ClassVar[Mapping[str, Any]] = {
+    defaults: ClassVar[Mapping[str, object]] = {
         "credit_card_list": {},
         "booking_record": {},
         "access_token": None,
@@ -127,7 +127,7 @@ class Travel(Api):
         "budget_limit": None,
     }
 
-    def __init__(self, config: Mapping[str, Any], padding: Padding | None = None) -> None:
+    def __init__(self, config: Mapping[str, object], padding: Padding | None = None) -> None:
         super().__init__(config, padding)
         if padding is not None:
             self.state["credit_card_list"] = {**copy.deepcopy(padding.cards), **self.state["credit_card_list"]}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from evolvent.trajectory import Json
+from evolvent.trajectory import Json, JsonObject
 from evolvent.worlds.bfcl.apis.api import Api, index_by_name, operation, refuse
 from evolvent.worlds.bfcl.apis.padding import Padding
 
@@ -68,7 +68,7 @@ class Vehicle(Api):
     wire = "VehicleControlAPI"
     document = "vehicle_control.json"
     seed = 141053
-    defaults: ClassVar[Mapping[str, Any]] = {
+    defaults: ClassVar[Mapping[str, object]] = {
         "fuelLevel": 0.0,
         "batteryVoltage": 12.6,
         "engineState": "stopped",
@@ -95,7 +95,7 @@ class Vehicle(Api):
         "rearRightTirePressure": 30.0,
     }
 
-    def __init__(self, config: Mapping[str, Any], padding: Padding | None = None) -> None:
+    def __init__(self, config: JsonObject, padding: Padding | None = None) -> None:
         super().__init__(config, padding)
         # Counted anew: some items say another number than the doors show.
         self._count_doors()
