@@ -48,6 +48,7 @@ else:
 
 log = logging.getLogger(__name__)
 C = TypeVar("C", bound=BaseModel)
+T = TypeVar("T")
 REDACTED = "<redacted>"
 _SHORT_FLAGS = frozenset({"to", "on"})  # former names that stay, without a warning, as short flags of the command line
 _SECRETS = frozenset(
@@ -251,16 +252,20 @@ def to_toml(config: BaseModel) -> str:
     return "\n".join(lines).lstrip("\n") + "\n"
 
 
-def redact(value: object) -> Any:
+def redact(value: T) -> T:
     """Returns a copy of nested mappings and lists in which values of secret keys, and logins in addresses, are
     hidden.
 
     A key is secret if one of its words is key, token, secret, password or the like: `api_key` is, `max_tokens` is not.
     """
+    return cast(T, _redact(value))
+
+
+def _redact(value: object) -> object:
     if isinstance(value, Mapping):
-        return {key: REDACTED if _is_secret(str(key), item) else redact(item) for key, item in value.items()}
+        return {key: REDACTED if _is_secret(str(key), item) else _redact(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [redact(item) for item in value]
+        return [_redact(item) for item in value]
     return _CREDENTIALS.sub(REDACTED, value) if isinstance(value, str) else value
 
 

@@ -10,7 +10,6 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from math import atan, cos, nan, pi, sqrt
 from statistics import NormalDist
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -120,8 +119,8 @@ def crossed_interval(
     b: Sequence[Sequence[float]],
     *,
     kinds: Sequence[Hashable],
-    strata: Sequence[Hashable] | None = None,
-    weights: Mapping[Any, float] | None = None,
+    strata: Sequence[str] | None = None,
+    weights: Mapping[str, float] | None = None,
     resamples: int = 4000,
     level: float = 0.95,
     rng: np.random.Generator,
@@ -153,7 +152,7 @@ def crossed_interval(
         BatchMismatch: shapes differ.
         ConfigError: there are no scores, or weights are not positive.
     """
-    labels = list(strata) if strata is not None else [0] * len(kinds)
+    labels = list(strata) if strata is not None else [""] * len(kinds)
     difference = _subtract_scores(a, b, kinds=kinds, labels=labels)
     shares = {label: 1.0 if weights is None else float(weights.get(label, nan)) for label in labels}
     if not difference.size or not all(share > 0 for share in shares.values()):

@@ -84,7 +84,7 @@ class Task:
 
     world: str
     version: str
-    spec: Mapping[str, Any]
+    spec: JsonObject
     kind: str = ""
     tier: str = "seen"
     split: str = "train"
@@ -211,7 +211,7 @@ class Step:
     thought: str | None = None
     generations: tuple[Generation, ...] = ()
     agent: str | None = None
-    info: Mapping[str, Any] = field(default_factory=dict)
+    info: JsonObject = field(default_factory=dict)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Step):

@@ -29,6 +29,7 @@ from typing import Any
 
 from evolvent.deadline import Deadline
 from evolvent.errors import ConfigError, EvolventError, GraderTimeout, Problem, ScoringError, boundary
+from evolvent.trajectory import Json, JsonObject
 
 __all__ = ["CallerPipe", "PipedProcess", "Workers", "pack_message", "serve"]
 
@@ -98,7 +99,7 @@ class PipedProcess:
                     raise self._late(self._name, value=f"{deadline.total_s:g} s", expected="to read its input")
                 unsent = unsent[os.write(stdin.fileno(), unsent[: select.PIPE_BUF]) :]
 
-    def read_answer(self, deadline: Deadline) -> tuple[dict[str, Any], bytes]:
+    def read_answer(self, deadline: Deadline) -> tuple[JsonObject, bytes]:
         """Reads header and body of an answer; raises `timeout_error` or `lost_error`."""
         sizes = [int.from_bytes(self._read_exactly(_LENGTH_BYTES, deadline), "little") for _ in range(2)]
         if sum(sizes) > self._most:
@@ -228,7 +229,7 @@ class Workers:
             self._free.put(None)
         self._most = max_processes
 
-    def call(self, *args: Any) -> Any:
+    def call(self, *args: object) -> Json:
         """Returns the result of the function.
 
         Raises:
@@ -255,7 +256,8 @@ class Workers:
                 worker.kill()
             self._free.put(reusable_worker)
         if "value" in answer:
-            return answer["value"]
+            value: Json = answer["value"]
+            return value
         raise ScoringError("a grader failed", value=answer.get("failed"))
 
     def close(self) -> None:
@@ -294,7 +296,7 @@ class _FunctionProcess(PipedProcess):
         if answer != {"ready": True}:
             raise ScoringError("a grader's process does not start", value=answer.get("failed"))
 
-    def call(self, message: bytes, wall_s: float) -> dict[str, Any]:
+    def call(self, message: bytes, wall_s: float) -> JsonObject:
         """Sends one call and returns its answer within `wall_s` seconds."""
         deadline = Deadline(wall_s)
         self.send(message, deadline)

@@ -6,14 +6,14 @@ scripts and array policies decide without asking anything.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 from evolvent.agents.history import Turn
 from evolvent.engine.asks import Answer, Ask, BlockingCall
 from evolvent.models.dialects import Dialect
-from evolvent.trajectory import Branch, Generation, Step, Task, Trajectory, Value
+from evolvent.trajectory import Branch, Generation, JsonObject, Step, Task, Trajectory, Value
 from evolvent.worlds.base import Info, World
 
 __all__ = ["Acting", "Agent", "Decision", "Mind", "SupportsResume", "recorded_turn"]
@@ -35,7 +35,7 @@ class Decision:
     thought: str | None = None
     generations: tuple[Generation, ...] = ()
     ends: Literal["agent", "horizon"] | None = None
-    info: Mapping[str, Any] = field(default_factory=dict)
+    info: JsonObject = field(default_factory=dict)
 
 
 Acting = Generator[Sequence[Ask | BlockingCall], Sequence[Answer], Decision]

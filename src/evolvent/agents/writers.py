@@ -7,7 +7,7 @@ in the engine's trie.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
@@ -20,7 +20,7 @@ from evolvent.engine.endpoint import Endpoint
 from evolvent.errors import ConfigError, ContextOverflow
 from evolvent.messages import Message
 from evolvent.models.policy import Policy
-from evolvent.trajectory import Generation
+from evolvent.trajectory import Generation, JsonObject
 
 __all__ = ["EpisodeWriter", "ScriptedWriter", "WriteRequest", "Writer", "WriterReply", "Writing", "writer_for"]
 
@@ -48,7 +48,7 @@ class WriterReply:
 
     text: str
     generation: Generation | None = None
-    marks: Mapping[str, Any] = field(default_factory=dict)
+    marks: JsonObject = field(default_factory=dict)
 
 
 Writing = Generator[Sequence[Ask | BlockingCall], Sequence[Answer], WriterReply]

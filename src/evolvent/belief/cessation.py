@@ -21,7 +21,7 @@ from evolvent.belief.seeking import FEATURES, DetectorHistory, SourceSearch, Sto
 from evolvent.belief.stopping import Detector
 from evolvent.belief.summary import BeliefSummary
 from evolvent.errors import ConfigError, MissingExtra
-from evolvent.trajectory import Task
+from evolvent.trajectory import Array, Task
 from evolvent.worlds.plume.presets import MOVES, Preset
 from evolvent.worlds.plume.world import PlumeWorld
 
@@ -31,7 +31,7 @@ try:
 except ImportError as missing:
     raise MissingExtra("control", "cessation as an environment of Gymnasium") from missing
 
-__all__ = ["Cessation", "PlumeSearchEnv", "action_space", "actions_to_moves", "observation_space"]
+__all__ = ["Action", "Cessation", "PlumeSearchEnv", "action_space", "actions_to_moves", "observation_space"]
 
 Observation = NDArray[np.float32]
 ActT = TypeVar("ActT")
@@ -61,7 +61,11 @@ def actions_to_moves(preset: Preset, actions: NDArray[np.generic]) -> NDArray[np
     return actions
 
 
-class PlumeSearchEnv(gymnasium.Env[Observation, Any]):
+Action = int | Array
+"""A move of the preset by its number, or a heading `[2]`."""
+
+
+class PlumeSearchEnv(gymnasium.Env[Observation, Action]):
     """A search for a source as a Gymnasium environment: belief features are observed, moves are actions.
 
     It pays `cost` a step and never terminates; at the horizon it is truncated. `Cessation` ends it.
@@ -95,7 +99,7 @@ class PlumeSearchEnv(gymnasium.Env[Observation, Any]):
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, object] | None = None
-    ) -> tuple[Observation, dict[str, Any]]:
+    ) -> tuple[Observation, dict[str, object]]:
         """Starts a task drawn with the seed, or the given one: `options={"task": task, "seed": 3}`."""
         super().reset(seed=seed)
         reset_options: Mapping[str, Any] = options or {}
@@ -104,7 +108,7 @@ class PlumeSearchEnv(gymnasium.Env[Observation, Any]):
         self.search.begin([0], [task], [noise_seed])
         return self.search.observe()[0], {"task": task.id}
 
-    def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Action) -> tuple[Observation, float, bool, bool, dict[str, object]]:
         """Runs one move; `info["lost"]` says whether the belief was reset."""
         result = self.search.step(actions_to_moves(self.search.preset, np.asarray(action)[None]))
         return self.search.observe()[0], self._cost, False, bool(result.is_over[0]), {"lost": bool(result.is_lost[0])}
@@ -156,12 +160,12 @@ class Cessation(gymnasium.Wrapper[ObsT, ActT, ObsT, ActT], Generic[ObsT, ActT]):
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, object] | None = None
-    ) -> tuple[ObsT, dict[str, Any]]:
+    ) -> tuple[ObsT, dict[str, object]]:
         """Starts an episode; the detector has made no decision yet."""
         self._lookout = DetectorHistory(self._detector, 1000)
         return self.env.reset(seed=seed, options=options)
 
-    def step(self, action: ActT) -> tuple[ObsT, float, bool, bool, dict[str, Any]]:
+    def step(self, action: ActT) -> tuple[ObsT, float, bool, bool, dict[str, object]]:
         """Runs the inner step, then the detector. `info` has "stop_score", "ceased", and "right" where it is known.
 
         An episode that the inner environment terminated, or whose belief was lost in this step, does not cease.

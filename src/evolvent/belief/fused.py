@@ -319,7 +319,11 @@ def _gather_possible(proposed_theta: Any, thresholds: Any, work: Any) -> Any:
 
 
 @_compile
-def sweep_fused(particles: tuple[Floats, Floats], noise: tuple[Floats, Floats, Floats], posterior: Any) -> None:
+def sweep_fused(
+    particles: tuple[Floats, Floats],
+    noise: tuple[Floats, Floats, Floats],
+    posterior: tuple[Floats, NDArray[np.int64], Floats, NDArray[np.int64], Floats],
+) -> None:
     """Runs one Metropolis move of the particles of R beliefs for the posterior, in place; see `moves`.
 
     Args:

@@ -52,7 +52,7 @@ stable-baselines3's DDPG does not explore.
 
 
 def make_learner(
-    algorithm: str, env: VecEnv, *, lr: float, gamma: float, width: int, seed: int, **settings: Any
+    algorithm: str, env: VecEnv, *, lr: float, gamma: float, width: int, seed: int, **settings: object
 ) -> BaseAlgorithm:
     """Builds a learner with two hidden layers.
 
@@ -74,7 +74,7 @@ def make_learner(
         from stable_baselines3.common import noise
     except ImportError as missing:
         raise MissingExtra("control", "learning with stable-baselines3") from missing
-    learner_settings = {**LEARNERS[algorithm], **settings}
+    learner_settings: dict[str, Any] = {**LEARNERS[algorithm], **settings}
     if (sigma := learner_settings.pop("noise", 0.0)) > 0:
         shape = env.action_space.shape or (1,)
         learner_settings["action_noise"] = noise.NormalActionNoise(np.zeros(shape), np.full(shape, sigma))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,9 @@ except ImportError as missing:
     raise MissingExtra("control", "learning with stable-baselines3") from missing
 
 from evolvent.belief.cessation import action_space, actions_to_moves, observation_space
+
+if TYPE_CHECKING:
+    from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices
 
 __all__ = ["FinishedSearch", "SourceSearchVec"]
 
@@ -156,20 +159,20 @@ class SourceSearchVec(VecEnv):
     def close(self) -> None:
         """Closes nothing: no resource is held."""
 
-    def get_attr(self, attr_name: str, indices: Any = None) -> list[object]:
+    def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[object]:
         """Returns the same attribute of the batch for each requested row."""
         return [getattr(self, attr_name) for _ in self._get_indices(indices)]
 
-    def set_attr(self, attr_name: str, value: object, indices: object = None) -> None:
+    def set_attr(self, attr_name: str, value: object, indices: VecEnvIndices = None) -> None:
         """Raises ConfigError: rows of a batch have no separate attributes."""
         raise ConfigError("rows of a batch have no attributes of their own", value=attr_name)
 
     def env_method(
-        self, method_name: str, *method_args: object, indices: object = None, **method_kwargs: object
+        self, method_name: str, *method_args: object, indices: VecEnvIndices = None, **method_kwargs: object
     ) -> list[object]:
         """Raises ConfigError: rows of a batch have no separate methods."""
         raise ConfigError("rows of a batch have no methods of their own", value=method_name)
 
-    def env_is_wrapped(self, wrapper_class: type[object], indices: Any = None) -> list[bool]:
+    def env_is_wrapped(self, wrapper_class: type[object], indices: VecEnvIndices = None) -> list[bool]:
         """Returns False for each row."""
         return [False for _ in self._get_indices(indices)]

@@ -21,7 +21,7 @@ from evolvent.errors import ConfigError, CorruptRecord, Locked, Problem, Scoring
 from evolvent.files import disk_errors, plain_json, safe_join, write_atomic
 from evolvent.run import Evaluation
 from evolvent.store.lock import WriterLock
-from evolvent.trajectory import Json
+from evolvent.trajectory import Json, JsonObject
 
 __all__ = [
     "FORMAT",
@@ -201,7 +201,7 @@ def _acquire_lock(path: Path, deadline: float) -> WriterLock:
         time.sleep(0.02)
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Path) -> JsonObject | None:
     """Returns the JSON value of a file, None where there is no such file.
 
     Raises:
@@ -212,7 +212,7 @@ def read_json(path: Path) -> Any:
     if raw is None:
         return None
     try:
-        row = json.loads(raw)
+        row: JsonObject = json.loads(raw)
         version = int(row.get("format", 0))
     except (ValueError, AttributeError, TypeError, RecursionError) as error:
         raise CorruptRecord(f"{path} cannot be read", offset=0, hint="move it away: it is made again") from error

@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.text import Text
 
 from evolvent.run import Backend, Evaluation, RunStage
-from evolvent.trajectory import Json, Start, Trajectory
+from evolvent.trajectory import Json, JsonObject, Start, Trajectory
 from evolvent.view.escape import show_hidden
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class Progress:
         self._active = _ActiveStage(unit or _UNITS[verb], label, self.clock(), size if size is not None else planned)
         self._redraw(force=True)
 
-    def update(self, values: Mapping[str, Any]) -> None:
+    def update(self, values: JsonObject) -> None:
         """Updates the stage with logged numbers: episodes so far (in total), or tokens learned (by this update)."""
         stage = self._active
         if stage is None:

@@ -7,11 +7,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from evolvent.config import Config
 from evolvent.errors import ConfigError, Problem
 from evolvent.trajectory import JsonObject
 
 if TYPE_CHECKING:
     from evolvent.offline.acting import ArrayActor
+    from evolvent.rollout.arrays import ArrayEnv
     from evolvent.store.episodes import Episodes
 
 __all__ = ["SEQUENCE_WORLDS", "SequenceTask", "make_sequence_task"]
@@ -36,7 +38,7 @@ class SequenceTask:
 
     data: Episodes
     manifest: JsonObject
-    make_env: Callable[[], Any]
+    make_env: Callable[[], ArrayEnv]
     horizon: int
     action_scale: float
     random_return: float
@@ -62,13 +64,17 @@ class SequenceTask:
         return 100.0 * (value - self.random_return) / (self.expert_return - self.random_return)
 
 
-def make_sequence_task(config: Any) -> SequenceTask:
+def make_sequence_task(config: Config) -> SequenceTask:
     """Builds the task that the settings of `cli/train_sequence.py` select.
 
     Raises:
         ConfigError: a mixture that the world does not have, or data of another world. Also the errors of file
             readers.
     """
+    return _make_sequence_task(config)
+
+
+def _make_sequence_task(config: Any) -> SequenceTask:  # the command's class adds `learn`, of the method
     from evolvent.worlds.control import get_control, make_control
 
     if config.world == "stitching":

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from pydantic import Field, field_validator
 from rich.console import Console
@@ -16,7 +16,7 @@ from evolvent.cli.registry import describe_worlds
 from evolvent.config import Config, list_settings, present_path, resolve, to_toml
 from evolvent.errors import ConfigError, Problem, find_nearest, unknown_name_problem
 
-__all__ = ["Command", "ParsedCommand", "WorldsConfig", "format_help", "parse_command", "read_verb"]
+__all__ = ["AnyCommand", "Command", "ParsedCommand", "WorldsConfig", "format_help", "parse_command", "read_verb"]
 
 C = TypeVar("C", bound=Config)
 _COMMAND_OPTIONS = ("--preset", "--config", "--resume")
@@ -73,6 +73,10 @@ class Command(Generic[C]):
     def free_settings_text(self) -> str:
         """Returns the free settings as users write them."""
         return ", ".join(f"{setting}*" if setting.endswith(".") else setting for setting in self.free_settings)
+
+
+AnyCommand: TypeAlias = Command[Any]
+"""A command with settings of any class."""
 
 
 @dataclass(frozen=True)
@@ -207,7 +211,7 @@ def read_verb(run: Path) -> str | None:
     return verb if isinstance(verb, str) else None
 
 
-def format_help(command: Command[Any]) -> str:
+def format_help(command: AnyCommand) -> str:
     """Formats the usage and every setting with its type, default and meaning, in 80 columns."""
     main_argument = f" [{command.main_field.upper()}]" if command.main_field else ""
     lines = [f"usage: evolvent {command.verb}{main_argument} [FILE.toml] [--key value ...]", ""]

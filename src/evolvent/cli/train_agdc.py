@@ -19,7 +19,7 @@ from rich.console import Console
 from evolvent.cli.console import render_table
 from evolvent.cli.record import RunRecord, choose_run_folder, record_run
 from evolvent.cli.registry import require_train_extra
-from evolvent.cli.settings import Command, parse_command
+from evolvent.cli.settings import AnyCommand, Command, parse_command
 from evolvent.config import Config, as_dict
 from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.files import safe_join, write_atomic
@@ -79,7 +79,7 @@ class SeekConfig(SourceSearchConfig):
     detector: str | None = Field(default=None, description="such as trace:1; none: the policies', or the preset's")
 
 
-COMMANDS: dict[str, Command[Any]] = {
+COMMANDS: dict[str, AnyCommand] = {
     "agdc": Command(
         "train agdc",
         "Learn to search for a source and to know when it is found (AGDC); planners play beside.",

@@ -22,7 +22,7 @@ from evolvent.cli.run_setup import (
     print_results,
     write_report,
 )
-from evolvent.cli.settings import Command, WorldsConfig, parse_command
+from evolvent.cli.settings import AnyCommand, Command, WorldsConfig, parse_command
 from evolvent.cli.train_data_sources import MethodData, read_comments_data, read_hammer_data, read_p3_data
 from evolvent.curate.commenting import Commenting
 from evolvent.curate.subset import SELECTORS
@@ -102,7 +102,7 @@ _P3_PRESET = {
     "adapter": {"kind": "lora", "rank": 64, "alpha": 16, "dropout": 0.1},
     "train": {"lr": 4e-4, "epochs": 1, "batch_tokens": 5120, "max_tokens_per_forward": 1024},
 }
-COMMANDS: dict[str, Command[Any]] = {
+COMMANDS: dict[str, AnyCommand] = {
     "hammer": Command(
         "train hammer",
         "Function calling under masked names, beside requests that no tool answers (Hammer).",

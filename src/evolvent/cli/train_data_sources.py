@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -48,6 +48,11 @@ _PIECE_PATTERN = re.compile(r"\w+|[^\w\s]")
 _CALL_MARKS = "[](),=:?\"'{}.-"  # marks of calls as `Compact` writes them
 _MAX_MESSAGES = 5
 
+Item: TypeAlias = Any
+"""A sample, a source or a row, as the method has it."""
+DataSettings: TypeAlias = Any
+"""The settings of a command, to which its class adds the method's own."""
+
 
 @dataclass
 class MethodData:
@@ -60,9 +65,9 @@ class MethodData:
         refused: a message for everything that was left out.
     """
 
-    items: Sequence[Any]
-    test: Sequence[Any] = ()
-    examples: Sequence[Any] | None = None
+    items: Sequence[Item]
+    test: Sequence[Item] = ()
+    examples: Sequence[Item] | None = None
     refused: list[str] = field(default_factory=list)
 
     def describe_refused(self) -> list[str]:
@@ -197,7 +202,7 @@ def _accuracy_interval(answers: Sequence[CallAnswer]) -> list[float]:
     return [round(entry, 4) for entry in (interval.mean, interval.low, interval.high)]
 
 
-def read_hammer_data(config: Any) -> MethodData:
+def read_hammer_data(config: DataSettings) -> MethodData:
     """Reads the samples of function calls of `data` and `test`.
 
     Raises:
@@ -259,7 +264,7 @@ def _format_outcomes(row: Mapping[str, Any]) -> str:
     return ", ".join(f"{row[name]} {name.replace('_', ' ')}" for name in (*OUTCOMES, "notes") if row[name])
 
 
-def read_comments_data(config: Any) -> MethodData:
+def read_comments_data(config: DataSettings) -> MethodData:
     """Reads the code of `data` and `examples`.
 
     Raises:
@@ -345,7 +350,7 @@ def _row_text(row: Row) -> str:
     return "\n".join(iterate_texts(row))
 
 
-def read_p3_data(config: Any) -> MethodData:
+def read_p3_data(config: DataSettings) -> MethodData:
     """Reads the rows of `data` and `test`.
 
     Raises:

@@ -20,7 +20,7 @@ from rich.console import Console
 from evolvent.cli.console import render_table
 from evolvent.cli.record import RunRecord, choose_run_folder, record_run
 from evolvent.cli.registry import require_train_extra
-from evolvent.cli.settings import Command, parse_command
+from evolvent.cli.settings import AnyCommand, Command, parse_command
 from evolvent.config import Config
 from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.files import write_atomic
@@ -123,7 +123,7 @@ class TrainMATConfig(Config):
         return self
 
 
-COMMANDS: dict[str, Command[Any]] = {
+COMMANDS: dict[str, AnyCommand] = {
     "mat": Command(
         "train mat",
         "A team decides in sequence (MAT); also MAT-Dec, MAPPO and HAPPO on the same loop.",

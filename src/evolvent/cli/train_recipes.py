@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -40,6 +40,9 @@ from evolvent.scale.training import CheckpointConfig
 from evolvent.trajectory import Task, Trajectory
 from evolvent.worlds.base import World
 from evolvent.worlds.grammar import Parsed
+
+if TYPE_CHECKING:
+    from evolvent.trajectory import Step
 
 __all__ = ["RECIPES", "PreparedTraining", "RecipeConfig", "RecipeInputs"]
 
@@ -98,7 +101,7 @@ class RecipeInputs:
         """Returns the instructions that the agent reads first in a world."""
         return self.worlds[task.world].instructions
 
-    def render_step(self, task: Task, step: Any) -> str:
+    def render_step(self, task: Task, step: Step) -> str:
         """Returns the text of an agent for a step that no model wrote."""
         return self.worlds[task.world].grammar.render(Parsed(str(step.action), step.thought))
 

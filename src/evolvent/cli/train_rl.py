@@ -30,7 +30,7 @@ from evolvent.cli.run_setup import (
     print_results,
     write_report,
 )
-from evolvent.cli.settings import Command, WorldsConfig, parse_command
+from evolvent.cli.settings import AnyCommand, Command, WorldsConfig, parse_command
 from evolvent.config import Config
 from evolvent.engine.servers import ServerDialect, endpoint_type
 from evolvent.errors import ConfigError, Problem
@@ -186,7 +186,7 @@ def _load_method(name: str) -> Method:
     return METHODS[name] if name in METHODS else extensions.load_method(installed_plugins("methods")[name])
 
 
-def make_command(name: str, method: Method | None = None) -> Command[Any]:
+def make_command(name: str, method: Method | None = None) -> AnyCommand:
     """Makes the command of a method, with its settings as `rl`.
 
     Raises:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from pydantic import Field
 from rich.console import Console
@@ -25,7 +25,7 @@ from evolvent.cli.run_setup import (
     open_run,
     write_report,
 )
-from evolvent.cli.settings import Command, WorldsConfig, parse_command
+from evolvent.cli.settings import AnyCommand, Command, WorldsConfig, parse_command
 from evolvent.cli.train_rl import CLONE_CONFIG, UpdateConfig
 from evolvent.errors import ConfigError, Problem
 from evolvent.learn.objectives import weighted_nll
@@ -44,6 +44,9 @@ from evolvent.store.ledger import read_rows
 from evolvent.trajectory import Score, Step, Task, Trajectory
 from evolvent.view.redraw import redraw_repeatedly
 from evolvent.worlds.base import World
+
+if TYPE_CHECKING:
+    from evolvent.worlds.preference.world import Pair
 
 __all__ = [
     "COMMANDS",
@@ -90,7 +93,7 @@ class TrainOpenRConfig(SearchTrainingConfig):
     openr: OpenRConfig = Field(default_factory=lambda: OpenRConfig(search=_OPENR_SEARCH), description="the method")
 
 
-COMMANDS: dict[str, Command[Any]] = {
+COMMANDS: dict[str, AnyCommand] = {
     "tsllm": Command(
         "train tsllm",
         "Search with a learned value, learn from what is found, policy and value; repeat (TS-LLM).",
@@ -117,7 +120,13 @@ COMMANDS: dict[str, Command[Any]] = {
 class HasLabeledPairs(Protocol):
     """A world that has labelled pairs of texts (`worlds.preference`)."""
 
-    def pairs(self, split: str, count: int, seed: int) -> Sequence[Any]: ...
+    def pairs(self, split: str, count: int, seed: int) -> Sequence[Pair]: ...
+
+
+class PairWorld(HasLabeledPairs, Protocol):
+    """A world of labelled pairs with the instructions that their prompts follow."""
+
+    instructions: str
 
 
 @dataclass(frozen=True)
@@ -215,7 +224,7 @@ _METHODS: dict[str, Callable[[Policy, Run[Policy], _MethodInputs], tuple[Policy,
 }
 
 
-def make_preference_sequences(world: Any, policy: Policy, *, count: int, seed: int) -> list[TokenSequence]:
+def make_preference_sequences(world: PairWorld, policy: Policy, *, count: int, seed: int) -> list[TokenSequence]:
     """Makes read-outs from the labeled pairs of a world: chosen, rejected, chosen, ..., for a reward-pairs
     objective.
 

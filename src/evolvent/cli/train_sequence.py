@@ -22,7 +22,7 @@ from evolvent.cli.method_option import parse_method
 from evolvent.cli.record import RunRecord, choose_run_folder, record_run
 from evolvent.cli.registry import require_train_extra
 from evolvent.cli.sequence_tasks import SEQUENCE_WORLDS, SequenceTask, make_sequence_task
-from evolvent.cli.settings import Command, parse_command
+from evolvent.cli.settings import AnyCommand, Command, parse_command
 from evolvent.config import Config
 from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.files import write_atomic
@@ -188,7 +188,7 @@ def _make_command(name: str, method: SequenceMethod) -> Command[Any]:
     )
 
 
-COMMANDS: dict[str, Command[Any]] = {name: _make_command(name, method) for name, method in METHODS.items()}
+COMMANDS: dict[str, AnyCommand] = {name: _make_command(name, method) for name, method in METHODS.items()}
 """The command of each method."""
 
 

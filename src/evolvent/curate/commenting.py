@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from evolvent.curate.comments import Note, add_comments
 from evolvent.curate.languages import get_language
 from evolvent.curate.notes import CommentLimits, alignment, find_source_faults, format_request, parse_answer
 from evolvent.errors import SampleInvalid
-from evolvent.trajectory import Start, Task, Trajectory
+from evolvent.trajectory import JsonObject, Start, Task, Trajectory
 from evolvent.worlds.base import Play, TextWorld
 
 __all__ = [
@@ -107,7 +107,7 @@ class Commenting(TextWorld):
     def specs(self) -> Iterable[Mapping[str, object]]:
         return ()
 
-    def play(self, spec: Mapping[str, Any]) -> Play:
+    def play(self, spec: JsonObject) -> Play:
         source = Source("", spec["source"], spec["language"])
         answer = yield format_request(source.text, source.language)
         result = _insert_answer(source, answer)

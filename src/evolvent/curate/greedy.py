@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from evolvent.errors import BatchMismatch, ConfigError, NonFinite, Problem
+from evolvent.trajectory import Array
 
 __all__ = [
     "GreedySelector",
@@ -63,7 +64,7 @@ class Selection:
     stopped: Stopped
 
 
-def multiply(left: NDArray[Any], right: NDArray[Any]) -> NDArray[Any]:
+def multiply(left: Array, right: Array) -> Array:
     """Computes the matrix product of finite arrays.
 
     Kernels of OpenBLAS may raise the flag of invalid values in lanes that they pad and discard; numpy then warns of
@@ -269,7 +270,7 @@ class GreedySelector:
         self._directions = self._ready[:count]
 
 
-def check_features(features: ArrayLike, *, finite: bool = False) -> NDArray[Any]:
+def check_features(features: ArrayLike, *, finite: bool = False) -> Array:
     """Checks features and returns them as a matrix `[n, d]` of float32 or float64.
 
     float16 becomes float32, integers become float64.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from evolvent.curate.outlines import (
     NESTING_KEYWORDS,
@@ -30,6 +30,7 @@ from evolvent.curate.outlines import (
 from evolvent.errors import SampleInvalid
 from evolvent.messages import Call, CallSample, Message, Tool
 from evolvent.schemas import is_flat
+from evolvent.trajectory import Json
 
 __all__ = ["KeyMap", "NameMap", "build_tool_keys", "rename_sample", "token_pattern", "unmask_calls"]
 
@@ -38,6 +39,9 @@ _ELEMENTS = ("items", "prefixItems", "contains", "additionalProperties")
 _CONTAINERS = frozenset((*_ALTERNATIVES, *_ELEMENTS))
 _WORD = re.compile(r"\w+(?:[.\-]\w+)*")
 _JOINTS = re.compile(r"([.\-])")
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +58,19 @@ class KeyMap:
     children: Mapping[str, KeyMap] = field(default_factory=dict)
     elements: KeyMap | None = None
 
-    def apply(self, value: Any) -> Any:
+    def apply(self, value: T) -> T:
         """Renames the keys of a value; the type of a list is kept."""
         if isinstance(value, Mapping):
             names, children, elements = self.renamed, self.children, self.elements
-            return {
+            renamed = {
                 names.get(key, key): keys.apply(child)
                 if (keys := children.get(key) if key in names else elements)
                 else child
                 for key, child in value.items()
             }
+            return cast(T, renamed)
         if self.elements is not None and isinstance(value, (list, tuple)):
-            return type(value)([self.elements.apply(child) for child in value])
+            return cast(T, type(value)([self.elements.apply(child) for child in value]))
         return value
 
     def invert(self) -> KeyMap:
@@ -91,7 +96,7 @@ class NameMap:
 
     tools: Mapping[str, str] = field(default_factory=dict)
     keys: Mapping[str, KeyMap] = field(default_factory=dict)
-    values: Mapping[tuple[str, str], tuple[Any, Any]] = field(default_factory=dict)
+    values: Mapping[tuple[str, str], tuple[Json, Json]] = field(default_factory=dict)
     unrenamed: tuple[str, ...] = ()
 
     def rename_call(self, call: Call, *, gold: bool = True) -> Call:

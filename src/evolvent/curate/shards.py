@@ -22,10 +22,11 @@ import pyarrow.parquet as pq
 
 from evolvent.errors import ConfigError, CorruptRecord, Problem, SampleInvalid
 from evolvent.files import atomic_writer, disk_errors, safe_join
+from evolvent.trajectory import JsonObject
 
 __all__ = ["Row", "Shard", "find_store", "list_shards", "read_shard", "row_to_line", "write_rows"]
 
-Row = Mapping[str, Any]
+Row = JsonObject
 Form = Literal["jsonl", "json", "parquet", "arrow"]
 _FORMS: Mapping[str, Form] = {".jsonl": "jsonl", ".json": "json", ".parquet": "parquet", ".arrow": "arrow"}
 _thread_files = threading.local()  # `opened`: the Parquet file whose shards this thread reads

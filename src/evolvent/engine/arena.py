@@ -12,7 +12,6 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
@@ -520,7 +519,7 @@ class Arena:
         is_lazy: whether memory is taken position by position.
     """
 
-    aside: Any = None
+    aside: torch.cuda.Stream | None = None
 
     def __init__(self, shape: Shape, rows: int, capacity: int, *, dtype: torch.dtype, device: torch.device) -> None:
         self.shape, self.rows, self.capacity = shape, rows, capacity

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -274,12 +274,13 @@ class BlockingCall:
     StepTimeout is raised.
     """
 
-    call: Callable[[], Any]
+    call: Callable[[], object]
     timeout_s: float | None = None
 
 
 Ask = SampleAsk | ScoreAsk | LogitsAsk
-Answer = Any  # tuple[Continuation, ...] | Scored | NDArray | Output | what a Wait returns
+Answer: TypeAlias = Any
+"""What an ask or a call is answered with: `tuple[Continuation, ...]`, `Scored`, logits, or what the call returned."""
 T = TypeVar("T")
 Job = Generator[Sequence["Ask | RoutedAsk | BlockingCall"], Sequence[Answer], T]
 Ticket = int

@@ -14,9 +14,8 @@ from collections.abc import Iterator
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
-from typing import Any
 
-from evolvent.engine.asks import BlockingCall
+from evolvent.engine.asks import Answer, BlockingCall
 from evolvent.errors import EvolventError, StepTimeout, WorldError, boundary
 
 __all__ = ["BlockingCallPool", "Outcome", "unwrap_boundary"]
@@ -29,7 +28,7 @@ class Outcome:
     """The result of a blocking call: the number it was started with, and its value or exception."""
 
     number: int
-    value: Any = None
+    value: Answer = None
     error: Exception | None = None
 
 

@@ -354,7 +354,7 @@ class _Driver(Generic[T]):
             self._cancel()
 
 
-def ask_and_wait(asks: Sequence[Ask | RoutedAsk], engine: Engine) -> list[Any]:
+def ask_and_wait(asks: Sequence[Ask | RoutedAsk], engine: Engine) -> list[Answer]:
     """Submits asks and waits for all answers; for scripts that do one thing at a time.
 
     Raises:

@@ -7,12 +7,12 @@ handful of array operations. Python objects are touched only when a stream begin
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evolvent.engine.asks import Ask, Constraint, SampleAsk, ScoreAsk, Ticket
+from evolvent.engine.asks import Answer, Ask, Constraint, SampleAsk, ScoreAsk, Ticket
 from evolvent.engine.sampling import ChoiceTrie
 from evolvent.engine.trie import Segment, TriePosition
 
@@ -84,7 +84,7 @@ class TicketState:
     position: TriePosition
     begin: int  # depth at which the asked tokens begin
     max_new_tokens: int  # most tokens to sample
-    answers: list[Any]
+    answers: list[Answer]
     open: int
     error: Exception | None = None
     limit: StreamLimit | None = None

@@ -17,10 +17,11 @@ import builtins
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
 from evolvent.grade.base import Grade, shorten
 from evolvent.grade.expressions import FAILURES, Unsupported, evaluate, find_calls
+from evolvent.trajectory import JsonObject
 
 __all__ = [
     "CodeTests",
@@ -47,7 +48,7 @@ class SandboxAnswer(Protocol):
         ...
 
     @property
-    def value(self) -> Any:
+    def value(self) -> object:
         """Returns the returned value."""
         ...
 
@@ -60,7 +61,7 @@ class SandboxAnswer(Protocol):
 class SandboxSession(Protocol):
     """An open sandbox with a source in it."""
 
-    def ask(self, entry: str, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> SandboxAnswer:
+    def ask(self, entry: str, args: tuple[object, ...] = (), kwargs: JsonObject | None = None) -> SandboxAnswer:
         """Calls a function of the source."""
         ...
 
@@ -69,8 +70,10 @@ class SandboxSession(Protocol):
         ...
 
 
+HostFunction: TypeAlias = Callable[..., Any]
+"""A function outside of the sandbox that the program in it calls."""
 # (source, functions that it may call and that are answered outside) -> a box for a `with` block
-OpenSandbox = Callable[[str, Mapping[str, Callable[..., Any]]], AbstractContextManager[SandboxSession]]
+OpenSandbox = Callable[[str, Mapping[str, HostFunction]], AbstractContextManager[SandboxSession]]
 
 
 @dataclass(frozen=True, slots=True)

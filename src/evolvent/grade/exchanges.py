@@ -22,6 +22,7 @@ from typing import Any
 
 from evolvent.grade.base import Grade, shorten
 from evolvent.grade.code import OpenSandbox
+from evolvent.trajectory import Json
 
 __all__ = ["Exchanges", "grade_exchanges", "is_same_text", "is_same_value"]
 
@@ -94,8 +95,8 @@ class Exchanges:
         function: The called function of the program or of its class `Solution`; "": the program is run.
     """
 
-    inputs: tuple[Any, ...]
-    outputs: tuple[Any, ...]
+    inputs: tuple[Json, ...]
+    outputs: tuple[Json, ...]
     function: str = ""
 
     @property
@@ -121,7 +122,7 @@ def grade_exchanges(source: str, tests: Exchanges, open_sandbox: OpenSandbox) ->
             if answer.status != "value":
                 return Grade(False, why=f"exchange {number}: {answer.status}: {answer.error}")
             is_correct = (
-                is_same_value(answer.value, expected) if tests.function else is_same_text(answer.value, expected)
+                is_same_value(answer.value, expected) if tests.function else is_same_text(answer.value, str(expected))
             )
             if not is_correct:
                 return Grade(False, why=f"exchange {number}: got {shorten(answer.value, str)!r}")

@@ -16,7 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -36,6 +36,7 @@ from evolvent.learn.parallel.ranks import SINGLE_PROCESS, Ranks
 from evolvent.models.pieces import fill_all, local_tensor, region_of
 from evolvent.models.stored import MARKER, STATE, StoredCheckpoint, open_checkpoint
 from evolvent.models.writing import SaveJob, TensorPart, is_live
+from evolvent.trajectory import JsonObject
 
 __all__ = ["CheckpointContent", "Checkpointer", "SaveHandle", "check_tensors"]
 
@@ -61,7 +62,7 @@ class CheckpointContent:
     """
 
     tensors: Groups
-    values: Mapping[str, Any] = field(default_factory=dict)
+    values: JsonObject = field(default_factory=dict)
 
 
 def check_tensors(

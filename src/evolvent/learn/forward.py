@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
@@ -92,7 +92,7 @@ def frozen(weights: Iterable[Tensor]) -> Iterator[None]:
             weight.requires_grad_(True)
 
 
-def cast_weights(model: PreTrainedModel, dtype_name: str) -> Any:
+def cast_weights(model: PreTrainedModel, dtype_name: str) -> PreTrainedModel:
     """Converts trained weights to float32, or to bfloat16 for "bfloat16_weights"; weights below an adapter stay."""
     dtype = torch.bfloat16 if dtype_name == "bfloat16_weights" else torch.float32
     if all(weight.requires_grad for weight in model.parameters()):

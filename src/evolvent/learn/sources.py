@@ -17,6 +17,7 @@ from evolvent.models.policy import Policy
 from evolvent.trajectory import canonical_json
 
 if TYPE_CHECKING:
+    from datasets import Dataset, IterableDataset
     from transformers import PreTrainedTokenizerBase
 
 __all__ = ["file_digest", "open_dataset", "read_dataset_rows", "read_json_lines", "source_digest", "vocabulary_digest"]
@@ -72,7 +73,7 @@ def _rename_columns(row: Any, columns: Mapping[str, str] | None) -> Any:
     }
 
 
-def open_dataset(path: Path | str, *, split: str = "train") -> Any:
+def open_dataset(path: Path | str, *, split: str = "train") -> Dataset | IterableDataset:
     """Opens a data set from a local folder: one that `save_to_disk` wrote, or files of JSON, Parquet, CSV or text.
 
     Files are streamed. Nothing is downloaded and no code of the folder is run.

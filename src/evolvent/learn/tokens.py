@@ -36,7 +36,7 @@ from evolvent.files import TEMPORARY_SUFFIX, disk_errors, sync_folder, write_ato
 from evolvent.learn.token_sequences import TokenSequence
 from evolvent.learn.windows import Intake
 from evolvent.store.lock import WriterLock
-from evolvent.trajectory import canonical_json
+from evolvent.trajectory import Array, canonical_json
 
 __all__ = ["BLOCK", "DIGEST", "ArrayReader", "ArrayWriter", "Layout", "TokenFile", "write_tokens"]
 
@@ -191,7 +191,7 @@ class ArrayReader:
         with disk_errors(path):
             return np.asarray(np.memmap(path, np.uint8, "r"))
 
-    def rows(self, start: int, stop: int) -> NDArray[Any]:
+    def rows(self, start: int, stop: int) -> Array:
         """Returns rows `start` to `stop` (exclusive), `[stop - start, *row]`: a read-only view.
 
         Raises:

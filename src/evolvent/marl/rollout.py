@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from evolvent.engine.sampling import uniforms
 from evolvent.errors import BatchMismatch, ConfigError, NonFinite
-from evolvent.trajectory import sample_seed
+from evolvent.trajectory import Array, sample_seed
 from evolvent.worlds.teams.base import Continuous, Discrete, TeamSpec, TeamView
 
 __all__ = ["ArrayRollout", "Decision", "EndedEpisodes", "TeamPlayer", "action_axes", "collect_ended", "draw_uniforms"]
@@ -39,7 +39,7 @@ class Decision:
         value: `[E, n]` float32, the critic's, on the scale that it is trained on (see `marl.credit`).
     """
 
-    actions: NDArray[Any]
+    actions: Array
     logp: NDArray[np.float32]
     value: NDArray[np.float32]
 
@@ -92,7 +92,7 @@ class ArrayRollout:
     alive: Bools
     available: Bools | None
     state: NDArray[np.float32] | None
-    actions: NDArray[Any]
+    actions: Array
     logp: NDArray[np.float32]
     value: NDArray[np.float32]
     reward: Floats

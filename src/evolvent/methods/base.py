@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from evolvent.config import Config
+
+if TYPE_CHECKING:
+    from evolvent.models.policy import Policy
 
 __all__ = ["Method"]
 
@@ -26,7 +29,7 @@ class Method:
     """
 
     config: type[Config]
-    call: Callable[..., Any]
+    call: Callable[..., Policy]
     about: str
     defaults: Mapping[str, object] | None = None
     demonstrated: bool = False

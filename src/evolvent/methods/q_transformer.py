@@ -26,6 +26,7 @@ from evolvent.store.episodes import Episodes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+    from torch import Tensor
 
     from evolvent.models.q_sequence import QSequence
     from evolvent.offline.acting import ArrayActor
@@ -76,7 +77,7 @@ class QTransformerPolicy:
 
         return act
 
-    def to_bins(self, action: Any) -> Any:
+    def to_bins(self, action: Tensor) -> Tensor:
         """Converts actions of windows to bins, `[B, K, d]` int64; -1 where no action was taken yet."""
         import torch
 

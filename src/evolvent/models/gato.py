@@ -11,12 +11,13 @@ on.)
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from evolvent.errors import SampleInvalid
+from evolvent.trajectory import Array
 
 __all__ = [
     "BINS",
@@ -120,7 +121,7 @@ class Field:
     """A part of an observation or action: words of a text, choices or numbers, in a fixed order."""
 
     kind: Literal["text", "choice", "number"]
-    values: NDArray[Any]
+    values: Array
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from evolvent.trajectory import JsonObject
 
@@ -22,14 +22,26 @@ except ImportError as error:
 from evolvent.errors import CheckpointError, CorruptRecord, EvolventError, Incomplete, ShapeMismatch
 from evolvent.files import write_atomic
 
-__all__ = ["load_sequence", "raise_incomplete", "save_sequence"]
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+__all__ = ["HasLayers", "load_sequence", "raise_incomplete", "save_sequence"]
 
 _WEIGHTS, _SHAPE = "sequence.safetensors", "sequence.json"
 _FORMAT = 1
 M = TypeVar("M", bound=nn.Module)
 
 
-def save_sequence(model: nn.Module, shape: Any, folder: Path, *, extra: JsonObject | None = None) -> None:
+class HasLayers(Protocol):
+    """The shape of a model, a dataclass; its layers bound what a file can ask for."""
+
+    @property
+    def layers(self) -> int:
+        """Returns the number of layers."""
+        ...
+
+
+def save_sequence(model: nn.Module, shape: DataclassInstance, folder: Path, *, extra: JsonObject | None = None) -> None:
     """Writes the weights as safetensors, the shape (a dataclass) and `extra` (JSON values) as JSON.
 
     Raises:
@@ -43,7 +55,7 @@ def save_sequence(model: nn.Module, shape: Any, folder: Path, *, extra: JsonObje
     write_atomic(folder / _SHAPE, json.dumps(row, indent=1, sort_keys=True, allow_nan=False))
 
 
-def load_sequence(kind: type[M], make: Callable[..., Any], folder: Path) -> tuple[M, JsonObject]:
+def load_sequence(kind: type[M], make: Callable[..., HasLayers], folder: Path) -> tuple[M, JsonObject]:
     """Reads a model that `save_sequence` wrote, in evaluation mode, and its extra values.
 
     Args:

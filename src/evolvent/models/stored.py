@@ -12,7 +12,6 @@ import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from evolvent.errors import HashMismatch, Incomplete, UnknownSchema
 from evolvent.files import safe_join
@@ -49,7 +48,7 @@ class StoredCheckpoint:
     """
 
     path: Path
-    values: dict[str, Any]
+    values: JsonObject
     groups: dict[str, Index]
     files: dict[str, str]
 

@@ -28,6 +28,8 @@ from evolvent.errors import (
 )
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from torch import Tensor
     from transformers import PreTrainedModel
 
@@ -157,7 +159,7 @@ def adapter_tensors(model: PreTrainedModel) -> dict[str, Tensor]:
     return tensors
 
 
-def light_copy(model: PreTrainedModel, *, trained_names: Collection[str] = ()) -> Any:
+def light_copy(model: PreTrainedModel, *, trained_names: Collection[str] = ()) -> PreTrainedModel:
     """Copies a model; weights other than `trained_names` share the model's memory and are frozen."""
     from torch import nn
 
@@ -169,7 +171,7 @@ def light_copy(model: PreTrainedModel, *, trained_names: Collection[str] = ()) -
     return copy.deepcopy(model, shared)
 
 
-def strip_adapter(model: PreTrainedModel) -> Any:
+def strip_adapter(model: PreTrainedModel) -> PreTrainedModel:
     """Returns the model below an adapter, as it was before; its weights are shared. A plain model is returned
     unchanged.
     """
@@ -179,7 +181,7 @@ def strip_adapter(model: PreTrainedModel) -> Any:
     return base.get_base_model() if any(virtual_tokens(model)) else base.unload()
 
 
-def plain_model(model: PreTrainedModel) -> Any:
+def plain_model(model: PreTrainedModel) -> PreTrainedModel:
     """Returns a model without adapter that computes the same; weights that the adapter leaves alone are shared.
 
     Raises:
@@ -254,7 +256,7 @@ def save_adapter(
     (folder / _SETTINGS).write_text(json.dumps(plain, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def attach_adapter(model: PreTrainedModel, folder: Path) -> Any:
+def attach_adapter(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
     """Returns the model with the adapter of a folder, ready for further training; the given model stays unchanged.
 
     Raises:
@@ -341,13 +343,14 @@ def _check_tensors(tuned: Any, tensors: Mapping[str, Tensor], path: Path) -> Non
 # ---------------------------------------------------------------------- the library
 
 
-def import_peft() -> Any:
+def import_peft() -> ModuleType:
     """Imports the module `peft`. Raises MissingExtra where it is not installed."""
     try:
         import peft
     except ImportError as error:
         raise MissingExtra("peft", "an adapter") from error
-    return peft
+    module: ModuleType = peft
+    return module
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from torch import Tensor
 from evolvent.errors import BatchMismatch, ConfigError, NonFinite, SampleInvalid
 from evolvent.learn.returns import reward_to_go
 from evolvent.store.episodes import Episodes
+from evolvent.trajectory import Array
 
 __all__ = ["History", "ObservationScaler", "WindowSource", "Windows", "recent_window", "returns_to_go"]
 
@@ -199,7 +200,7 @@ class History:
     """
 
     observation: NDArray[np.float32]
-    action: NDArray[Any]
+    action: Array
     reward: NDArray[np.float64]
     seed: NDArray[np.int64]
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -542,7 +542,17 @@ def whiten(values: ArrayLike, *, mask: ArrayLike | None = None, epsilon: float =
     return whitened
 
 
-def is_equal_within_rounding(smallest: Any, largest: Any) -> Any:
+@overload
+def is_equal_within_rounding(smallest: Floats, largest: Floats) -> NDArray[np.bool_]: ...
+
+
+@overload
+def is_equal_within_rounding(smallest: np.float64, largest: np.float64) -> np.bool_: ...
+
+
+def is_equal_within_rounding(
+    smallest: Floats | np.float64, largest: Floats | np.float64
+) -> NDArray[np.bool_] | np.bool_:
     """Returns whether numbers in this range are equal up to rounding: sums of the same rewards differ with their
     order.
     """

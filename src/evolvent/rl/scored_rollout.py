@@ -29,6 +29,7 @@ from evolvent.rl.rollout_batch import CUT_OFF, TRUNCATED, RolloutBatch, RolloutR
 from evolvent.trajectory import Array, JsonObject, Trajectory, sample_seed
 
 if TYPE_CHECKING:
+    from torch import nn
     from transformers import PreTrainedModel
 
 __all__ = [
@@ -49,7 +50,7 @@ __all__ = [
 
 ScoreKind = Literal["logprobs", "values", "entropy"]
 _LOGPROBS: tuple[ScoreKind, ...] = ("logprobs",)
-OutputFunction = Callable[[Any, Batch], Mapping[str, Tensor]]
+OutputFunction = Callable[["nn.Module", Batch], Mapping[str, Tensor]]
 _MAX_LOGITS = 1 << 27  # of one forward: half a gibibyte in float32
 _MEMORY_HINT = "lower train.max_tokens_per_forward"
 
@@ -229,7 +230,7 @@ def _attach_value_head(policy: Policy) -> Iterator[None]:
             policy.model.value_head = previous_head
 
 
-Columns = Mapping[str, NDArray[Any]]
+Columns = Mapping[str, Array]
 HistoryTruncation = Callable[[Trajectory], Sequence[int] | None]
 _VALUES: tuple[ScoreKind, ...] = ("values",)
 _BOTH: tuple[ScoreKind, ...] = ("logprobs", "values")

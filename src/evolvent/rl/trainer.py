@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -41,6 +41,9 @@ from evolvent.rl.prefetch import RolloutPrefetcher
 from evolvent.rl.rollout_batch import CUT_OFF, TRUNCATED, Rewards, add_columns, build_rollout_batch
 from evolvent.rl.scored_rollout import HistoryTruncation, ScoredRollout, ScoringConfig, score_rollout
 from evolvent.trajectory import Start, Task, Trajectory, sample_rng
+
+if TYPE_CHECKING:
+    pass
 
 __all__ = [
     "CheckpointedNetwork",
@@ -248,6 +251,14 @@ def build_minibatch(
         rows = pack_rows(lengths, max(max_tokens, *lengths))
         return [collate_packed(sequences, [[selected[position] for position in row]]) for row in rows]
     return build_batches(sequences, selected, max_tokens=max_tokens, rng=rng, sharing=learner.sharing)
+
+
+class HasWeights(Protocol):
+    """Weights by name: a module, or what a method changes itself."""
+
+    def named_parameters(self) -> Iterable[tuple[str, Tensor]]:
+        """Returns the weights with their names."""
+        ...
 
 
 Columns = Mapping[str, NDArray[np.generic]]
@@ -616,7 +627,7 @@ class PolicyTrainer:
         sequences = add_columns(rollout.sequences, rollout.batch, {"action": rollout.batch.action, **columns})
         self._add_stats(f"{name}_", self._train_network(learner, sequences, name))
 
-    def track_weights(self, name: str, module: Any) -> None:
+    def track_weights(self, name: str, module: HasWeights) -> None:
         """Tracks weights that a method changes itself (a target network) in checkpoints, except those below an
         adapter.
         """

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, SupportsFloat
 
 import numpy as np
 from numpy.typing import NDArray
 
 from evolvent.errors import BatchMismatch, ConfigError, EnvLost, boundary
 from evolvent.store.episodes import Episodes
-from evolvent.trajectory import Array, sample_seed
+from evolvent.trajectory import Array, JsonObject, sample_seed
+
+if TYPE_CHECKING:
+    from evolvent.offline.windows import History
 
 __all__ = ["ArrayEnv", "play_arrays"]
 
@@ -18,11 +21,11 @@ __all__ = ["ArrayEnv", "play_arrays"]
 class ArrayEnv(Protocol):
     """An environment with Gymnasium's signature whose observations are arrays `[O]`."""
 
-    def reset(self, *, seed: int | None = None, options: object = None) -> tuple[Any, Mapping[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[Array, JsonObject]:
         """Starts an episode."""
         ...
 
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, Mapping[str, Any]]:
+    def step(self, action: Array) -> tuple[Array, SupportsFloat, bool, bool, JsonObject]:
         """Returns (observation, reward, terminated, truncated, info)."""
         ...
 
@@ -44,7 +47,7 @@ class _StepBuffer:
 
 
 def play_arrays(
-    actor: Callable[[Any], Array],
+    actor: Callable[[History], Array],
     make_env: Callable[[], ArrayEnv],
     *,
     episodes: int,

@@ -80,7 +80,7 @@ class SearchOutcome:
     passed: bool | None = None
     stopped: str = ""
     spared: int = 0
-    tree: Mapping[str, Any] = field(default_factory=dict)
+    tree: JsonObject = field(default_factory=dict)
     forest: tuple[Mapping[str, object], ...] = ()
 
 

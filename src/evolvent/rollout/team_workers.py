@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from evolvent.deadline import Deadline
 from evolvent.errors import ConfigError, EnvLost, ErrorRecord, EvolventError, Problem, StepTimeout, boundary
-from evolvent.trajectory import Task
+from evolvent.trajectory import Array, Task
 from evolvent.workers import CallerPipe, PipedProcess, pack_message
 from evolvent.worlds.teams.parallel import Row, RowState
 from evolvent.worlds.teams.rows import Interrupted, LocalRows
@@ -79,7 +79,7 @@ class ProcessRows:
         }
         return self._request("begin", requests, {}, self._begin_s)
 
-    def step(self, actions: Mapping[int, NDArray[Any]]) -> Mapping[int, Answer]:
+    def step(self, actions: Mapping[int, Array]) -> Mapping[int, Answer]:
         """Steps rows; see `RowHost`."""
         lost_rows: dict[int, Answer] = {
             row: Interrupted("its process was lost") for row in actions if row not in self._begun

@@ -73,7 +73,7 @@ class FrameStream:
             data += chunk
         return bytes(data)
 
-    def write(self, row: dict[str, Any]) -> None:
+    def write(self, row: dict[str, object]) -> None:
         """Writes a row; a row that is too large is sent as "malformed"."""
         body = "".join(_encode_json(row, 0)).encode("ascii")
         if len(body) > MAX_FRAME_BYTES:

@@ -57,7 +57,7 @@ class OpaqueValue:
         raise TypeError(f"{self!r} is neither true nor false")
 
 
-def encode(value: Value, depth: int = MAX_DEPTH) -> dict[str, Any]:
+def encode(value: Value, depth: int = MAX_DEPTH) -> dict[str, object]:
     """Encodes a value as tagged JSON: `{"t": class, "v": content}`, int and float in hex, dict as pairs.
 
     A class is compared by identity, so a subclass is "other". The number of parts is bounded, because a small value

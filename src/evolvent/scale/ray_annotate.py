@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -27,6 +27,9 @@ from evolvent.scale.ray_cluster import Placement, count_player_slots
 from evolvent.scale.ray_players import make_error
 from evolvent.scale.ray_wire import PolicyFiles, load_policy_files, read_policy_files
 from evolvent.trajectory import JsonObject
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 __all__ = ["Annotator", "annotate_on_cluster"]
 
@@ -75,7 +78,7 @@ def annotate_on_cluster(
     policy: Policy,
     sequences: Iterable[TokenSequence],
     *,
-    ray: object,
+    ray: ModuleType,
     vocabulary: str,
     teacher_k: int | None = None,
     batch_tokens: int | None = None,

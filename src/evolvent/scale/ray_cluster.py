@@ -19,10 +19,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import floor, inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
 from evolvent.errors import ConfigError, EndpointError, MissingExtra, Problem, boundary
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 __all__ = ["Cluster", "Placement", "connect", "count_player_slots", "parse_cluster"]
 
@@ -115,7 +118,7 @@ def _parse_amount(text: str) -> float | None:
 
 
 @contextmanager
-def connect(cluster: Cluster) -> Iterator[object]:
+def connect(cluster: Cluster) -> Iterator[ModuleType]:
     """Yields Ray's module, connected; the connection, and a separate local cluster, end with the block.
 
     A cluster of its own sends no usage statistics and shows no dashboard. A connection that was there before is used
@@ -160,7 +163,7 @@ def _preserve_sigterm() -> Iterator[None]:
             signal.signal(signal.SIGTERM, handler)
 
 
-def count_player_slots(ray: Any, placement: Placement) -> int:
+def count_player_slots(ray: ModuleType, placement: Placement) -> int:
     """Counts the players that fit on the living nodes, if nobody else uses them.
 
     Raises:

@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from evolvent.curate.kept import read_summary
 from evolvent.curate.shards import Shard
@@ -24,6 +24,9 @@ from evolvent.scale.ray_cluster import Placement, count_player_slots
 from evolvent.scale.ray_players import make_error
 from evolvent.scale.ray_versions import check_versions, read_versions
 from evolvent.trajectory import JsonObject
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 __all__ = ["process_shard", "transform_on_cluster"]
 
@@ -57,7 +60,7 @@ def transform_on_cluster(
     stages: Sequence[DataStage],
     output: Path,
     *,
-    ray: object,
+    ray: ModuleType,
     cache: Path,
     placement: Placement | None = None,
     may_be_empty: bool = False,

@@ -18,7 +18,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from evolvent import errors
@@ -29,8 +29,11 @@ from evolvent.scale.ray_cluster import Cluster, Placement, connect, count_player
 from evolvent.scale.ray_versions import read_versions
 from evolvent.scale.ray_wire import PolicyFiles, build_message, parse_message, read_policy_files
 from evolvent.scale.ray_work import ClusterJob, WorkItem, WorkQueue
-from evolvent.trajectory import Json
+from evolvent.trajectory import Json, JsonObject
 from evolvent.worlds.base import World
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 __all__ = ["FinishedItem", "PlayerPool", "WorldFactory", "make_error", "open_players"]
 
@@ -64,7 +67,7 @@ class FinishedItem:
     """
 
     item: WorkItem
-    info: Mapping[str, Any]
+    info: JsonObject
     line: bytes
 
 
@@ -97,7 +100,7 @@ class PlayerPool:
         placement: Resources and waiting times of players; changes take effect immediately.
     """
 
-    def __init__(self, ray: Any, setup: bytes, placement: Placement) -> None:
+    def __init__(self, ray: ModuleType, setup: bytes, placement: Placement) -> None:
         from evolvent.scale.ray_player import Player
 
         self._ray, self._setup, self.placing = ray, setup, placement

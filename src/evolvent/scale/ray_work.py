@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from evolvent.models.policy import Policy
 from evolvent.trajectory import JsonObject
@@ -32,7 +31,7 @@ class WorkItem:
     """
 
     key: str
-    row: Mapping[str, Any]
+    row: JsonObject
     line: bytes = b""
     parent: str | None = None
 

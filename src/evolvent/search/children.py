@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 __all__ = ["Child", "Dropped", "State"]
 
-State = Any
+State: TypeAlias = Any
+"""The state of a search: its domain has its own class, which the search hands back to it."""
 
 
 @dataclass(frozen=True, slots=True)

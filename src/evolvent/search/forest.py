@@ -74,7 +74,7 @@ class Decision:
 
 
 def grow_forest(
-    begin: Callable[[State, Budget, np.random.Generator], Search], root: Any, budget: Budget, *, trees: int, seed: int
+    begin: Callable[[State, Budget, np.random.Generator], Search], root: State, budget: Budget, *, trees: int, seed: int
 ) -> Growing:
     """Expands `trees` trees one after another within one budget.
 

@@ -36,7 +36,7 @@ class IsolatedAsker:
 
     def ask(
         self, asks: Sequence[Ask | RoutedAsk], left: Budget
-    ) -> Generator[Sequence[Ask | RoutedAsk | BlockingCall], Sequence[Answer], list[Any]]:
+    ) -> Generator[Sequence[Ask | RoutedAsk | BlockingCall], Sequence[Answer], list[Answer]]:
         """Returns one answer per ask, in order: of samples a tuple with an entry per seed; errors stand in for failed
         answers.
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -12,15 +12,28 @@ from evolvent.engine.asks import GREEDY, Answer, Ask, BlockingCall, Continuation
 from evolvent.errors import ConfigError, EvolventError, InvalidAction, Problem, WorldError
 from evolvent.search.records import Spent
 from evolvent.search.scorers import Ending
-from evolvent.trajectory import Generation, Value, sample_rng, sample_seed
+from evolvent.trajectory import Generation, JsonObject, Value, sample_rng, sample_seed
 from evolvent.worlds.base import Info, World
 
 if TYPE_CHECKING:
     from evolvent.models.policy import Policy
 
-__all__ = ["AskAll", "EnvState", "LanguageProposer", "ListedProposer", "Proposal", "ProposalRequest", "Proposer"]
+__all__ = [
+    "AskAll",
+    "EnvState",
+    "LanguageProposer",
+    "ListedProposer",
+    "Mind",
+    "Proposal",
+    "ProposalRequest",
+    "Proposer",
+]
 
-AskAll = Callable[[Sequence[Ask]], Generator[Sequence["Ask | RoutedAsk | BlockingCall"], Sequence[Answer], list[Any]]]
+Mind: TypeAlias = Any
+"""The state of a proposer after an action: each proposer has its own class."""
+AskAll = Callable[
+    [Sequence[Ask]], Generator[Sequence["Ask | RoutedAsk | BlockingCall"], Sequence[Answer], list[Answer]]
+]
 Proposals = Generator[Sequence["Ask | RoutedAsk | BlockingCall"], Sequence[Answer], "list[list[Proposal]]"]
 
 
@@ -39,8 +52,8 @@ class Proposal:
     tokens: int = 0
     thought: str | None = None
     generation: Generation | None = None
-    info: Mapping[str, Any] = field(default_factory=dict)
-    mind: Any = None
+    info: JsonObject = field(default_factory=dict)
+    mind: Mind = None
     problem: str = ""
 
 
@@ -71,7 +84,7 @@ class EnvState:
         return float(sum(float("nan") if reward is None else reward for reward in self.rewards))
 
     @property
-    def mind(self) -> Any:
+    def mind(self) -> Mind:
         """Returns the proposer's state; None at the root."""
         return None if self.proposal is None else self.proposal.mind
 

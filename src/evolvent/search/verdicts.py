@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
-from evolvent.engine.asks import BlockingCall
+from evolvent.engine.asks import Answer, Ask, BlockingCall, RoutedAsk
 from evolvent.errors import EnvLost, EvolventError, ScoringError, boundary
 from evolvent.trajectory import Score, Task, unscored
 from evolvent.worlds.base import World
 from evolvent.worlds.deferred_close import Limits
 
 __all__ = ["ResponseGrade", "call_world", "graded", "read_question"]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +54,13 @@ def graded(world: World, task: Task, response_text: str) -> ResponseGrade:
         env.close()
 
 
-def call_world(world: World, call: Callable[[], Any]) -> Generator[Sequence[Any], Sequence[Any], Any]:
+def call_world(
+    world: World, call: Callable[[], T]
+) -> Generator[Sequence[Ask | RoutedAsk | BlockingCall], Sequence[Answer], T]:
     """Runs a call of a world, off the driver's thread where it may block."""
     with boundary(EnvLost, f"world {world.name!r} failed"):
         if not world.run_in_thread:
             return call()
-        (answer,) = yield (BlockingCall(call, Limits().step_s),)
+        answers = yield (BlockingCall(call, Limits().step_s),)
+        answer: T = answers[0]
         return answer

@@ -10,11 +10,14 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from evolvent.engine.asks import GREEDY, Node, SampleAsk, Sampling
 from evolvent.errors import ConfigError, Problem
 from evolvent.trajectory import sample_seed
+
+if TYPE_CHECKING:
+    from evolvent.models.policy import Policy
 
 __all__ = ["TextState", "Writing", "begin_text"]
 
@@ -109,7 +112,7 @@ class Writing:
             raise ConfigError(problems)
 
     @classmethod
-    def for_policy(cls, policy: Any, *, max_tokens: int, **settings: Any) -> Writing:
+    def for_policy(cls, policy: Policy, *, max_tokens: int, **settings: Any) -> Writing:
         """Builds a policy's settings: its tokenizer, stop tokens, context and version. `settings`: the other fields."""
         return cls(
             policy.tokenizer.decode,

@@ -14,11 +14,13 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, TypeVar
 
 from evolvent.errors import AtCapacity, EvolventError, StepTimeout, WorldError, boundary
 
 __all__ = ["CallRunner"]
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -54,7 +56,7 @@ class CallRunner:
         self._queue: deque[_Call] = deque()
         self._running: set[_Call] = set()
 
-    async def run(self, call: Callable[[], object], limit_s: float, *, late: Callable[[], object] | None = None) -> Any:
+    async def run(self, call: Callable[[], T], limit_s: float, *, late: Callable[[], object] | None = None) -> T:
         """Returns the value of the call.
 
         Args:
@@ -72,7 +74,8 @@ class CallRunner:
         self._queue.append(queued_call)
         self._assign_calls()
         try:
-            return await queued_call.future
+            value: T = await queued_call.future
+            return value
         except asyncio.CancelledError:
             if queued_call in self._running:
                 self._abandon(queued_call)

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from evolvent.errors import EvolventError
-from evolvent.trajectory import Task
+from evolvent.trajectory import JsonObject, Task
 from evolvent.worlds.base import World
 
 __all__ = ["HostStatus", "ResetResult", "SessionHost", "SessionSnapshot", "SessionState", "StepRequest", "StepResult"]
@@ -25,7 +25,7 @@ class ResetResult:
     """The first observation of an episode and its info (JSON values)."""
 
     observation: str
-    info: Mapping[str, Any] = field(default_factory=dict)
+    info: JsonObject = field(default_factory=dict)
 
 
 class StepResult(NamedTuple):
@@ -38,7 +38,7 @@ class StepResult(NamedTuple):
     reward: float | None
     terminated: bool
     truncated: bool
-    info: Mapping[str, Any] = MappingProxyType({})
+    info: JsonObject = MappingProxyType({})
     step: int = 0
 
     @property
@@ -64,7 +64,7 @@ class SessionSnapshot:
     state: SessionState
     task: Task | None
     observation: str
-    info: Mapping[str, Any]
+    info: JsonObject
     rewards: tuple[float | None, ...]
     step: int
 

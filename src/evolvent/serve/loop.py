@@ -124,7 +124,7 @@ class Loop:
             if not future.done():
                 future.cancel()
 
-    def start(self, coroutine: Coroutine[Any, Any, T], *, label: str = "a call") -> Future[T]:
+    def start(self, coroutine: Coroutine[object, object, T], *, label: str = "a call") -> Future[T]:
         """Runs a coroutine in the background; cancelling the future cancels it. Raises as `run` does."""
         thread = self._get_thread(label, coroutine)
         if thread.is_current:

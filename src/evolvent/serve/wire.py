@@ -29,7 +29,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -65,6 +65,7 @@ __all__ = [
     "EpisodeEnded",
     "ForeignGrammar",
     "NotFound",
+    "WireValue",
     "WorldCard",
     "decode_error",
     "decode_grammar",
@@ -89,6 +90,9 @@ __all__ = [
     "replace_surrogates",
     "to_json",
 ]
+
+WireValue: TypeAlias = Any
+"""A JSON value as it arrived; the `decode_` functions check its form."""
 
 PROTOCOL = 1
 PROTOCOL_HEADER = "evolvent-protocol"
@@ -311,7 +315,7 @@ def encode_reset(reset_result: ResetResult) -> dict[str, Json]:
     return {"observation": reset_result.observation, "info": to_json(reset_result.info)}
 
 
-def decode_reset(row: Any) -> ResetResult:
+def decode_reset(row: WireValue) -> ResetResult:
     """Decodes the first observation of an episode; raises SampleInvalid for an invalid row."""
     return ResetResult(replace_surrogates(_get_field(row, "observation", str, "a first observation")), _get_info(row))
 
@@ -328,7 +332,7 @@ def encode_step(step: StepResult) -> dict[str, Json]:
     }
 
 
-def decode_step(row: Any) -> StepResult:
+def decode_step(row: WireValue) -> StepResult:
     """Decodes the answer to a step; raises SampleInvalid for an invalid row."""
     label = "an answer to a step"
     return StepResult(
@@ -355,7 +359,7 @@ def encode_snapshot(snapshot: SessionSnapshot) -> dict[str, Json]:
     }
 
 
-def decode_snapshot(row: Any) -> SessionSnapshot:
+def decode_snapshot(row: WireValue) -> SessionSnapshot:
     """Decodes the state of a session; raises SampleInvalid for an invalid row."""
     label = "a look at a session"
     session, world, state = (_get_field(row, name, str, label) for name in ("session", "world", "state"))
@@ -374,7 +378,7 @@ def encode_score(score: Score) -> dict[str, Json]:
     return {"raw": to_json(score.raw), "unit": to_json(score.unit), "success": score.success}
 
 
-def decode_score(row: Any) -> Score:
+def decode_score(row: WireValue) -> Score:
     """Decodes the score of a row; raises SampleInvalid for an invalid row."""
     is_complete = isinstance(row, Mapping) and {"raw", "unit", "success"} <= row.keys()
     if not is_complete or not isinstance(row["success"], (bool, type(None))):
@@ -455,7 +459,7 @@ def encode_world(world: World) -> dict[str, Json]:
     }
 
 
-def decode_world_card(row: Any) -> WorldCard:
+def decode_world_card(row: WireValue) -> WorldCard:
     """Decodes the card of a world; raises SampleInvalid for an invalid row."""
     label = "a world's card"
     name, version, instructions = (

@@ -11,13 +11,13 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from evolvent.errors import ConfigError, CorruptRecord, MissingExtra, SampleInvalid
 from evolvent.files import write_atomic
+from evolvent.trajectory import Array
 
 __all__ = ["Episodes", "concatenate_episodes", "load_episodes", "save_episodes"]
 
@@ -44,7 +44,7 @@ class Episodes:
 
     observation: NDArray[np.float32]
     final: NDArray[np.float32]
-    action: NDArray[Any]
+    action: Array
     reward: NDArray[np.float64]
     lengths: NDArray[np.int64]
     terminated: NDArray[np.bool_]

@@ -18,6 +18,7 @@ from typing import Any
 
 from evolvent.errors import CorruptRecord, SampleInvalid, UnknownSchema
 from evolvent.files import disk_errors
+from evolvent.trajectory import JsonObject
 
 __all__ = ["SCHEMA_VERSION", "RecordLine", "encode_line", "find_last_line_end", "parse_line", "read_lines"]
 
@@ -89,7 +90,7 @@ def _parse_header(path: Path, offset: int, raw: bytes) -> RecordLine:
     return line
 
 
-def parse_line(line: RecordLine) -> dict[str, Any]:
+def parse_line(line: RecordLine) -> JsonObject:
     """Parses the fields of a verified line."""
     record: dict[str, Any] = json.loads(line.raw)
     return record

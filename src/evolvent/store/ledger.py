@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from evolvent.errors import CorruptRecord
 from evolvent.files import append_line, disk_errors, plain_json, write_atomic
@@ -65,11 +64,11 @@ class Ledger:
         """Returns the newest version of the keys of its rows; rows without one are of version 1."""
         return max((int(row.get("key_version", 1)) for row in self._rows.values()), default=1)
 
-    def get(self, key: str) -> Mapping[str, Any] | None:
+    def get(self, key: str) -> JsonObject | None:
         """Returns the row of a finished stage, None if the stage is not finished."""
         return self._rows.get(key)
 
-    def append(self, row: Mapping[str, Any]) -> None:
+    def append(self, row: JsonObject) -> None:
         """Records a finished stage; it is on disk when this returns."""
         append_line(self._path, row)
         self._rows[row["key"]] = dict(row)

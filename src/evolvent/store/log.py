@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from threading import RLock
-from typing import Any
 
 from evolvent.errors import CorruptRecord, NoSpace
 from evolvent.files import TEMPORARY_SUFFIX, disk_error, disk_errors, ensure_space, sync_folder
@@ -94,14 +93,14 @@ class LogWriter:
             self._append(line)
             self.open[trajectory_id] = [line]
 
-    def step(self, trajectory_id: str, fields: dict[str, Any]) -> None:
+    def step(self, trajectory_id: str, fields: JsonObject) -> None:
         lines = self.open[trajectory_id]
         line = encode_line({"step": fields}, run=self._run, traj=trajectory_id, n=len(lines), kind="step")
         with self._one:
             self._append(line)
             lines.append(line)
 
-    def end(self, trajectory_id: str, fields: dict[str, Any]) -> None:
+    def end(self, trajectory_id: str, fields: JsonObject) -> None:
         line = encode_line(fields, run=self._run, traj=trajectory_id, n=len(self.open[trajectory_id]), kind="end")
         with self._one:
             self._append(line)
@@ -227,7 +226,7 @@ class Record:
         error = parse_line(self.lines[-1]).get("error") or [None]
         return bool(error[0] == INTERRUPTED)
 
-    def fields(self) -> dict[str, Any]:
+    def fields(self) -> JsonObject:
         """Returns all fields, those of a streamed episode put together; an open episode ends with an error."""
         first = parse_line(self.lines[0])
         if len(self.lines) == 1 and self.is_ended:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
 import pyarrow as pa
@@ -16,6 +16,9 @@ from pyarrow import fs
 
 from evolvent.errors import ConfigError, Problem, StoreUnavailable, unknown_name_problem
 from evolvent.logs import find_secrets, hide_secrets
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
 
 __all__ = ["StorageURL", "describe_error", "parse_storage_url"]
 
@@ -43,7 +46,7 @@ class StorageURL:
         address: the URL without options, for display.
     """
 
-    filesystem: Any
+    filesystem: FileSystem
     path: str
     address: str
 

@@ -22,7 +22,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from evolvent.errors import ConfigError, HashMismatch, Incomplete, LimitExceeded, Problem, UnsafePath
 from evolvent.files import TEMPORARY_SUFFIX, atomic_writer, disk_errors, ensure_space, safe_join, sync_folder
@@ -32,6 +32,9 @@ from evolvent.store.objects_manifest import MANIFEST_NAME, CopyManifest, Manifes
 from evolvent.store.objects_place import StorageURL
 from evolvent.store.objects_push import ProgressMeter, TransferProgress
 from evolvent.store.store import Store
+
+if TYPE_CHECKING:
+    from pyarrow import NativeFile
 
 __all__ = ["PublishedCopy", "PullResult", "fetch_copy", "open_copy", "open_published_store"]
 
@@ -52,7 +55,7 @@ class PublishedCopy:
             raise ConfigError([Problem("name", f"{self.url.address} has no file {name!r}", "see manifest.files")])
         return self.manifest.files[name]
 
-    def open(self, name: str) -> Any:
+    def open(self, name: str) -> NativeFile:
         """Opens a file as a `pyarrow.NativeFile`: only the parts that are read are fetched, and the digest is not
         checked.
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -34,6 +34,8 @@ __all__ = [
     "mask_rows",
     "matches_filters",
 ]
+
+T = TypeVar("T")
 
 Filters = Mapping[str, object]
 FILTER_COLUMNS = (
@@ -83,9 +85,9 @@ def check_filters(filters: Filters | None) -> dict[str, Collection[object]]:
 
 def iter_segments(
     root: Path,
-    read_sealed: Callable[[Mapping[str, object]], Iterator[object]],
-    read_live: Callable[[Path, bool], Iterator[object]],
-) -> Iterator[Any]:
+    read_sealed: Callable[[JsonObject], Iterator[T]],
+    read_live: Callable[[Path, bool], Iterator[T]],
+) -> Iterator[T]:
     """Reads every segment, sealed or live; a segment that is sealed meanwhile by its writer is read from its parts."""
     live_segments = list_segments(root)  # before the manifest: what is sealed in between is in both
     sealed_rows = read_seal_manifest(root)
@@ -137,7 +139,7 @@ def find_trajectories(
     yield from (stored for stored in interrupted.values() if stored.matches)
 
 
-def matches_filters(fields: JsonObject, accepted_values: Mapping[str, Collection[Any]]) -> bool:
+def matches_filters(fields: JsonObject, accepted_values: Mapping[str, Collection[object]]) -> bool:
     """Returns whether the fields of a live record match the filters."""
     task, score = fields["task"], fields.get("score", (None, None, None))
     values = {**fields, **task, "task": task["id"], "success": score[2]}

@@ -15,7 +15,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from evolvent.errors import ConfigError, Locked, SampleInvalid, StoreUnavailable
 from evolvent.files import disk_errors
@@ -184,7 +184,7 @@ class Store:
         ended_by: EndedBy = "world",
         score: Score | None = None,
         error: ErrorRecord | None = None,
-        meta: Mapping[str, Any] | None = None,
+        meta: JsonObject | None = None,
     ) -> None:
         """Ends an episode that has begun; `meta` is added to that of its beginning."""
         if (error is not None) != (ended_by == "error"):

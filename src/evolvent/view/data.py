@@ -51,7 +51,7 @@ class RunInfo:
     state: str = ""
     command: tuple[str, ...] = ()
     arms: tuple[str, ...] = ()
-    versions: Mapping[str, Any] = field(default_factory=dict)
+    versions: JsonObject = field(default_factory=dict)
     config: JsonObject = field(default_factory=dict)
 
 

@@ -6,10 +6,9 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isnan
-from typing import Any
 
 from evolvent.stats import paired_interval
-from evolvent.trajectory import sample_rng
+from evolvent.trajectory import JsonObject, sample_rng
 from evolvent.view import charts
 from evolvent.view.charts import ArmStyle, Line, bin_points, line_chart
 from evolvent.view.data import Metric, ReportData
@@ -71,7 +70,7 @@ class RunComparison:
     counts: Mapping[str, int]
     sentence: str
     source: str
-    rows: Sequence[Mapping[str, Any]]
+    rows: Sequence[JsonObject]
     left: int
     kinds: Sequence[tuple[str, int, float, float]]
     whole: bool

@@ -125,7 +125,7 @@ class Answer:
         problem: why reading stopped; empty: it did not.
     """
 
-    rows: Sequence[Mapping[str, Any]]
+    rows: Sequence[JsonObject]
     first: int
     found: int
     read: int

@@ -11,10 +11,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from functools import cached_property
 from random import Random
-from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Literal, Protocol, TypeVar, runtime_checkable
 
 from evolvent.errors import ConfigError, SessionGone, VersionMismatch, unknown_name_problem
-from evolvent.trajectory import Score, Task, Value, sample_seed
+from evolvent.trajectory import JsonObject, Score, Task, Value, sample_seed
 from evolvent.worlds.grammar import Grammar, Parsed, Plain
 
 __all__ = [
@@ -36,7 +36,7 @@ __all__ = [
     "split_of",
 ]
 
-Info = Mapping[str, Any]
+Info = JsonObject
 Reply = tuple[Value, float, bool, bool, Info]
 Split = Literal["train", "dev", "test"]
 SPLITS: tuple[str, ...] = ("train", "dev", "test")

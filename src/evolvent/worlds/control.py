@@ -11,12 +11,15 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from evolvent.errors import MissingExtra, boundary, unknown_name_problem
+
+if TYPE_CHECKING:
+    import gymnasium
 
 __all__ = ["CONTROLS", "Control", "get_control", "make_control"]
 
@@ -102,7 +105,7 @@ def get_control(name: str) -> Control:
     return CONTROLS[name]
 
 
-def make_control(control: Control) -> Any:
+def make_control(control: Control) -> gymnasium.Env[NDArray[np.float64], NDArray[np.float32]]:
     """Creates an environment; raises MissingExtra where Gymnasium or mujoco is not installed."""
     try:
         import gymnasium

@@ -16,13 +16,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from evolvent.errors import ConfigError, SessionGone
 from evolvent.store.episodes import Episodes
+from evolvent.trajectory import Array
 
 __all__ = ["ACTIONS", "Reachable", "Stitching", "StitchingEnv", "compute_reachable", "demonstrations"]
 
@@ -110,12 +110,12 @@ class StitchingEnv:
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, object] | None = None
-    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+    ) -> tuple[NDArray[np.float32], dict[str, object]]:
         """Starts the episode at the start cell; nothing is random."""
         self._cell, self._left = self._first, self._maze.horizon
         return self._maze.observe(self._cell), {}
 
-    def step(self, action: int) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+    def step(self, action: int | Array) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, object]]:
         """Returns (observation, reward, terminated, truncated, info).
 
         Raises:

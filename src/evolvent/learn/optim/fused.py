@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias, overload
 
 import torch
 from torch import Tensor
@@ -18,7 +18,8 @@ from evolvent.learn.optim.clip import ParameterSum, local_gradient, local_part
 
 __all__ = ["FusedOptimizer", "Group", "Params", "State", "to_float32"]
 
-Group = dict[str, Any]
+Group: TypeAlias = dict[str, Any]
+"""A group of parameters with its settings, as torch keeps it."""
 Params = Iterable[Tensor] | Iterable[Group]
 State = dict[str, Tensor]
 
@@ -105,8 +106,14 @@ class FusedOptimizer(Optimizer):
         """Lets backwards leave gradients again; weights that have been updated stay updated."""
         self._armed, self._scale = False, None
 
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """Updates every weight that has a gradient: all, or after an armed backward those that no hook has updated."""
         loss = None if closure is None else torch.enable_grad()(closure)()
         for group in self.param_groups:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import overload
 
 import torch
 from torch import Tensor
@@ -53,7 +53,13 @@ class SophiaG(FusedOptimizer):
                 g, h, b2 = to_float32(local_gradient(p)), local_part(self.get_state(p)["hessian"]), group["betas"][1]
                 h.mul_(b2).addcmul_(g, g, value=(1.0 - b2) * tokens)
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """Takes one step; `clipped_share` is counted anew."""
         self._clipped = ParameterSum()
         loss = super().step(closure)

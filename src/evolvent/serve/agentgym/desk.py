@@ -189,7 +189,7 @@ class AgentGymMount:
         await self._begin_episode(play, play.index if index is None else _get_number(body, self.dialect.index))
         return reset_body(self.dialect, play)
 
-    async def step(self, body: Mapping[str, Any]) -> Json:
+    async def step(self, body: JsonObject) -> Json:
         """Plays a step. After the end of an episode, returns the last answer again, with `ended: true`."""
         play, action = self._get_play(body), body.get("action")
         if not isinstance(action, str):
@@ -225,7 +225,7 @@ class AgentGymMount:
             play.over = answer_body
         return answer_body
 
-    async def close(self, body: Mapping[str, Any]) -> Json:
+    async def close(self, body: JsonObject) -> Json:
         """Closes a session; returns false if there is none."""
         play = self._plays.pop(_get_number(body, self.dialect.session_key), None)
         closed = play is not None and await self._host.close(play.session)

@@ -10,14 +10,14 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from evolvent.serve.agentgym.grammars import extract_block, extract_tag, split_tool_line
+from evolvent.trajectory import JsonObject
 from evolvent.worlds.base import World
 
 __all__ = ["Info", "TextTranslator", "get_translator", "list_admissible", "parse_goal", "parse_recipes"]
 
-Info = Mapping[str, Any]
+Info = JsonObject
 _GOAL = re.compile(r"\n\nGoal: craft (.+?)\.?\s*\Z")
 _CRAFTED = re.compile(r"Crafted ([0-9]+) (.+)")
 _LACKS = re.compile(r"Could not find enough items to craft (.+)")

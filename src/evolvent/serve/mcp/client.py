@@ -27,7 +27,7 @@ from evolvent.serve.loop import CLOSE_TIMEOUT_S, Loop
 from evolvent.serve.remote.http import parse_server_url
 from evolvent.serve.toolcalls import CallGrammar, find_tool, format_call, parse_call
 from evolvent.serve.wire import finite_or_none
-from evolvent.trajectory import Task, Value
+from evolvent.trajectory import Json, Task, Value
 from evolvent.worlds.base import Env, Info, Reply, check_task
 from evolvent.worlds.grammar import Plain
 
@@ -49,7 +49,7 @@ class CallResult:
 
     call: Call
     text: str = ""
-    structured: Any = None
+    structured: Json = None
     failed: bool = False
 
 

@@ -42,7 +42,7 @@ from evolvent.serve.wire import (
     encode_world,
     finite_or_none,
 )
-from evolvent.trajectory import Task
+from evolvent.trajectory import JsonObject, Task
 from evolvent.web import Receive, Scope, Send, is_too_deep, send_response
 from evolvent.worlds.base import SupportsRationales, World
 from evolvent.worlds.grammar import Parsed
@@ -203,7 +203,7 @@ def _find_sessions(op: str, body: Mapping[str, Any]) -> Iterable[str]:
 
 T = TypeVar("T")
 Params = tuple[str, ...]
-RequestFields = dict[str, Any]
+RequestFields = JsonObject
 _HEADER, _OWN_VERSION = PROTOCOL_HEADER.encode(), str(PROTOCOL).encode()
 _CALL_TIMEOUT_S = 60.0  # how long an expert, a score or a vocabulary of a blocking world may take
 _MAX_INLINE_TASKS = 200  # so many tasks are written off the event loop
@@ -283,8 +283,7 @@ class _NativeApp:
         """Returns a route whose parameter is the session."""
 
         def handle(params: Params, fields: RequestFields) -> Awaitable[str]:
-            fields["session"] = params[0]
-            return operation(fields)
+            return operation({**fields, "session": params[0]})
 
         return _Route(handle)
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from evolvent import __version__
 from evolvent.serve.native.operations import MAX_BATCH
 from evolvent.serve.sessions import ACTION_CHARS
 from evolvent.serve.wire import PROTOCOL
+from evolvent.trajectory import JsonObject
 
 __all__ = ["build_document"]
 
-Schema = dict[str, Any]
+Schema = JsonObject
 _TEXT: Schema = {"type": "string"}
 _COUNT: Schema = {"type": "integer", "minimum": 0}
 _REWARD: Schema = {"type": ["number", "null"]}
@@ -274,7 +274,7 @@ def _post_operation(
 
 
 def _error_response(code: int) -> Schema:
-    response: Schema = {
+    response: dict[str, object] = {
         "description": _STATUS_TEXTS[code],
         "content": {"application/json": {"schema": _make_reference("Error")}},
     }

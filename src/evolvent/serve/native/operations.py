@@ -14,6 +14,7 @@ from evolvent.serve.catalogue import TaskIndex
 from evolvent.serve.host import ResetResult, SessionHost, StepRequest, StepResult
 from evolvent.serve.native.rows import encode_compact, encode_info_text, encode_step_text
 from evolvent.serve.wire import encode_error, encode_snapshot
+from evolvent.trajectory import JsonObject
 
 __all__ = ["MAX_BATCH", "Operations"]
 
@@ -57,12 +58,12 @@ class Operations:
         task = await self.catalogue.get(snapshot.world, task_or_id)
         return _reset_text(session, await self.host.reset(session, task, seed=seed))
 
-    async def step(self, body: Mapping[str, Any]) -> str:
+    async def step(self, body: JsonObject) -> str:
         """Plays a step: `{session, step, action}` -> a step row; `step` null or absent: the next one."""
         item = _parse_item(body)
         return encode_step_text(await self.host.step(item.session, item.action, step=item.step))
 
-    async def steps(self, body: Mapping[str, Any]) -> str:
+    async def steps(self, body: JsonObject) -> str:
         """Plays a batch: `{steps: [{session, step, action}]}` -> `{results: [step row | {error}]}` in their order.
 
         A step that cannot be read fails alone; a batch that is not a list, or too long, fails as a whole.
@@ -81,7 +82,7 @@ class Operations:
         """Returns the state of a session: `{session}` -> a snapshot row."""
         return encode_compact(encode_snapshot(await self.host.look(_get_text(body, "session"))))
 
-    async def close(self, body: Mapping[str, Any]) -> str:
+    async def close(self, body: JsonObject) -> str:
         """Closes a session: `{session}` -> `{closed}`, false if it no longer existed."""
         return '{"closed":true}' if await self.host.close(_get_text(body, "session")) else '{"closed":false}'
 

@@ -425,7 +425,7 @@ class PolicyDialect:
         kind, headers = "text/event-stream", {"cache-control": "no-store"}
         return StreamingResponse(self._stream_lines(first, events), media_type=kind, headers=headers)
 
-    async def _stream_lines(self, first: dict[str, Any], events: AsyncIterator[dict[str, Any]]) -> AsyncIterator[bytes]:
+    async def _stream_lines(self, first: JsonObject, events: AsyncIterator[JsonObject]) -> AsyncIterator[bytes]:
         """Yields server-sent events; an error after the first is one of them, and the last."""
         yield encode_event(first)
         try:

@@ -28,6 +28,7 @@ from evolvent.errors import (
 from evolvent.messages import Call
 from evolvent.serve.openai.generator import GeneratedSample
 from evolvent.serve.wire import NotFound
+from evolvent.trajectory import JsonObject
 
 __all__ = ["Choice", "ReplyFormat", "count_unsendable", "cut_at_stop", "encode_error", "has_stop_after", "http_status"]
 
@@ -106,7 +107,7 @@ class ReplyFormat:
     id: str = field(default_factory=lambda: secrets.token_hex(12))
     created: int = field(default_factory=lambda: int(time.time()))
 
-    def body(self, choices: Sequence[Choice]) -> dict[str, Any]:
+    def body(self, choices: Sequence[Choice]) -> JsonObject:
         """Returns the whole reply."""
         rows = [
             self._choice_row(

@@ -20,6 +20,7 @@ from evolvent.errors import ConfigError, Problem
 from evolvent.serve.openai.generator import Generator
 from evolvent.serve.openai.reply import Choice, ReplyFormat
 from evolvent.serve.openai.request import CompletionRequest
+from evolvent.trajectory import JsonObject
 
 __all__ = ["GenerateFormat", "GenerateRequest", "TokenizeRequest", "describe_model", "parse_generate", "parse_tokenize"]
 
@@ -149,7 +150,7 @@ class GenerateFormat(ReplyFormat):
     stop_ids: frozenset[int] = frozenset()
     request: str | None = None
 
-    def body(self, choices: Sequence[Choice]) -> dict[str, Any]:
+    def body(self, choices: Sequence[Choice]) -> JsonObject:
         """Returns all samples, prompt by prompt."""
         return {"replies": [self._reply_row(choice, len(choices) > 1) for choice in choices]}
 

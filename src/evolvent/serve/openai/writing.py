@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,11 +17,12 @@ from evolvent.serve.openai.generator import GeneratedSample, Generator
 from evolvent.serve.openai.reply import Choice, ReplyFormat, count_unsendable, cut_at_stop, has_stop_after
 from evolvent.serve.openai.request import SamplingSpec
 from evolvent.serve.openai.tools import RenderedChat
+from evolvent.trajectory import JsonObject
 
 __all__ = ["ReplyWriter"]
 
 T = TypeVar("T")
-Event = dict[str, Any]
+Event = JsonObject
 _REPLACEMENT = "\ufffd"  # how a decoder shows the beginning of a character whose rest comes with the next token
 _TOKENS_PER_CHUNK = 4  # tokens of a stream that are asked for at once, after the first, which somebody waits for
 

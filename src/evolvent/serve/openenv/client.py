@@ -19,7 +19,7 @@ from evolvent.serve.openenv.link import OpenEnvConnection, fetch_description
 from evolvent.serve.openenv.wire import FEATURE_KEY
 from evolvent.serve.remote.http import parse_server_url
 from evolvent.serve.wire import finite_or_none, replace_surrogates, to_json
-from evolvent.trajectory import Task, Value
+from evolvent.trajectory import JsonObject, Task, Value
 from evolvent.worlds.base import Env, Info, Reply, check_task
 
 __all__ = ["OpenEnvWorld"]
@@ -186,7 +186,7 @@ class _OpenEnvEnv:
         if self._link.is_open and self._world.loop.is_running:
             self._world.loop.run(self._link.close(), self._world.patience.connect_s, label="close")
 
-    def _ask(self, kind: str, data: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+    def _ask(self, kind: str, data: Mapping[str, Any], timeout_s: float) -> JsonObject:
         try:
             return self._world.loop.run(self._link.ask(kind, data), timeout_s, label=f"{kind} at {self._world.base}")
         except StepTimeout:

@@ -38,7 +38,7 @@ from evolvent.errors import (
 from evolvent.serve.given import ClientTimeouts
 from evolvent.serve.remote.socket import NoRedirectConnect
 from evolvent.serve.wire import decode_error, decode_json, encode_json
-from evolvent.trajectory import Json
+from evolvent.trajectory import Json, JsonObject
 
 __all__ = ["OpenEnvConnection", "fetch_description"]
 
@@ -71,7 +71,7 @@ class OpenEnvConnection:
         """Returns whether there is a connection that was not dropped."""
         return self._socket is not None
 
-    async def ask(self, kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
+    async def ask(self, kind: str, data: JsonObject) -> JsonObject:
         """Sends a message and returns the `data` of its answer.
 
         Raises:

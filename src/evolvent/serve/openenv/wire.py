@@ -77,7 +77,7 @@ class Reset(BaseModel):
 class StepBody(Reset):
     """The body of a step over HTTP, where every request has its own environment."""
 
-    action: dict[str, Any] = Field(description="The fields of the action.")
+    action: dict[str, object] = Field(description="The fields of the action.")
     timeout_s: float | None = Field(None, gt=0, description="Ignored: the server has its own deadlines.")
     request_id: Name | None = Field(None, description="Ignored: an answer belongs to its request.")
 

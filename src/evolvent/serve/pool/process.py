@@ -17,7 +17,7 @@ from evolvent.errors import ConfigError, EnvLost, EvolventError, WorldError
 from evolvent.serve.local import WorldDeadlines
 from evolvent.serve.native.rows import encode_compact
 from evolvent.serve.pool.frames import ItemProtocol
-from evolvent.serve.wire import decode_error
+from evolvent.serve.wire import WireValue, decode_error
 from evolvent.worlds.base import World
 
 __all__ = ["Factory", "SessionDropped", "WorkerConfig", "WorkerProcess", "qualified_name"]
@@ -135,7 +135,7 @@ class WorkerProcess:
                 self.ended.set()
                 await self._wait_for_exit(0.0 if self._ready.done() else 0.5)
 
-    def ask(self, op: str, *args: Any) -> asyncio.Future[Any]:
+    def ask(self, op: str, *args: object) -> asyncio.Future[WireValue]:
         """Submits an operation; the future has its answer, or a `SessionDropped`, or the typed error.
 
         Raises:

@@ -25,7 +25,7 @@ from evolvent.errors import (
     SampleInvalid,
     WorldError,
 )
-from evolvent.serve.wire import PROTOCOL, PROTOCOL_HEADER, decode_error, decode_json, encode_json
+from evolvent.serve.wire import PROTOCOL, PROTOCOL_HEADER, WireValue, decode_error, decode_json, encode_json
 
 __all__ = [
     "MAX_PANEL_BYTES",
@@ -149,7 +149,7 @@ class HttpClient:
             follow_redirects=False,
         )
 
-    async def ask(self, method: str, path: str, body: object = None, *, limit: int = MAX_REPLY_BYTES) -> Any:
+    async def ask(self, method: str, path: str, body: object = None, *, limit: int = MAX_REPLY_BYTES) -> WireValue:
         """Returns the JSON value of an answer.
 
         Raises:

@@ -32,7 +32,16 @@ from evolvent.errors import (
 from evolvent.serve.host import ResetResult, StepRequest, StepResult
 from evolvent.serve.remote.http import MAX_PANEL_BYTES, AnswerTooLarge, ConnectionLost, HttpClient, ServerPeer
 from evolvent.serve.remote.socket import MAX_MESSAGE_BYTES, SocketClient
-from evolvent.serve.wire import PROTOCOL, NotFound, WorldCard, decode_reset, decode_step, decode_world_card, encode_task
+from evolvent.serve.wire import (
+    PROTOCOL,
+    NotFound,
+    WireValue,
+    WorldCard,
+    decode_reset,
+    decode_step,
+    decode_world_card,
+    encode_task,
+)
 from evolvent.trajectory import Task
 
 __all__ = ["MAX_TEXT_CHARS", "RemoteConnection", "Transport"]
@@ -92,11 +101,11 @@ class RemoteConnection:
                 await self._socket.close()
             await self._http.close()
 
-    async def get(self, path: str, *, deadline: Deadline) -> Any:
+    async def get(self, path: str, *, deadline: Deadline) -> WireValue:
         """Returns the body of a page of the server, such as a panel."""
         return await self.retry(lambda: self._http.ask("GET", path, limit=MAX_PANEL_BYTES), f"GET {path}", deadline)
 
-    async def score(self, world: str, body: Mapping[str, object], *, deadline: Deadline) -> Any:
+    async def score(self, world: str, body: Mapping[str, object], *, deadline: Deadline) -> WireValue:
         """Returns the score of an episode, which the server computes and does not store."""
         path = f"/v1/worlds/{quote(world, safe='')}/score"
         return await self.retry(lambda: self._http.ask("POST", path, body), f"POST {path}", deadline)

@@ -18,7 +18,8 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidSta
 
 from evolvent.errors import AccessDenied, EvolventError, SampleInvalid, WorldError
 from evolvent.serve.remote.http import AnswerTooLarge, ConnectionLost, ServerPeer
-from evolvent.serve.wire import decode_json, encode_json
+from evolvent.serve.wire import WireValue, decode_json, encode_json
+from evolvent.trajectory import JsonObject
 
 __all__ = ["MAX_MESSAGE_BYTES", "NoRedirectConnect", "SocketClient"]
 
@@ -62,7 +63,7 @@ class SocketClient:
         """Returns whether there was a connection that is lost."""
         return self._line is not None and bool(self._line.why)
 
-    async def ask(self, op: str, body: Mapping[str, Any]) -> Any:
+    async def ask(self, op: str, body: JsonObject) -> WireValue:
         """Returns the body of the answer to a request.
 
         Raises:
@@ -137,7 +138,7 @@ class _OpenConnection:
         self._heard = 0
         self._tasks = [asyncio.create_task(self._listen()), asyncio.create_task(self._ping_when_silent())]
 
-    async def ask(self, number: int, op: str, body: Mapping[str, Any]) -> Any:
+    async def ask(self, number: int, op: str, body: Mapping[str, Any]) -> WireValue:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._pending[number] = future
         try:

@@ -14,10 +14,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 from evolvent.errors import InvalidAction, SampleInvalid
 from evolvent.messages import Call
+from evolvent.trajectory import JsonObject
 from evolvent.worlds.bfcl.apis import APIS, Api, Operation, Padding
 from evolvent.worlds.bfcl.items import TurnsItem
 
@@ -121,7 +121,7 @@ class Scene:
             return f"Error during execution: {error.what}"
 
     @property
-    def state(self) -> dict[str, dict[str, Any]]:
+    def state(self) -> dict[str, JsonObject]:
         """Returns, per class, all compared values of its object, as plain JSON."""
         return {name: api.state for name, api in self.objects.items()}
 

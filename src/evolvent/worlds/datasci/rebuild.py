@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from evolvent.errors import MissingExtra
 from evolvent.worlds.datasci.pipelines import Pipeline, pipelines
@@ -27,7 +28,7 @@ FOLDS = 5
 SEED = 0
 
 
-def folds_of(data: DataSet) -> list[tuple[Any, Any]]:
+def folds_of(data: DataSet) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
     """Returns the (train, test) row numbers of the folds."""
     from sklearn.model_selection import StratifiedKFold
 

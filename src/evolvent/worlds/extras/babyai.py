@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from evolvent.errors import ConfigError, EnvLost, Problem, boundary
 from evolvent.trajectory import JsonObject, Score, Task
@@ -33,6 +33,9 @@ from evolvent.worlds.grid.scene import CHECK, Scene, Turn, build_turn, explain_r
 from evolvent.worlds.grid.spec import build_scene, canonical_key
 from evolvent.worlds.grid.world import GridWorld
 from evolvent.worlds.panel import Candidate, Sizes, choose_split
+
+if TYPE_CHECKING:
+    from minigrid.minigrid_env import MiniGridEnv
 
 __all__ = ["MiniGridBabyAI", "map_of"]
 
@@ -173,7 +176,7 @@ class _LevelSession:
         text = self._scene.mission.text
         return f"{text} . {turn.text}" if self._scene.short_text else f"Your goal: {text}\n{turn.text}", _info(turn)
 
-    def _register_objects(self, minigrid_env: Any, board: Board) -> None:
+    def _register_objects(self, minigrid_env: MiniGridEnv, board: Board) -> None:
         """Records the board's code of each of MiniGrid's objects; for a door, the code of its open state."""
         self._codes, self._kept = {}, []
 
@@ -275,7 +278,7 @@ def _render_object(minigrid_object: Any) -> str:
     return LETTERS[minigrid_object.color] + LETTERS[state or minigrid_object.type]
 
 
-def map_of(minigrid_env: Any) -> JsonObject:
+def map_of(minigrid_env: MiniGridEnv) -> JsonObject:
     """Builds the spec of our grid world (see `grid.spec`) from the current state of a minigrid environment.
 
     Raises:

@@ -13,13 +13,16 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from evolvent.deadline import Deadline
 from evolvent.errors import AtCapacity, ConfigError, EnvLost, Problem, boundary
 from evolvent.worlds.extras.wrapped import Extra
 
-__all__ = ["Jvm", "JvmLimits", "JvmPool", "find_java"]
+__all__ = ["JavaValue", "Jvm", "JvmLimits", "JvmPool", "find_java"]
+
+JavaValue: TypeAlias = Any
+"""A text, a number, a boolean, a list of texts or None, as the called method has it."""
 
 _RETRY_S = 1.0
 
@@ -123,7 +126,7 @@ class Jvm:
         """Returns whether a call is running."""
         return self._lock.locked()
 
-    def call(self, method: str, *arguments: str | int | bool, timeout_s: float | None = None) -> Any:
+    def call(self, method: str, *arguments: str | int | bool, timeout_s: float | None = None) -> JavaValue:
         """Calls a method of the object; returns a text, number or boolean, or a list of texts for lists and arrays.
 
         Raises:

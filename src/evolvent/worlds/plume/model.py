@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -135,19 +135,25 @@ class Sensor:
         )
 
 
+Quantity: TypeAlias = Any
+"""A float, an array of numpy or a tensor of torch: the formulas are the same for each."""
+ArrayModule: TypeAlias = Any
+"""The module of the arrays: numpy, or torch."""
+
+
 class Terms(NamedTuple):
     """Terms of the concentration formula that depend on the source alone, computed once per source. Each [...]."""
 
-    x: Any
-    y: Any
-    z: Any
-    strength: Any  # Q / (4 pi D)
-    along_x: Any  # u cos(phi) / (2 D)
-    along_y: Any  # u sin(phi) / (2 D)
-    decay: Any  # 1 / lambda
+    x: Quantity
+    y: Quantity
+    z: Quantity
+    strength: Quantity  # Q / (4 pi D)
+    along_x: Quantity  # u cos(phi) / (2 D)
+    along_y: Quantity  # u sin(phi) / (2 D)
+    decay: Quantity  # 1 / lambda
 
 
-def compute_terms(x: Any, y: Any, z: Any, *parameters: Any, xp: Any = np) -> Terms:
+def compute_terms(x: Quantity, y: Quantity, z: Quantity, *parameters: Quantity, xp: ArrayModule = np) -> Terms:
     """Computes the terms of sources given by their eight numbers, in the order of `NAMES`, each [...]."""
     rate, speed, wind_from, diffusivity, lifetime = parameters
     half = speed / (2.0 * diffusivity)
@@ -156,7 +162,7 @@ def compute_terms(x: Any, y: Any, z: Any, *parameters: Any, xp: Any = np) -> Ter
     return Terms(x, y, z, strength, half * xp.cos(wind_from), half * xp.sin(wind_from), decay)
 
 
-def dilution(source_terms: Terms, coordinates: Sequence[Any], *, xp: Any = np) -> Any:
+def dilution(source_terms: Terms, coordinates: Sequence[Quantity], *, xp: ArrayModule = np) -> Quantity:
     """Computes the concentration from the terms of sources, in grams per cubic metre.
 
     C = strength / d * exp(-(dx * along_x + dy * along_y + d * decay)), with d = max(|p - source|, NEAREST).
@@ -175,7 +181,7 @@ def dilution(source_terms: Terms, coordinates: Sequence[Any], *, xp: Any = np) -
     )
 
 
-def concentration(position: Any, source: Any, *, xp: Any = np) -> Any:
+def concentration(position: Quantity, source: Quantity, *, xp: ArrayModule = np) -> Quantity:
     """Computes the concentration that sources cause at places.
 
     Args:
@@ -189,7 +195,9 @@ def concentration(position: Any, source: Any, *, xp: Any = np) -> Any:
     return dilution(source_terms, (position[..., 0], position[..., 1], position[..., 2]), xp=xp)
 
 
-def simulate_reading(true_concentration: Any, normal: Any, uniform: Any, *, sensor: Sensor, xp: Any = np) -> Any:
+def simulate_reading(
+    true_concentration: Quantity, normal: Quantity, uniform: Quantity, *, sensor: Sensor, xp: ArrayModule = np
+) -> Quantity:
     """Computes the sensor's readings from concentrations and given noise draws.
 
     Args:

@@ -121,7 +121,7 @@ class PlumePrior:
         return {"marginals": rows, "area": [list(side) for side in self.area]}
 
     @classmethod
-    def from_spec(cls, spec: Any) -> PlumePrior:
+    def from_spec(cls, spec: JsonObject) -> PlumePrior:
         """Builds a prior from `to_spec`; raises ConfigError for anything else."""
         try:
             rows: Sequence[Any] = spec["marginals"]

@@ -12,11 +12,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from evolvent.errors import ConfigError, SessionGone
 from evolvent.trajectory import Task
 from evolvent.worlds.extras.wrapped import Extra
 from evolvent.worlds.teams.base import Continuous, Discrete, TeamSpec, TeamView, TeamWorld
+from evolvent.worlds.teams.parallel import ByAgent, Space
 
 __all__ = ["TeamParallel", "as_parallel"]
 
@@ -64,11 +66,11 @@ class TeamParallel:
         """Returns the number of possible agents."""
         return len(self.possible_agents)
 
-    def observation_space(self, agent: str) -> object:
+    def observation_space(self, agent: str) -> Space:
         """Returns the observation space of one agent, always the same object."""
         return self.observation_spaces[agent]
 
-    def action_space(self, agent: str) -> object:
+    def action_space(self, agent: str) -> Space:
         """Returns the action space of one agent, always the same object."""
         return self.action_spaces[agent]
 
@@ -79,7 +81,7 @@ class TeamParallel:
         self.agents = list(self.possible_agents)
         return self._observations_of(self._view, self.agents), {name: {} for name in self.agents}
 
-    def step(self, actions: Mapping[str, Any]) -> tuple[_ByAgent, _ByAgent, _ByAgent, _ByAgent, _ByAgent]:
+    def step(self, actions: ByAgent) -> tuple[_ByAgent, _ByAgent, _ByAgent, _ByAgent, _ByAgent]:
         """Steps the team once and returns observations, rewards, terminations, truncations and infos by agent.
 
         Raises:
@@ -107,11 +109,12 @@ class TeamParallel:
             {name: dict(info) for name in acting},
         )
 
-    def state(self) -> Any:
+    def state(self) -> NDArray[np.float32]:
         """Returns the central state, `[S]` float32; raises ConfigError if this world has none."""
         if self._view.state is None:
             raise ConfigError("a world without a central state", value=self.metadata["name"])
-        return self._view.state[0]
+        state: NDArray[np.float32] = self._view.state[0]
+        return state
 
     def render(self) -> None:
         """Returns None: pictures are drawn from scenes."""

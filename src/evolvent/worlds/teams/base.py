@@ -213,7 +213,7 @@ class TeamBatch(Protocol):
         """
         ...
 
-    def step(self, actions: NDArray[Any]) -> TeamStep:
+    def step(self, actions: Array) -> TeamStep:
         """Steps every team once.
 
         Args:

@@ -87,7 +87,7 @@ class ArrayTeam(ABC):
         self._start(rows)
         return self._check_and_store(self._observe(rows))
 
-    def step(self, actions: NDArray[Any]) -> TeamStep:
+    def step(self, actions: Array) -> TeamStep:
         """Steps every team once; see `TeamBatch.step`. Raises SessionGone before `reset`."""
         if self._view is None:
             raise SessionGone("a step of a batch that has not begun", expected="reset() first")

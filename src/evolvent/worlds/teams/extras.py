@@ -15,18 +15,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from inspect import signature
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from evolvent.errors import ConfigError, EnvLost, boundary, unknown_name_problem
-from evolvent.trajectory import JsonObject, Task
+from evolvent.trajectory import Json, JsonObject, Task
 from evolvent.worlds.extras.wrapped import Extra
 from evolvent.worlds.panel import check_names
 from evolvent.worlds.teams.base import Optimum
-from evolvent.worlds.teams.parallel import Parallel, ParallelRow, Row
+from evolvent.worlds.teams.parallel import ByAgent, ForeignEnv, Parallel, ParallelRow, Row, Space
 from evolvent.worlds.teams.robots import Robot, RobotRow
 from evolvent.worlds.teams.rows import LocalRows, RowHost, RowTeam
+
+if TYPE_CHECKING:
+    pass
 
 __all__ = ["MAKERS", "ForeignWorld", "TupleParallel", "make_row"]
 
@@ -45,26 +48,26 @@ class TupleParallel:
         env: has `observation_space` and `action_space` that are tuples by agent, and Gymnasium's reset and step.
     """
 
-    def __init__(self, env: Any) -> None:
+    def __init__(self, env: ForeignEnv) -> None:
         self._env = env
         self.possible_agents = [f"agent_{index}" for index in range(len(env.action_space))]
         self.agents: list[str] = []
 
-    def observation_space(self, agent: str) -> Any:
+    def observation_space(self, agent: str) -> Space:
         """Returns the observation space of one agent."""
         return self._env.observation_space[self.possible_agents.index(agent)]
 
-    def action_space(self, agent: str) -> Any:
+    def action_space(self, agent: str) -> Space:
         """Returns the action space of one agent."""
         return self._env.action_space[self.possible_agents.index(agent)]
 
-    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
+    def reset(self, seed: int | None = None, options: JsonObject | None = None) -> tuple[ByAgent, ByAgent]:
         """Starts an episode; see `Parallel`."""
         observations, _ = self._env.reset(seed=seed, options=options)
         self.agents = list(self.possible_agents)
         return dict(zip(self.agents, observations, strict=True)), {name: {} for name in self.agents}
 
-    def step(self, actions: Mapping[str, Any]) -> tuple[Any, Any, Any, Any, Any]:
+    def step(self, actions: ByAgent) -> tuple[ByAgent, ByAgent, ByAgent, ByAgent, ByAgent]:
         """Steps the environment once; see `Parallel`."""
         names = self.possible_agents
         observations, rewards, terminated, truncated, info = self._env.step([actions[name] for name in names])
@@ -285,7 +288,7 @@ class ForeignWorld:
         check_names(split, tier, self.tiers)
         return (self.task(split=split),)
 
-    def task(self, *, split: str = "train", row: Mapping[str, Any] | None = None, **settings: Any) -> Task:
+    def task(self, *, split: str = "train", row: JsonObject | None = None, **settings: Json) -> Task:
         """Returns a task with changed settings, such as `task(row={"disabled": [2]})`."""
         spec = {
             "maker": self.maker,

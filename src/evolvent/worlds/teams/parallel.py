@@ -8,32 +8,39 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, Protocol, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from evolvent.errors import BatchMismatch, ConfigError, EnvLost, NonFinite, WorldError, boundary
+from evolvent.trajectory import Array, JsonObject
 from evolvent.worlds.teams.base import Actions, Continuous, Discrete, Multi, TeamSpec, TeamView, check_view
 
-__all__ = ["Parallel", "ParallelRow", "Row", "RowState"]
+__all__ = ["ByAgent", "ForeignEnv", "Parallel", "ParallelRow", "Row", "RowState", "Space"]
 
 Share = Literal["mean", "sum"]
+ByAgent: TypeAlias = Mapping[str, Any]
+"""Observations, actions, rewards, flags or infos of a package's environment, by agent."""
+ForeignEnv: TypeAlias = Any
+"""An environment of a package that has no types of its own."""
+Space: TypeAlias = Any
+"""A space of Gymnasium, which not every environment takes from Gymnasium itself."""
 
 
 class Parallel(Protocol):
     """The part of PettingZoo's `ParallelEnv` that is used. `state()` is called if the environment has a state space."""
 
-    possible_agents: list[Any]
-    agents: list[Any]
+    possible_agents: list[str]
+    agents: list[str]
 
-    def observation_space(self, agent: Any) -> Any: ...
+    def observation_space(self, agent: str) -> Space: ...
 
-    def action_space(self, agent: Any) -> Any: ...
+    def action_space(self, agent: str) -> Space: ...
 
-    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]: ...
+    def reset(self, seed: int | None = None, options: JsonObject | None = None) -> tuple[ByAgent, ByAgent]: ...
 
-    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, Any]: ...
+    def step(self, actions: ByAgent) -> tuple[ByAgent, ByAgent, ByAgent, ByAgent, ByAgent]: ...
 
     def close(self) -> None: ...
 
@@ -77,7 +84,7 @@ class Row(Protocol):
         """Starts an episode."""
         ...
 
-    def step(self, actions: NDArray[Any]) -> RowState:
+    def step(self, actions: Array) -> RowState:
         """Steps the environment once with actions `[n, ...]` checked by `check_actions`."""
         ...
 
@@ -149,7 +156,7 @@ class ParallelRow:
             observations, infos = self._env.reset(seed=seed)
             return self._build_state(observations, infos, list(self._env.agents))
 
-    def step(self, actions: NDArray[Any]) -> RowState:
+    def step(self, actions: Array) -> RowState:
         """Steps the environment once with actions `[n, ...]` checked by `check_actions`.
 
         Raises:

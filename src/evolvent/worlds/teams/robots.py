@@ -6,15 +6,15 @@ more than the physics of a small robot; tests verify that both are equal.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from evolvent.errors import ConfigError, EnvLost, NonFinite, boundary
+from evolvent.trajectory import Array, JsonObject
 from evolvent.worlds.teams.base import Continuous, TeamSpec
-from evolvent.worlds.teams.parallel import RowState
+from evolvent.worlds.teams.parallel import ByAgent, ForeignEnv, RowState, Space
 
 __all__ = ["Robot", "RobotRow"]
 
@@ -26,27 +26,27 @@ class Robot:
         env: gymnasium-robotics' `MultiAgentMujocoEnv`, whose own local observations are not used.
     """
 
-    def __init__(self, env: Any) -> None:
+    def __init__(self, env: ForeignEnv) -> None:
         self._env, self.single = env, env.single_agent_env
         self.possible_agents = list(env.possible_agents)
         self.joints = [[int(node.act_ids) for node in part] for part in env.agent_action_partitions]
         self.agents: list[str] = []
 
-    def observation_space(self, agent: str) -> object:
+    def observation_space(self, agent: str) -> Space:
         """Returns the observation space of the robot, for every agent."""
         return self.single.observation_space
 
-    def action_space(self, agent: str) -> Any:
+    def action_space(self, agent: str) -> Space:
         """Returns the action space of an agent's joints."""
         return self._env.action_space(agent)
 
-    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
+    def reset(self, seed: int | None = None, options: JsonObject | None = None) -> tuple[ByAgent, ByAgent]:
         """Starts an episode; see `Parallel`."""
         observation, _ = self.single.reset(seed=seed, options=options)
         self.agents = list(self.possible_agents)
         return dict.fromkeys(self.agents, observation), {name: {} for name in self.agents}
 
-    def step(self, actions: Mapping[str, Any]) -> tuple[Any, Any, Any, Any, Any]:
+    def step(self, actions: ByAgent) -> tuple[ByAgent, ByAgent, ByAgent, ByAgent, ByAgent]:
         """Steps the robot once; see `Parallel`."""
         names = self.possible_agents
         observation, reward, ended, truncated, _ = self.single.step(
@@ -109,7 +109,7 @@ class RobotRow:
             observation, _ = self._robot.single.reset(seed=seed)
         return self._build_state(observation)
 
-    def step(self, actions: NDArray[Any]) -> RowState:
+    def step(self, actions: Array) -> RowState:
         """Steps the robot once with actions `[n, D]`.
 
         Raises:

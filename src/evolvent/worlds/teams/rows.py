@@ -53,7 +53,7 @@ class RowHost(Protocol):
         """Starts episodes: row -> (task, seed)."""
         ...
 
-    def step(self, actions: Mapping[int, NDArray[Any]]) -> Mapping[int, RowState | ErrorRecord | Interrupted]:
+    def step(self, actions: Mapping[int, Array]) -> Mapping[int, RowState | ErrorRecord | Interrupted]:
         """Steps some rows once: row -> actions `[n, ...]`."""
         ...
 
@@ -78,7 +78,7 @@ class LocalRows:
         """Starts episodes; see `RowHost`."""
         return {row: self._begin(row, task, seed) for row, (task, seed) in starts.items()}
 
-    def step(self, actions: Mapping[int, NDArray[Any]]) -> Mapping[int, RowState | ErrorRecord | Interrupted]:
+    def step(self, actions: Mapping[int, Array]) -> Mapping[int, RowState | ErrorRecord | Interrupted]:
         """Steps some rows once; see `RowHost`."""
         return {row: self._step(row, row_actions) for row, row_actions in actions.items()}
 
@@ -151,7 +151,7 @@ class RowTeam:
         self._start_episodes(list(range(self.size)))
         return self._check_and_store()
 
-    def step(self, actions: NDArray[Any]) -> TeamStep:
+    def step(self, actions: Array) -> TeamStep:
         """Steps every team once; see `TeamBatch.step`. Raises EnvLost if three episodes of a row did not start."""
         if self._view is None:
             raise SessionGone("a step of a batch that has not begun", expected="reset() first")

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from evolvent.errors import InvalidAction
 from evolvent.messages import Call, Tool
@@ -30,7 +30,8 @@ __all__ = [
     "parse_argument",
 ]
 
-State = Any
+State: TypeAlias = Any
+"""The state of the tools of one world: each world has its own class."""
 Run = Callable[[State, JsonObject], tuple[State, Json]]
 
 ANY = "any"

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 from evolvent.trajectory import Task, Value
 from evolvent.worlds.base import Info, Reply
 from evolvent.worlds.state_env import StateEnv
+from evolvent.worlds.tools.engine import State
 from evolvent.worlds.tools.expert import Quest, Solution
 
 __all__ = ["ActionEvaluator", "Scene", "ToolEnv", "Transition"]
@@ -27,7 +28,7 @@ class Transition:
         reported: the reward that the original would report, if it is larger.
     """
 
-    state: Any
+    state: State
     observation: str
     failed: bool = False
     ends: bool = False
@@ -51,7 +52,7 @@ class Scene:
     solution: Solution
     admissible: tuple[str, ...]
     initial_report: float
-    transitions: dict[tuple[object, str], Transition] = field(default_factory=dict)
+    transitions: dict[tuple[State, str], Transition] = field(default_factory=dict)
 
 
 class ActionEvaluator(Protocol):
@@ -59,7 +60,7 @@ class ActionEvaluator(Protocol):
 
     penalty: float
 
-    def evaluate_action(self, scene: Scene, state: object, text: str) -> Transition:
+    def evaluate_action(self, scene: Scene, state: State, text: str) -> Transition:
         """Returns the outcome of a text in a state."""
         ...
 

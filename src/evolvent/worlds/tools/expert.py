@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from evolvent.errors import ConfigError
 from evolvent.messages import Call
 from evolvent.trajectory import Json
-from evolvent.worlds.tools.engine import FINISH, Toolbox
+from evolvent.worlds.tools.engine import FINISH, State, Toolbox
 
-__all__ = ["Quest", "Solution", "ToolExpert"]
+__all__ = ["Notes", "Quest", "Solution", "ToolExpert", "ToolResult"]
+
+Notes: TypeAlias = Any
+"""What a question tells its own world's solver: each world has its own class."""
+ToolResult: TypeAlias = Any
+"""The JSON value that a tool returns, whose form its expert knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +30,9 @@ class Quest:
     """
 
     question: str
-    start: Any
+    start: State
     key: str
-    notes: Any = None
+    notes: Notes = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +49,7 @@ class Solution:
     plan: tuple[Call, ...]
     subgoals: tuple[Json, ...]
     answer: Json
-    goal: Any
+    goal: State
 
 
 class ToolExpert:
@@ -55,16 +60,16 @@ class ToolExpert:
         self.state = toolbox.start
         self.calls: list[Call] = []
         self.results: list[Json] = []
-        self._known: dict[str, Any] = {}
+        self._known: dict[str, ToolResult] = {}
 
-    def query(self, name: str, /, **arguments: Any) -> Any:
+    def query(self, name: str, /, **arguments: object) -> ToolResult:
         """Returns the result of a call that changes nothing; a cached result is not queried again."""
         key = f"{name} {arguments}"
         if key not in self._known:
             self._known[key] = self.execute(name, **arguments)
         return self._known[key]
 
-    def execute(self, name: str, /, **arguments: object) -> Any:
+    def execute(self, name: str, /, **arguments: object) -> ToolResult:
         """Returns the result of a call; raises ConfigError if it fails: then the task has no solution."""
         call = Call(name, arguments)
         self.state, result = self.toolbox.call(self.state, call)

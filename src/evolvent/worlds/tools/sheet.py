@@ -19,7 +19,7 @@ from evolvent.errors import ConfigError
 from evolvent.messages import Call
 from evolvent.trajectory import Json
 from evolvent.worlds.crafting import words_of
-from evolvent.worlds.tools.engine import FINISH
+from evolvent.worlds.tools.engine import FINISH, State
 from evolvent.worlds.tools.expert import Quest, Solution, ToolExpert
 from evolvent.worlds.tools.kinds import MAX_ATTEMPTS, Draw, Kind, digest_task
 from evolvent.worlds.tools.scoring import table_match
@@ -119,11 +119,11 @@ class Sheet(ToolWorld):
             rows = _apply_change(expert, change, rows)
         return expert.build_solution(None, takes_answer=False)
 
-    def completed_share(self, quest: Quest, solution: Solution, state: Any, *, answer: Json) -> float:
+    def completed_share(self, quest: Quest, solution: Solution, state: State, *, answer: Json) -> float:
         before, after = self._match_sheet(quest, solution, quest.start), self._match_sheet(quest, solution, state)
         return 1.0 if after == 1.0 else max(0.0, (after - before) / (1.0 - before))
 
-    def reported_reward(self, quest: Quest, solution: Solution, state: Any) -> float:
+    def reported_reward(self, quest: Quest, solution: Solution, state: State) -> float:
         return self._match_sheet(quest, solution, state) if state.opened else 0.0
 
     def _match_sheet(self, quest: Quest, solution: Solution, state: Book) -> float:

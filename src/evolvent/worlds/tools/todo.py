@@ -18,7 +18,7 @@ from typing import Any
 from evolvent.messages import Call
 from evolvent.trajectory import Json
 from evolvent.worlds.facts import CITIES
-from evolvent.worlds.tools.engine import FINISH
+from evolvent.worlds.tools.engine import FINISH, State
 from evolvent.worlds.tools.expert import Quest, Solution, ToolExpert
 from evolvent.worlds.tools.kinds import Draw, Kind, digest_task
 from evolvent.worlds.tools.projects import NOUNS, PROJECTS, TOOLS, VERBS, Agenda, draw_agenda
@@ -128,7 +128,7 @@ class Todo(ToolWorld):
             answer = _apply_clause(expert, clause)
         return expert.build_solution(answer)
 
-    def completed_share(self, quest: Quest, solution: Solution, state: Any, *, answer: Json) -> float:
+    def completed_share(self, quest: Quest, solution: Solution, state: State, *, answer: Json) -> float:
         is_right = same_answer(solution.answer, answer) and state.comparable_state() == solution.goal.comparable_state()
         return float(is_right)
 

@@ -104,7 +104,7 @@ class Api(ABC):
 
     wire: ClassVar[str]
     document: ClassVar[str]
-    defaults: ClassVar[Mapping[str, Any]] = {}
+    defaults: ClassVar[JsonObject] = {}
     seed: ClassVar[int] = 0
     operations: ClassVar[Mapping[str, Operation]]
 
