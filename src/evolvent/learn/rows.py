@@ -27,7 +27,7 @@ from evolvent.messages import Message, Tool
 from evolvent.models.chat_template import ConversationTokens
 from evolvent.models.dialects import Chat, Dialect
 from evolvent.models.policy import Policy
-from evolvent.trajectory import Task, Trajectory
+from evolvent.trajectory import JsonObject, Task, Trajectory
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -439,7 +439,7 @@ def _get_messages(row: Any) -> list[Message]:
     raise _form_error(row, '{"messages": [...]} or {"prompt", "completion"}')
 
 
-def get_tools(row: Any) -> list[Tool]:
+def get_tools(row: JsonObject) -> list[Tool]:
     """Returns the tools that a row offers, as a list or as its JSON text."""
     tools = row.get("tools") if isinstance(row, Mapping) else None
     if isinstance(tools, str):

@@ -18,10 +18,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from evolvent.errors import ConfigError, SampleInvalid
 from evolvent.messages import Message, Tool
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 __all__ = [
     "ChatTemplate",
@@ -79,7 +82,7 @@ class TextEncoder:
         template_text: texts in which the control tokens of the format are spelled: the template and its renderings.
     """
 
-    def __init__(self, tokenizer: Any, template_text: str) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, template_text: str) -> None:
         self._tokenizer = tokenizer
         special_ids = {int(index) for index in tokenizer.all_special_ids}
         self._marks = {
@@ -267,7 +270,7 @@ class ChatTemplate:
         ConfigError: a template that cannot be rendered, drops or reorders turns, or ends a reply by nothing.
     """
 
-    def __init__(self, tokenizer: Any, *, end_ids: Iterable[int] = ()) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, *, end_ids: Iterable[int] = ()) -> None:
         self._tokenizer, self._uses_parts, self._suffix = tokenizer, False, ""
         self._apply = lru_cache(maxsize=1024)(self._apply_template)
         try:

@@ -234,7 +234,11 @@ _NAMES = ("words", "chat", "lines")
 
 
 def dialect_for(
-    tokenizer: PreTrainedTokenizerBase, name: str | None = None, *, history: HistoryMode = "append", end_ids: Iterable[int] = ()
+    tokenizer: PreTrainedTokenizerBase,
+    name: str | None = None,
+    *,
+    history: HistoryMode = "append",
+    end_ids: Iterable[int] = (),
 ) -> Dialect:
     """Returns the dialect of a name, or the fitting one: the chat template where there is one, else lines.
 
