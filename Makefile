@@ -1,5 +1,5 @@
 # Needs make and Python 3.11 or newer; everything else goes into .venv. `make` prints the targets.
-# Another Python: make evolve PYTHON=python3.12     Settings: make evolve ARGS="--seed 1 --method.samples 5"
+# Another Python: make evolve PYTHON=python3.12     Settings: make evolve ARGS="--seed 1 --method.samples_per_task 5"
 
 PYTHON ?= python3
 VENV := .venv

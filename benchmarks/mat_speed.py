@@ -52,7 +52,12 @@ class Case:
 
 HALFCHEETAH = Case(6, 23, Continuous(1), 40, 100, TeamUpdateConfig())
 SMAC = Case(
-    8, 80, Discrete(14), 32, 100, TeamUpdateConfig(lr=5e-4, epochs=15, minibatches=1, entropy=0.01, grad_norm=10.0)
+    8,
+    80,
+    Discrete(14),
+    32,
+    100,
+    TeamUpdateConfig(lr=5e-4, ppo_epochs=15, minibatches=1, entropy_coef=0.01, grad_norm=10.0),
 )
 
 
@@ -78,7 +83,11 @@ class Sides:
         self.learner = TeamLearner(self.policy, case.updates, seed=0)
         updates = case.updates
         self.loop = PlainLoop(
-            PlainMat(model), lr=updates.lr, epochs=updates.epochs, minibatches=updates.minibatches, clip=updates.clip
+            PlainMat(model),
+            lr=updates.lr,
+            epochs=updates.ppo_epochs,
+            minibatches=updates.minibatches,
+            clip=updates.clip_range,
         )
         self.masks = None if self.available is None else self.available.astype(np.float32)
         self._same(model)
@@ -190,7 +199,7 @@ def slope(seconds: dict[int, float]) -> float:
 
 def growth(rounds: int, *, steps: int) -> dict[str, Any]:
     """CPU seconds of the whole loop, and of action alone, by number of agents."""
-    updates = TeamUpdateConfig(minibatches=max(1, 40 * steps // 100), epochs=2)
+    updates = TeamUpdateConfig(minibatches=max(1, 40 * steps // 100), ppo_epochs=2)
     every = {n: measured(Case(n, 23, Continuous(1), 40, steps, updates), rounds, both=False) for n in AGENTS}
     total = {n: row["action_s"] + row["update_s"] for n, row in every.items()}
     return {

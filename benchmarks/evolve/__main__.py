@@ -46,7 +46,9 @@ PLAN = Plan(
     clone_tokens=150_000,
     clones=10,
     train=LEARNER,
-    method=AgentEvolConfig(iterations=4, samples=6, revisit=False, select="best", round_tokens=100_000, lr_scale=0.7),
+    method=AgentEvolConfig(
+        iterations=4, samples_per_task=6, revisit=False, select="best", round_tokens=100_000, lr_scale=0.7
+    ),
 )
 VARIANTS = Plan(
     worlds=("lookup",),
@@ -56,7 +58,9 @@ VARIANTS = Plan(
     clone_tokens=40_000,
     clones=6,
     train=LEARNER,
-    method=AgentEvolConfig(iterations=3, samples=6, revisit=False, select="best", round_tokens=60_000, lr_scale=0.7),
+    method=AgentEvolConfig(
+        iterations=3, samples_per_task=6, revisit=False, select="best", round_tokens=60_000, lr_scale=0.7
+    ),
 )
 ARMS = {
     "evolve": ("base", "evolve", "train", "total", "regardless", "upper"),
@@ -71,7 +75,7 @@ QUICK = Plan(
     clone_tokens=12_000,
     clones=2,
     train=LEARNER,
-    method=AgentEvolConfig(iterations=1, samples=2, select="best", round_tokens=8_000, lr_scale=0.7),
+    method=AgentEvolConfig(iterations=1, samples_per_task=2, select="best", round_tokens=8_000, lr_scale=0.7),
     limit=40,
 )
 
@@ -90,7 +94,7 @@ def quick_plan(names: Sequence[str]) -> Plan:
         context=1024,
         limit=2,
         tiers=("seen",),
-        method=AgentEvolConfig(iterations=1, samples=2, select="best", round_tokens=6_000, lr_scale=0.7),
+        method=AgentEvolConfig(iterations=1, samples_per_task=2, select="best", round_tokens=6_000, lr_scale=0.7),
     )
 
 

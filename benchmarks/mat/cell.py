@@ -149,7 +149,9 @@ def installed(task: str) -> bool:
 def settings_of(task: str, method: str, *, lr: float, seed: int, decisions: int) -> MATConfig:
     """The settings of a training; all but the learning rate are the same for every method of a task."""
     play = TASKS[task]
-    update = TeamUpdateConfig(lr=lr, epochs=5, minibatches=4, clip=0.2, entropy=play.entropy, grad_norm=0.5)
+    update = TeamUpdateConfig(
+        lr=lr, ppo_epochs=5, minibatches=4, clip_range=0.2, entropy_coef=play.entropy, grad_norm=0.5
+    )
     kind: Any = "mat" if method == "scratch" else method
     return MATConfig(
         kind=kind,

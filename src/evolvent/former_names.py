@@ -369,6 +369,7 @@ FORMER_FIELDS: Mapping[str, Mapping[str, str]] = {
     "AddReport": {"num_known": "known"},
     "Advantages": {"learned_mask": "kept"},
     "AgentEvalConfig": {"output_dir": "to"},
+    "AgentEvolConfig": {"samples_per_task": "samples"},
     "AgentSetup": {"usage": "spent"},
     "Annotation": {"target": "place"},
     "AnswerBelief": {"is_same": "same", "max_votes": "most", "normalize": "normalise", "unparsable": "unread"},
@@ -611,6 +612,7 @@ FORMER_FIELDS: Mapping[str, Mapping[str, str]] = {
     },
     "SequenceMethod": {"needs_continuous_actions": "numbers", "takes_target": "asks"},
     "SequenceProgress": {"history": "rows", "recent_losses": "since", "updates": "done"},
+    "SequenceTrainingConfig": {"max_steps": "updates"},
     "SessionSnapshot": {"position": "place"},
     "ShardResult": {"messages": "told"},
     "Site": {
@@ -630,6 +632,7 @@ FORMER_FIELDS: Mapping[str, Mapping[str, str]] = {
     "Story": {"question_form": "asked"},
     "StudySummary": {"messages": "told"},
     "TaskChoice": {"finish_reason": "ended", "sample": "written"},
+    "TeamUpdateConfig": {"clip_range": "clip", "entropy_coef": "entropy", "gae_lambda": "lam", "ppo_epochs": "epochs"},
     "TextTranslator": {"format_first": "first", "format_later": "later", "observation": "seen", "parse_action": "hear"},
     "TextValue": {"includes_earned": "whole"},
     "TicketState": {"max_new_tokens": "room", "position": "place"},

@@ -19,7 +19,7 @@ from evolvent.methods.trajectory_transformer import load_planner
 from evolvent.offline.state import SequenceCheckpoint
 
 pytest.importorskip("gymnasium")
-TINY = ["--learn.train.updates", "12", "--learn.train.batch", "8", "--learn.width", "16", "--learn.layers", "1"]
+TINY = ["--learn.train.max_steps", "12", "--learn.train.batch", "8", "--learn.width", "16", "--learn.layers", "1"]
 SHORT = ["--episodes", "6", "--horizon", "15", "--evaluation", "2", *TINY]
 
 

@@ -34,7 +34,7 @@ SMALL = [
     "16",
     "--episodes",
     "6",
-    "--mat.update.epochs",
+    "--mat.update.ppo_epochs",
     "1",
 ]
 

@@ -45,7 +45,7 @@ from evolvent.memory.steps import StepMemory
 
 lookup = ev.Lookup()
 tasks = lookup.tasks("train", "seen")
-config = ev.AgentEvolConfig(iterations=1, samples=1, round_tokens=300)
+config = ev.AgentEvolConfig(iterations=1, samples_per_task=1, round_tokens=300)
 base, explore = ev.make_policy([lookup]), tasks[10:14]
 demonstrations = list(ev.collect_demonstrations([lookup], tasks[:10]))
 run = ev.local_run("run", [lookup])

@@ -20,7 +20,7 @@ TINY = (
     "lookup",
     "--method.iterations",
     "1",
-    "--method.samples",
+    "--method.samples_per_task",
     "2",
     "--method.clone_tokens",
     "6000",

@@ -57,7 +57,7 @@ MAT = (
     1,
     "--episodes",
     4,
-    "--mat.update.epochs",
+    "--mat.update.ppo_epochs",
     1,
 )
 AGDC = (

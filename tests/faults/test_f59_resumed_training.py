@@ -37,7 +37,7 @@ SEQUENCE = (
     16,
     "--learn.layers",
     1,
-    "--learn.train.updates",
+    "--learn.train.max_steps",
     9,
     "--learn.train.batch",
     8,

@@ -29,7 +29,7 @@ from evolvent.worlds.teams.base import Continuous, Discrete, Multi, TeamSpec
 from evolvent.worlds.teams.games import GameWorld
 
 KINDS = ["mat", "mat_encoder", "mat_decoder", "mat_gru", "mat_dec", "mappo", "happo"]
-FEW = TeamUpdateConfig(lr=1e-3, epochs=2, minibatches=3, clip=0.2)
+FEW = TeamUpdateConfig(lr=1e-3, ppo_epochs=2, minibatches=3, clip_range=0.2)
 
 
 def policy_of(kind: str = "mat", spec: TeamSpec = SPEC, **settings) -> TeamPolicy:
@@ -68,7 +68,7 @@ def test_the_values_term_by_hand():
     """Errors 1, 12 (linear beyond 10), and one whose value moved too far towards its return: the clipped one counts."""
     values, returns = torch.tensor([[2.0, 13.0, 0.9, 7.0]]), torch.tensor([[1.0, 1.0, 1.0, 0.0]])
     old, weights = torch.tensor([[2.0, 13.0, 0.0, 0.0]]), torch.tensor([[1.0, 1.0, 1.0, 0.0]])
-    settings = TeamUpdateConfig(clip=0.2)
+    settings = TeamUpdateConfig(clip_range=0.2)
     found, count = team_value_loss(values, returns, old, weights=weights, settings=settings)
     assert found.item() == pytest.approx(0.5 + 10 * (12 - 5) + 0.5 * 0.8**2, abs=1e-5) and count == 3
     free, _ = team_value_loss(
@@ -127,20 +127,20 @@ ALIVE[1:3, 0, 1] = ALIVE[5, 1, 0] = False
         {"mask_policy": False},
         {"mask_values": False},
         {"clip_values": False},
-        {"entropy": 0.5},
+        {"entropy_coef": 0.5},
         {"huber": 0.01},
-        {"lam": 0.5},
+        {"gae_lambda": 0.5},
         {"gamma": 0.5},
-        {"clip": 0.001},
+        {"clip_range": 0.001},
         {"grad_norm": 0.01},
         {"value_weight": 3.0},
-        {"epochs": 1},
+        {"ppo_epochs": 1},
         {"minibatches": 1},
         {"lr": 2e-3},
     ],
 )
 def test_every_setting_changes_what_it_names(switch):
-    few = FEW.model_copy(update={"lr": 1e-2, "epochs": 4})
+    few = FEW.model_copy(update={"lr": 1e-2, "ppo_epochs": 4})
     assert not torch.equal(changed(few, alive=ALIVE)[0], changed(few.model_copy(update=switch), alive=ALIVE)[0])
     assert torch.equal(changed(few, alive=ALIVE)[0], changed(few, alive=ALIVE)[0])
 
@@ -228,7 +228,9 @@ def test_all_spaces_are_learned(kind, spec):
 
 def test_happo_goes_one_by_one_with_the_product_of_ratios():
     """Against a plain loop over agents with networks of their own and torch's optimizer."""
-    settings = FEW.model_copy(update={"epochs": 1, "minibatches": 1, "entropy": 0.0, "lr": 0.05, "grad_norm": 1e9})
+    settings = FEW.model_copy(
+        update={"ppo_epochs": 1, "minibatches": 1, "entropy_coef": 0.0, "lr": 0.05, "grad_norm": 1e9}
+    )
     learner = TeamLearner(policy_of("happo"), settings, seed=3)
     rollout = told(example(), learner.policy)
     plain = make_team(learner.model.shape, seed=0)
@@ -355,7 +357,7 @@ def test_no_update_makes_a_team_worse(kind, credit):
     now = batch.reset(np.arange(128))
     settings = {"share": True} if kind == "mat_dec" else {}
     policy = policy_of(kind, batch.spec, prefix_values=credit == "part", **settings)
-    updates = TeamUpdateConfig(lr=5e-3, epochs=4, minibatches=1, clip=0.1, entropy=0.0, credit=credit)
+    updates = TeamUpdateConfig(lr=5e-3, ppo_epochs=4, minibatches=1, clip_range=0.1, entropy_coef=0.0, credit=credit)
     learner = TeamLearner(policy, updates, seed=0)
     pays = []
     for _ in range(25):

@@ -137,7 +137,9 @@ TASKS = [Task("toy", "1", {"n": n}) for n in (1, 2)]
 
 
 def test_the_algorithm_asks_in_the_right_order_with_the_right_amounts():
-    config = AgentEvolConfig(iterations=2, samples=3, clone_tokens=10, round_tokens=5, lr_scale=0.5, temperature=1.2)
+    config = AgentEvolConfig(
+        iterations=2, samples_per_task=3, clone_tokens=10, round_tokens=5, lr_scale=0.5, temperature=1.2
+    )
     run = FakeRun()
     agentevol([], TASKS, [tried(9, 0, 1.0)], config=config, run=run)
     one = [("collect", 6, 1.2), ("fit", 5, 0.5)]
@@ -163,14 +165,14 @@ def test_null_evolution_is_continued_cloning():
     """Nothing kept: every fit learns the demonstrations alone, for the same amounts; whether it explored or not."""
     demonstrations = [tried(9, 0, 1.0)]
     nothing = agentevol([], TASKS, demonstrations, config=AgentEvolConfig(iterations=2, keep="none"), run=FakeRun())
-    idle = AgentEvolConfig(iterations=2, keep="none", samples=0)
+    idle = AgentEvolConfig(iterations=2, keep="none", samples_per_task=0)
     control = agentevol([], TASKS, demonstrations, config=idle, run=FakeRun())
     assert nothing == control == [("9/0",), ("9/0",), ("9/0",)]
 
 
 def test_the_best_round_on_dev_is_the_result_and_alone_meets_the_panels():
     """By dev rate of what learned 1, 2, 3, 4 times: the base is a candidate, of equals the earliest wins."""
-    config = AgentEvolConfig(iterations=3, samples=0, select="best")
+    config = AgentEvolConfig(iterations=3, samples_per_task=0, select="best")
     for rates, best in [((0, 0.2, 0.5, 0.7, 0.7), 3), ((0, 0.9, 0.5, 0.7, 0.8), 1), ((0, 0.1, 0.2, 0.3, 0.4), 4)]:
         run = FakeRun(*rates)
         final = evolve([("9/0",)], [], [tried(9, 0, 1.0)], config=config, run=run)
@@ -180,7 +182,7 @@ def test_the_best_round_on_dev_is_the_result_and_alone_meets_the_panels():
 
 
 def test_horizons_follow_their_schedule_and_the_choice_is_handed_in():
-    config = AgentEvolConfig(iterations=4, samples=1, horizons=(5, 9), horizon_every=2)
+    config = AgentEvolConfig(iterations=4, samples_per_task=1, horizons=(5, 9), horizon_every=2)
     run = FakeRun()
     final = evolve([], TASKS, [tried(9, 0, 1.0)], config=config, run=run, select=lambda tried, config: [])
     assert [entry[-1] for entry in run.log if entry[0] == "collect"] == [5, 5, 9, 9], "two rounds in a phase"
@@ -200,7 +202,7 @@ def test_a_horizon_of_no_steps_is_refused_before_anything_is_done():
 
 def test_what_was_solved_need_not_be_explored_again():
     """The fake run solves a task by its first sample only where that is asked for."""
-    config = AgentEvolConfig(iterations=3, samples=2, revisit=False)
+    config = AgentEvolConfig(iterations=3, samples_per_task=2, revisit=False)
     run, solved = FakeRun(), iter([[1], [], [2]])
 
     def choose(tried, config):

@@ -17,7 +17,7 @@ from evolvent.worlds.stitching import Stitching, StitchingEnv, compute_reachable
 from tests.sequence_support import Chain, chain_episodes, ragged
 
 SMALL = {"width": 32, "layers": 1, "dropout": 0.0, "horizon": 12}
-TRAIN = {"updates": 120, "lr": 1e-2, "warmup": 10, "grad_norm": 1.0, "batch": 32}
+TRAIN = {"max_steps": 120, "lr": 1e-2, "warmup": 10, "grad_norm": 1.0, "batch": 32}
 
 
 def test_a_chain_pays_what_is_asked_for(tmp_path):
@@ -42,7 +42,7 @@ def test_the_best_way_is_found_only_where_somebody_went_it(whole):
     maze = Stitching()
     data = demonstrations(maze, include_best=whole)
     limit = compute_reachable(maze, data)
-    config = DecisionTransformerConfig(context=6, scale=4.0, **SMALL, train={**TRAIN, "updates": 250})
+    config = DecisionTransformerConfig(context=6, scale=4.0, **SMALL, train={**TRAIN, "max_steps": 250})
     policy = decision_transformer(config, data)
 
     def earned(target: float) -> float:

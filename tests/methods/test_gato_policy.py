@@ -22,7 +22,7 @@ SMALL = {
     "heads": 2,
     "layers": 1,
     "context": 2,
-    "train": {"updates": 150, "lr": 1e-2, "batch": 32, "warmup": 10, "grad_norm": 1.0},
+    "train": {"max_steps": 150, "lr": 1e-2, "batch": 32, "warmup": 10, "grad_norm": 1.0},
 }
 LESSONS = [[("see a", "say b"), ("see b", "say c")], [("see c", "go"), ("see a", "say b")]]
 
@@ -66,7 +66,7 @@ def test_one_policy_for_texts_choices_and_numbers(tmp_path):
         "talk": build_text_task(LESSONS),
         "chain": build_array_task(ones.select([3])),
     }
-    found = gato(GatoConfig(**{**SMALL, "train": {**SMALL["train"], "updates": 250}}), tasks)
+    found = gato(GatoConfig(**{**SMALL, "train": {**SMALL["train"], "max_steps": 250}}), tasks)
     assert (
         play_arrays(
             found.build_actor("maze"), lambda: StitchingEnv(maze), episodes=1, horizon=12, num_actions=4, seed=0
@@ -126,7 +126,7 @@ def test_the_model_reads_what_is_before():
 
 
 def test_observations_of_another_world_are_refused(tmp_path):
-    config = GatoConfig(**{**SMALL, "train": {"updates": 1, "batch": 2}})
+    config = GatoConfig(**{**SMALL, "train": {"max_steps": 1, "batch": 2}})
     save_generalist(
         gato(config, {"chain": build_array_task(chain_episodes()), "half": build_array_task(halves())}), tmp_path
     )

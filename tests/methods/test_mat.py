@@ -18,7 +18,7 @@ from evolvent.worlds.teams.parallel import ParallelRow
 from evolvent.worlds.teams.rows import LocalRows, RowTeam
 from tests.team_support import Counting
 
-FAST = TeamUpdateConfig(lr=2e-3, epochs=5, minibatches=2, clip=0.2, entropy=0.01)
+FAST = TeamUpdateConfig(lr=2e-3, ppo_epochs=5, minibatches=2, clip_range=0.2, entropy_coef=0.01)
 SMALL = MATConfig(width=32, rows=64, steps=2, decisions=64 * 2 * 4, update=FAST.model_copy(update={"epochs": 1}))
 
 
@@ -60,7 +60,12 @@ def test_episodes_that_cannot_be_played_again_begin_anew(tmp_path):
         )
 
     config = MATConfig(
-        width=16, rows=2, steps=3, decisions=2 * 3 * 3, keep_every=1, update=TeamUpdateConfig(epochs=1, minibatches=1)
+        width=16,
+        rows=2,
+        steps=3,
+        decisions=2 * 3 * 3,
+        keep_every=1,
+        update=TeamUpdateConfig(ppo_epochs=1, minibatches=1),
     )
 
     def stop(row):
@@ -133,7 +138,7 @@ def test_a_training_is_of_one_team(tmp_path):
             host=LocalRows(lambda task: ParallelRow(Counting(ends=5), horizon=horizon)),
         )
 
-    config = MATConfig(width=16, rows=2, steps=3, decisions=6, update=TeamUpdateConfig(epochs=1, minibatches=1))
+    config = MATConfig(width=16, rows=2, steps=3, decisions=6, update=TeamUpdateConfig(ppo_epochs=1, minibatches=1))
     mat(config, batch(9), folder=tmp_path)
     with pytest.raises(ConfigError, match=r"other settings.*horizon=9.*horizon=7"):
         mat(config, batch(7), folder=tmp_path)
@@ -202,7 +207,7 @@ def test_presets(name):
         "football": (5e-4, 10, 0.05, 20),
         "hands": (5e-5, 5, 0.2, 80),
     }
-    assert (config.update.lr, config.update.epochs, config.update.clip, config.rows) == table[name]
+    assert (config.update.lr, config.update.ppo_epochs, config.update.clip_range, config.rows) == table[name]
 
 
 @pytest.mark.long

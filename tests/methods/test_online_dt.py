@@ -13,7 +13,7 @@ from evolvent.store.episodes import Episodes
 from tests.sequence_support import chain_episodes, ragged
 
 SMALL = {"context": 2, "acting": 2, "scale": 1.0, "width": 32, "heads": 1, "layers": 1, "dropout": 0.0}
-TRAIN = {"updates": 400, "lr": 3e-3, "warmup": 10, "grad_norm": 1.0, "batch": 64}
+TRAIN = {"max_steps": 400, "lr": 3e-3, "warmup": 10, "grad_norm": 1.0, "batch": 64}
 
 
 def bandit(seed: int, *, low: float, high: float) -> Episodes:
@@ -51,7 +51,7 @@ def earned(policy, target: float, *, greedy: bool = True, episodes: int = 1) -> 
 @pytest.mark.long
 def test_the_entropy_stays_at_its_floor(tmp_path):
     """The data determine the action, so that likelihood alone would let the entropy fall for ever."""
-    config = OnlineDTConfig(**SMALL, temperature_lr=0.01, train={**TRAIN, "updates": 700, "lr": 1e-3})
+    config = OnlineDTConfig(**SMALL, temperature_lr=0.01, train={**TRAIN, "max_steps": 700, "lr": 1e-3})
     found = online_dt(config, bandit(0, low=-0.8, high=0.8))
     assert np.mean(found.entropy[-200:]) == pytest.approx(-1.0, rel=0.05)
     assert min(found.entropy) < -1.05 or found.temperature != pytest.approx(0.1), "the bound was felt"
@@ -73,7 +73,7 @@ def test_playing_teaches_beyond_the_data():
         rounds=25,
         updates=12,
         replay=60,
-        train={**TRAIN, "updates": 150},
+        train={**TRAIN, "max_steps": 150},
     )
 
     def explore(actor, number):
@@ -114,6 +114,6 @@ def test_the_worst_of_the_data_are_the_first_to_go(monkeypatch):
     def explore(actor, number):
         return data.select([1])
 
-    config = OnlineDTConfig(**SMALL, rounds=2, updates=1, replay=3, train={**TRAIN, "updates": 1, "batch": 2})
+    config = OnlineDTConfig(**SMALL, rounds=2, updates=1, replay=3, train={**TRAIN, "max_steps": 1, "batch": 2})
     online_dt(config, data, explore=explore)
     assert seen == [[0.3, 0.6, 0.9], [0.6, 0.9, -0.5], [0.9, -0.5, -0.5]]

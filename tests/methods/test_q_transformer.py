@@ -118,7 +118,7 @@ def test_the_network_learns_the_optimal_values(tmp_path):
         width=16,
         heads=1,
         layers=1,
-        train={"updates": 250, "lr": 1e-2, "batch": 32, "warmup": 0, "grad_norm": 10.0},
+        train={"max_steps": 250, "lr": 1e-2, "batch": 32, "warmup": 0, "grad_norm": 10.0},
     )
     policy = q_transformer(config, two_states())
     eye, standard = np.eye(2), policy.scaler
@@ -146,7 +146,7 @@ def test_pieces_are_put_together():
         width=16,
         heads=1,
         layers=1,
-        train={"updates": 250, "lr": 1e-2, "batch": 32, "warmup": 0, "grad_norm": 10.0},
+        train={"max_steps": 250, "lr": 1e-2, "batch": 32, "warmup": 0, "grad_norm": 10.0},
     )
     policy = q_transformer(config, data)
     found = play_arrays(policy.build_actor(), lambda: StitchingEnv(maze), episodes=1, horizon=12, num_actions=4, seed=0)
@@ -185,7 +185,7 @@ def test_values_are_bootstrapped_as_they_are_learned():
         width=16,
         heads=1,
         layers=1,
-        train={"updates": 300, "lr": 1e-2, "batch": 32, "warmup": 0, "grad_norm": 10.0},
+        train={"max_steps": 300, "lr": 1e-2, "batch": 32, "warmup": 0, "grad_norm": 10.0},
     )
     policy = q_transformer(config, data)
     observation = torch.from_numpy(policy.scaler(np.eye(6)))[:, None]
@@ -222,7 +222,7 @@ def test_all_actions_are_looked_at_before_the_first_update():
     data = ragged(50)
     data.action[49, 1] = 1.5
     with pytest.raises(SampleInvalid, match="outside its bins"):
-        q_transformer(QTransformerConfig(train={"updates": 1, "batch": 1}), data)
+        q_transformer(QTransformerConfig(train={"max_steps": 1, "batch": 1}), data)
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_all_actions_are_looked_at_before_the_first_update():
     ],
 )
 def test_a_folder_that_does_not_say_enough(tmp_path, extra, match):
-    policy = q_transformer(QTransformerConfig(bins=2, width=8, heads=1, layers=1, train={"updates": 1}), two_states())
+    policy = q_transformer(QTransformerConfig(bins=2, width=8, heads=1, layers=1, train={"max_steps": 1}), two_states())
     save_q_transformer(policy, tmp_path)
     path = tmp_path / "sequence.json"
     row = json.loads(path.read_text())

@@ -143,7 +143,7 @@ SMALL = {
     "heads": 1,
     "layers": 1,
     "dropout": 0.0,
-    "train": {"updates": 150, "lr": 1e-2, "batch": 32, "warmup": 10, "weight_decay": 0.0, "grad_norm": 1.0},
+    "train": {"max_steps": 150, "lr": 1e-2, "batch": 32, "warmup": 10, "weight_decay": 0.0, "grad_norm": 1.0},
     "planning": {"keep": 8, "horizon": 6, "width": 4, "memory": 1, "kept": 0.9},
 }
 
@@ -198,7 +198,7 @@ def test_plans_of_neighbouring_episodes_draw_apart(monkeypatch):
             width=8,
             heads=2,
             layers=1,
-            train={"updates": 1, "batch": 2},
+            train={"max_steps": 1, "batch": 2},
             planning={"keep": 1, "horizon": 1, "memory": 1},
         ),
         data,

@@ -17,7 +17,13 @@ from evolvent.methods.trajectory_transformer import TrajectoryTransformerConfig,
 from evolvent.offline.state import SequenceCheckpoint
 from tests.sequence_support import chain_episodes, ragged
 
-NET = {"context": 2, "width": 8, "heads": 2, "layers": 1, "train": {"updates": 11, "batch": 4, "lr": 1e-2, "warmup": 3}}
+NET = {
+    "context": 2,
+    "width": 8,
+    "heads": 2,
+    "layers": 1,
+    "train": {"max_steps": 11, "batch": 4, "lr": 1e-2, "warmup": 3},
+}
 
 
 class Stopped(Exception):

@@ -129,7 +129,7 @@ def test_null_evolution_equals_continued_cloning_bit_for_bit(tmp_path):
     seen = world.tasks("train", "seen")
     demonstrations = ev.collect_demonstrations([world], seen[:20])
     digests = []
-    for name, change in (("explores", {"samples": 1}), ("idle", {"samples": 0})):
+    for name, change in (("explores", {"samples_per_task": 1}), ("idle", {"samples_per_task": 0})):
         config = AgentEvolConfig(iterations=2, clone_tokens=1000, round_tokens=800, keep="none", **change)
         with ev.local_run(tmp_path / name, [world], panel=EvaluationPanel(limit=2, tiers=("seen",))) as run:
             policy = ev.agentevol(ev.make_policy([world]), seen[20:24], demonstrations, config=config, run=run)
@@ -158,7 +158,7 @@ def test_demonstrations_that_fail_are_refused():
 def test_two_arms_that_come_to_the_same_policy_are_both_reported(tmp_path):
     world = ev.Lookup()
     demonstrations = ev.collect_demonstrations([world], world.tasks("train", "seen")[:5])
-    config = AgentEvolConfig(iterations=1, samples=0, clone_tokens=300, round_tokens=300)
+    config = AgentEvolConfig(iterations=1, samples_per_task=0, clone_tokens=300, round_tokens=300)
     with ev.local_run(tmp_path, [world], panel=EvaluationPanel(limit=2, tiers=("seen",))) as run:
         for arm in ("evolve", "control"):
             ev.agentevol(ev.make_policy([world]), [], demonstrations, config=config, run=run.arm(arm))

@@ -76,7 +76,14 @@ def _run_seek(argv: Sequence[str], console: Console) -> int:
 def _run_leaderboard(argv: Sequence[str], console: Console) -> int:
     parser = Parser("evolvent bench leaderboard", "A page and a table from the results files of agent-eval.")
     parser.add("files", type=Path, nargs="+", help="results files, or folders of agent-eval runs")
-    parser.add("--to", type=Path, metavar="FILE", default=Path("leaderboard.html"), help="the page to write")
+    parser.add(
+        "--to",
+        dest="output_path",
+        type=Path,
+        metavar="FILE",
+        default=Path("leaderboard.html"),
+        help="the page to write",
+    )
     args = parser.parse_argv(argv)
     from evolvent.bench.leaderboard import build_leaderboard
     from evolvent.bench.suite import read_sheet
@@ -85,10 +92,10 @@ def _run_leaderboard(argv: Sequence[str], console: Console) -> int:
 
     files = [file / "agent-eval.json" if file.is_dir() else file for file in args.files]
     leaderboard = build_leaderboard([read_sheet(file) for file in files])
-    write_atomic(args.to, leaderboard_page(leaderboard))
+    write_atomic(args.output_path, leaderboard_page(leaderboard))
     columns, rows = tabulate_leaderboard(leaderboard)
     console.print(render_table(console, columns, rows, numbers=columns[1:]))
-    console.print(f"page {show_hidden(str(args.to))}", soft_wrap=True)
+    console.print(f"page {show_hidden(str(args.output_path))}", soft_wrap=True)
     return 0
 
 
@@ -167,7 +174,9 @@ def _run_study(argv: Sequence[str], console: Console) -> int:
     parser = Parser("evolvent bench study", "What a study shows, finished or not: verdict, tables and page.")
     parser.add("folder", type=Path, help="the folder of the study")
     parser.add("--json", action="store_true", help="print JSON; a page only with --to")
-    parser.add("--to", type=Path, metavar="FILE", help="the page to write (default: FOLDER/study.html)")
+    parser.add(
+        "--to", dest="output_path", type=Path, metavar="FILE", help="the page to write (default: FOLDER/study.html)"
+    )
     args = parser.parse_argv(argv)
     from evolvent.bench.verdict import read_summary, to_json
     from evolvent.files import write_atomic
@@ -175,7 +184,7 @@ def _run_study(argv: Sequence[str], console: Console) -> int:
 
     folder: Path = args.folder
     summary = to_json(read_summary(folder))
-    page_path: Path | None = args.to or (None if args.json else folder / "study.html")
+    page_path: Path | None = args.output_path or (None if args.json else folder / "study.html")
     if page_path is not None:
         page_path = page_path / "study.html" if page_path.is_dir() else page_path
         write_atomic(page_path, study_page(summary))

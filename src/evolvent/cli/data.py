@@ -56,7 +56,7 @@ def _build_parser(verb: str, description: str, *, output_help: str = "") -> Pars
     parser = Parser(f"evolvent data {verb}", description)
     parser.add("data", type=Path, help=_DATA_HELP)
     if output_help:
-        parser.add("--to", type=Path, required=True, metavar="PATH", help=output_help)
+        parser.add("--to", dest="output_path", type=Path, required=True, metavar="PATH", help=output_help)
         parser.add("--licence", default="unknown", help="of what is written, by its SPDX name, for the card")
     return parser
 
@@ -70,7 +70,10 @@ def _parse_arguments(parser: Parser, argv: Sequence[str], *extra_suffixes: str) 
     from evolvent.curate.origins import check_outputs
 
     args = parser.parse_argv(argv)
-    output_paths = [args.to, *(args.to.with_name(f"{args.to.stem}{ending}") for ending in extra_suffixes)]
+    output_paths = [
+        args.output_path,
+        *(args.output_path.with_name(f"{args.output_path.stem}{ending}") for ending in extra_suffixes),
+    ]
     if problems := check_outputs(args.data, *output_paths)[:1]:
         raise ConfigError(problems)
     return args
@@ -99,7 +102,9 @@ def _report_refused(console: Console, refused: Sequence[str]) -> int:
 def _write_card(args: argparse.Namespace, *, changes: Sequence[str], digest: str, settings: Mapping[str, Any]) -> None:
     from evolvent.curate.card import write_card
 
-    write_card(args.to, licence=args.licence, source=args.data.name, stages=changes, digest=digest, settings=settings)
+    write_card(
+        args.output_path, licence=args.licence, source=args.data.name, stages=changes, digest=digest, settings=settings
+    )
 
 
 # ---------------------------------------------------------------------------------------------------- the verbs
@@ -139,10 +144,10 @@ def _run_convert(argv: Sequence[str], console: Console) -> int:
     from evolvent.curate.shards import write_rows
 
     refused: list[str] = []
-    count, digest = write_rows(args.to, _read_layout(args, refused))
+    count, digest = write_rows(args.output_path, _read_layout(args, refused))
     changes = [f"read as {args.layout}"]
     _write_card(args, changes=changes, digest=digest, settings={"layout": args.layout})
-    console.print(show_hidden(f"{count} rows in {args.to}"), soft_wrap=True)
+    console.print(show_hidden(f"{count} rows in {args.output_path}"), soft_wrap=True)
     return _report_refused(console, refused)
 
 
@@ -237,11 +242,13 @@ def _run_mask(argv: Sequence[str], console: Console) -> int:
         args.seed,
         args.epoch,
     )
-    summary = transform(list_shards(args.data), [stage], args.to, cache=args.cache, workers=max(args.workers, 1))
+    summary = transform(
+        list_shards(args.data), [stage], args.output_path, cache=args.cache, workers=max(args.workers, 1)
+    )
     _write_card(args, changes=["functions and parameters masked"], digest=summary.sha256, settings=stage.parameters())
     console.print(
         show_hidden(
-            f"{summary.rows} of {summary.read} rows in {args.to}; {summary.reused} of {summary.shards} shards "
+            f"{summary.rows} of {summary.read} rows in {args.output_path}; {summary.reused} of {summary.shards} shards "
             f"were there already"
         ),
         soft_wrap=True,
@@ -267,10 +274,11 @@ def _run_irrelevance(argv: Sequence[str], console: Console) -> int:
     refused: list[str] = []
     mixture = mix_irrelevant(list(_read_samples(args.data, refused)), args.share, seed=args.seed)
     samples = mixture.copies if args.only else mixture.samples
-    write_irrelevance(args.to, samples, licence=args.licence, source=args.data.name, report=mixture)
+    write_irrelevance(args.output_path, samples, licence=args.licence, source=args.data.name, report=mixture)
     console.print(
         show_hidden(
-            f"{len(samples)} samples in {args.to}, {mixture.num_copies} of {mixture.num_requested} added requests"
+            f"{len(samples)} samples in {args.output_path}, {mixture.num_copies} of {mixture.num_requested} added "
+            "requests"
         ),
         soft_wrap=True,
     )
@@ -296,17 +304,17 @@ def _run_dedup(argv: Sequence[str], console: Console) -> int:
     rows = list(read_source(args.data, refused))
     texts = {f"{row_index:012d}": _comparison_text(row, args.field) for row_index, row in enumerate(rows)}
     deduplicated = find_near_duplicates(texts, threshold=args.threshold, run=args.run)
-    _, digest = write_rows(args.to, (rows[int(name)] for name in deduplicated.kept_ids))
+    _, digest = write_rows(args.output_path, (rows[int(name)] for name in deduplicated.kept_ids))
     dropped_rows = (
         {"row": int(duplicate.id), "of": int(duplicate.kept_id), "similarity": round(duplicate.similarity, 4)}
         for duplicate in deduplicated.dropped
     )
-    write_rows(args.to.with_name(f"{args.to.stem}.dropped.jsonl"), dropped_rows)
+    write_rows(args.output_path.with_name(f"{args.output_path.stem}.dropped.jsonl"), dropped_rows)
     settings = {"threshold": args.threshold, "run": args.run, "fields": args.field}
     changes = [f"near-duplicates dropped: {len(deduplicated.dropped)} of {len(rows)} rows"]
     _write_card(args, changes=changes, digest=digest, settings=settings)
     console.print(
-        show_hidden(f"{len(deduplicated.kept_ids)} of {len(rows)} rows in {args.to}; {plain_json(settings)}"),
+        show_hidden(f"{len(deduplicated.kept_ids)} of {len(rows)} rows in {args.output_path}; {plain_json(settings)}"),
         soft_wrap=True,
     )
     return _report_refused(console, refused)

@@ -78,10 +78,12 @@ def run(argv: Sequence[str], console: Console) -> int:
                 )
     if not any(file.stat().st_size for file in files):
         raise NothingToLearn("no row is left", value=_format_counts(counts), expected="rows that pass the filters")
-    num_rows, digest = write_rows(args.to, read_rows(files))
+    num_rows, digest = write_rows(args.output_path, read_rows(files))
     changes = [f"comments written by {writer.name}: {_format_counts(counts)}", *(["filtered"] if args.filter else [])]
-    write_card(args.to, licence=args.licence, source=args.data.name, stages=changes, digest=digest, settings=settings)
-    console.print(show_hidden(f"{num_rows} rows in {args.to}: {_format_counts(counts)}"), soft_wrap=True)
+    write_card(
+        args.output_path, licence=args.licence, source=args.data.name, stages=changes, digest=digest, settings=settings
+    )
+    console.print(show_hidden(f"{num_rows} rows in {args.output_path}: {_format_counts(counts)}"), soft_wrap=True)
     for line in messages[:_MAX_MESSAGES]:
         console.print(show_hidden(clip(line, 300)), soft_wrap=True)
     return 1 if counts["refused"] or counts["failed"] else 0
@@ -90,7 +92,7 @@ def run(argv: Sequence[str], console: Console) -> int:
 def _parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = Parser("evolvent data comment", "Let a model comment rows of code; proved: the code stays what it was.")
     parser.add("data", type=Path, help="a .jsonl, .json, .parquet or .arrow file, or a folder of such")
-    parser.add("--to", type=Path, required=True, metavar="PATH", help="a .jsonl or .parquet file")
+    parser.add("--to", dest="output_path", type=Path, required=True, metavar="PATH", help="a .jsonl or .parquet file")
     parser.add("--policy", default="", help="who writes: a model folder, or a run (its last policy)")
     parser.add("--endpoint", default="", metavar="URL", help="or a model behind one: http://127.0.0.1:8000/v1, say")
     parser.add("--model", default="", help="the model to ask there")
@@ -124,14 +126,16 @@ def _parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
         problems.append(unknown_name_problem("dialect", args.dialect, get_args(ServerDialect), location="--dialect"))
     if args.endpoint and not args.model:
         problems.append(Problem("--model", "no model is named for the endpoint", "--model NAME"))
-    if args.to.suffix not in (".jsonl", ".parquet"):
-        problems.append(Problem("--to", f"{args.to.name} is no file of rows", "a name that ends in .jsonl or .parquet"))
+    if args.output_path.suffix not in (".jsonl", ".parquet"):
+        problems.append(
+            Problem("--to", f"{args.output_path.name} is no file of rows", "a name that ends in .jsonl or .parquet")
+        )
     if (args.density or args.aligned) and not args.filter:
         problems.append(Problem("--filter", "--density and --aligned belong to it", "give it as well"))
     for name in ("max_tokens", "slots", "shard_rows"):
         if not getattr(args, name):
             problems.append(Problem(f"--{name}", "got 0", "1 or more"))
-    problems += check_outputs(args.data, args.to)
+    problems += check_outputs(args.data, args.output_path)
     if problems:
         raise ConfigError(problems)
     return args

@@ -57,8 +57,10 @@ def run(argv: Sequence[str], console: Console) -> int:
     )
     count = args.k if args.k is not None else max(1, round(args.share * len(measurements.row_indices)))
     selection = select_rows(measurements, count, selector=args.by, seed=args.seed, cells=args.cells)
-    num_written, digest = write_rows(args.to, iterate_selected(read_source(args.data, []), measurements, selection))
-    choice_path = _choice_path(args.to)
+    num_written, digest = write_rows(
+        args.output_path, iterate_selected(read_source(args.data, []), measurements, selection)
+    )
+    choice_path = _choice_path(args.output_path)
     _, choice_digest = write_rows(choice_path, iterate_selected((), measurements, selection, output="choice"))
     settings = {
         **measure.settings(),
@@ -73,10 +75,12 @@ def run(argv: Sequence[str], console: Console) -> int:
         _describe_unselected(measurements, selection, refused),
         f"in which order, for what, and who was left out: {choice_path.name}, SHA-256 {choice_digest}",
     ]
-    write_card(args.to, licence=args.licence, source=args.data.name, stages=changes, digest=digest, settings=settings)
+    write_card(
+        args.output_path, licence=args.licence, source=args.data.name, stages=changes, digest=digest, settings=settings
+    )
     console.print(
         show_hidden(
-            f"{num_written} of {len(measurements.digests)} rows in {args.to}, chosen by {args.by}; "
+            f"{num_written} of {len(measurements.digests)} rows in {args.output_path}, chosen by {args.by}; "
             f"{measurements.reused} of {measurements.blocks} blocks were there already"
         ),
         soft_wrap=True,
@@ -128,7 +132,7 @@ def _make_progress(console: Console, block: int) -> Callable[[int], None]:
 def _parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = Parser("evolvent data select", "Choose rows of a data set, and write them with a card.")
     parser.add("data", type=Path, help="a file of rows, a folder of such, a saved data set, a run or a store")
-    parser.add("--to", type=Path, required=True, metavar="PATH", help="a .jsonl or .parquet file")
+    parser.add("--to", dest="output_path", type=Path, required=True, metavar="PATH", help="a .jsonl or .parquet file")
     parser.add("--k", type=parse_count, help="how many rows")
     parser.add("--share", type=float, help="or which share of those that can be used")
     parser.add("--by", default="dpp", choices=_SELECTORS, help="the selector (dpp: greedy MAP of a determinant)")
@@ -194,11 +198,13 @@ def _find_problems(args: argparse.Namespace) -> list[Problem]:
         problems.append(Problem("--reference", "a reducible loss is over that of another model", "--reference FOLDER"))
     if args.cells > 1 and args.by != "dpp":
         problems.append(Problem("--cells", f"{args.by} chooses in one piece", "leave it out, or --by dpp"))
-    if args.to.suffix not in (".jsonl", ".parquet"):
-        problems.append(Problem("--to", f"{args.to.name} is no file of rows", "a name that ends in .jsonl or .parquet"))
+    if args.output_path.suffix not in (".jsonl", ".parquet"):
+        problems.append(
+            Problem("--to", f"{args.output_path.name} is no file of rows", "a name that ends in .jsonl or .parquet")
+        )
     if not args.data.exists():
         problems.append(Problem("data", f"there is nothing at {args.data}", "name rows, a run or a store"))
-    problems += check_outputs(args.data, args.to, _choice_path(args.to))[:1]
+    problems += check_outputs(args.data, args.output_path, _choice_path(args.output_path))[:1]
     for name, minimum in (("width", 8), ("block", 1), ("cells", 1)):
         if getattr(args, name) < minimum:
             problems.append(Problem(f"--{name}", f"got {getattr(args, name)}", f"{minimum} or more"))

@@ -134,7 +134,7 @@ def run(argv: Sequence[str], console: Console) -> int:
             best_policy = agentevol(
                 initial, exploration_tasks, demonstration_trajectories, config=config.method, run=active_run
             )
-            control_config = config.method.model_copy(update={"keep": "none", "samples": 0})
+            control_config = config.method.model_copy(update={"keep": "none", "samples_per_task": 0})
             agentevol(
                 initial,
                 exploration_tasks,
@@ -190,8 +190,8 @@ def plan_stages(config: EvolveConfig, num_exploration_tasks: int, panel_size: in
     learn = PlannedStage("fit", method.round_tokens or train.tokens)
     measure = PlannedStage("evaluate", panel_size)
     explore = (
-        [PlannedStage("collect", num_exploration_tasks * method.samples)]
-        if num_exploration_tasks * method.samples
+        [PlannedStage("collect", num_exploration_tasks * method.samples_per_task)]
+        if num_exploration_tasks * method.samples_per_task
         else []
     )
     plan = [*(PlannedStage("fit", tokens or train.tokens) for tokens in method.cloning_tokens), measure]

@@ -54,7 +54,7 @@ def run(argv: Sequence[str], console: Console) -> int:
     worlds_by_name = load_worlds(args.worlds) if args.worlds else {}
     loaded_policy = resolve_policy(args.policy, list(worlds_by_name.values()))
     merged_policy = merge_adapter(loaded_policy)  # no device knows adapters
-    with atomic_folder(args.to) as folder:
+    with atomic_folder(args.output_dir) as folder:
         merged_policy.save(folder / "float")
         write_int8_folder(folder / "float", folder / "int8")
         figures = _measure_formats(folder, args, worlds_by_name)
@@ -69,14 +69,18 @@ def run(argv: Sequence[str], console: Console) -> int:
         write_text(folder / "README.md", _build_card(row, folder))
     columns, rows = _build_table(figures)
     console.print(render_table(console, columns, rows, numbers=columns[1:]))
-    console.print(show_hidden(f"written to {args.to}: {', '.join(_FORMATS)}, export.json, README.md"), soft_wrap=True)
+    console.print(
+        show_hidden(f"written to {args.output_dir}: {', '.join(_FORMATS)}, export.json, README.md"), soft_wrap=True
+    )
     return 0
 
 
 def _parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = Parser("evolvent export", "Write a policy for a device: floats and int8, with size, latency, accuracy.")
     parser.add("policy", help="a model folder, or a run (its last policy)")
-    parser.add("--to", type=Path, required=True, metavar="DIR", help="a folder that is not there yet")
+    parser.add(
+        "--to", dest="output_dir", type=Path, required=True, metavar="DIR", help="a folder that is not there yet"
+    )
     parser.add("--worlds", action="append", default=[], metavar="NAME", help="a world to measure in, more than once")
     parser.add("--limit", type=parse_count, default=100, help="most tasks of a panel (100)")
     parser.add("--test", type=Path, metavar="ROWS", help="rows to measure on: function calls, or others")
@@ -87,8 +91,8 @@ def _parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add("--licence", default="unknown", help="of the policy, by its SPDX name, for the card")
     args = parser.parse_argv(argv)
     problems: list[Problem] = []
-    if args.to.exists():
-        problems.append(Problem("--to", f"{args.to} is there already", "name another folder"))
+    if args.output_dir.exists():
+        problems.append(Problem("--to", f"{args.output_dir} is there already", "name another folder"))
     if args.test is not None and not args.test.exists():
         problems.append(Problem("--test", f"there is nothing at {args.test}", "name rows"))
     for name in ("limit", "max_tokens", "tokens", "prompt"):

@@ -60,7 +60,7 @@ def _open_encoder(args: argparse.Namespace) -> Encoder | None:
 def _run_build(argv: Sequence[str], console: Console) -> int:
     parser = Parser("evolvent memory build", "Make a memory of episodes; a folder that holds one gets more.")
     parser.add("data", type=Path, help="a run, a .jsonl file of trajectories, or TRAD's folder or zip")
-    parser.add("--to", type=Path, required=True, metavar="FOLDER", help="the folder of the memory")
+    parser.add("--to", dest="output_dir", type=Path, required=True, metavar="FOLDER", help="the folder of the memory")
     parser.add("--layout", choices=("trajectories", "trad"), default="trajectories", help="what the data is")
     parser.add(
         "--key",
@@ -84,16 +84,20 @@ def _run_build(argv: Sequence[str], console: Console) -> int:
     from evolvent.memory.steps import Key, StepMemory
 
     refused: list[str] = []
-    if (args.to / "memory.json").is_file():
+    if (args.output_dir / "memory.json").is_file():
         if args.key or args.index != "flat":
-            raise ConfigError([Problem("--key, --index", f"{args.to} holds a memory already", "they are its own")])
-        memory = StepMemory.load(args.to, _open_encoder(args))
+            raise ConfigError(
+                [Problem("--key, --index", f"{args.output_dir} holds a memory already", "they are its own")]
+            )
+        memory = StepMemory.load(args.output_dir, _open_encoder(args))
     else:
         keys = [Key.from_name(name) for name in args.key] or [Key()]
         memory = StepMemory(_open_encoder(args), keys, index=args.index)
     added = memory.add(_read_demonstrations(args, refused))
-    memory.save(args.to)
-    added_text = f"{added.episodes} episodes, {added.steps} steps added to {args.to}; {added.num_known} were known"
+    memory.save(args.output_dir)
+    added_text = (
+        f"{added.episodes} episodes, {added.steps} steps added to {args.output_dir}; {added.num_known} were known"
+    )
     console.print(show_hidden(added_text), soft_wrap=True)
     for name, count in added.skipped.items():
         if count:

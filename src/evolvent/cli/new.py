@@ -36,9 +36,11 @@ def run(argv: Sequence[str], console: Console) -> int:
     kind, kind_argv = choose_verb("evolvent new", argv, _KIND_HELP)
     parser = Parser(f"evolvent new {kind}", f"Write a package with {_KIND_HELP[kind]}.")
     parser.add("name", help="small letters, digits and _; the name that commands will know")
-    parser.add("--to", type=Path, help="a folder that does not exist yet (default: ./NAME)")
+    parser.add(
+        "--to", dest="output_dir", metavar="DIR", type=Path, help="a folder that does not exist yet (default: ./NAME)"
+    )
     args = parser.parse_argv(kind_argv)
-    folder = args.to or Path(args.name)
+    folder = args.output_dir or Path(args.name)
     _check_name(kind, args.name, folder)
     written_paths = _write_skeleton(kind, args.name, folder)
     console.print(

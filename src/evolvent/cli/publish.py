@@ -96,7 +96,14 @@ def run(argv: Sequence[str], console: Console) -> int:
     """Writes a policy of a run as a model folder; returns the exit code."""
     parser = Parser("evolvent publish", "Write a policy of a run as a model folder with a model card.")
     parser.add("run", type=Path, help="the folder of a run")
-    parser.add("--to", type=Path, required=True, metavar="DIR", help="the folder to write; it must not hold anything")
+    parser.add(
+        "--to",
+        dest="output_dir",
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="the folder to write; it must not hold anything",
+    )
     parser.add("--arm", metavar="NAME", help="the arm of the policy (default: what the run ended with)")
     parser.add("--round", type=parse_count, metavar="N", help="the round of the policy (default: the last)")
     parser.add("--license", metavar="SPDX", help="its licence, such as Apache-2.0 or LicenseRef-NAME (default: none)")
@@ -105,7 +112,7 @@ def run(argv: Sequence[str], console: Console) -> int:
     require_train_extra("evolvent publish")
     problems: list[Problem] = []
     license = parse_license(args.license, problems)
-    output_dir: Path = args.to
+    output_dir: Path = args.output_dir
     if not (args.run / "run.json").is_file() and not (args.run / "stages.jsonl").is_file():
         read_earlier(output_dir, problems)
         problems.append(

@@ -318,15 +318,17 @@ def _resolve_format(name: str | None, path: Path, formats: Sequence[str]) -> str
 def _run_export(argv: Sequence[str], console: Console) -> int:
     parser = Parser("evolvent runs export", "Write a run's episodes to a file (parquet: to a folder).")
     parser.add("run", type=Path, help="the folder of a run")
-    parser.add("--to", type=Path, required=True, help="the file to write")
+    parser.add("--to", dest="output_path", metavar="FILE", type=Path, required=True, help="the file to write")
     parser.add("--format", help=f"{' | '.join(FORMATS)} (default: by the name)")
     parser.add("--success", action="store_true", help="only episodes that succeeded")
     parser.add("--world", help="only episodes of this world")
     args = parser.parse_argv(argv)
     store = Store.open(find_store(args.run))
     filters = {**({"success": True} if args.success else {}), **({"world": args.world} if args.world else {})}
-    count = _write_episodes(store, args.to, _resolve_format(args.format, args.to, FORMATS), filters=filters)
-    console.print(f"{count} episodes to {show_hidden(str(args.to))}", soft_wrap=True)
+    count = _write_episodes(
+        store, args.output_path, _resolve_format(args.format, args.output_path, FORMATS), filters=filters
+    )
+    console.print(f"{count} episodes to {show_hidden(str(args.output_path))}", soft_wrap=True)
     return 0
 
 
@@ -365,7 +367,14 @@ def _run_import(argv: Sequence[str], console: Console) -> int:
     formats = FORMATS[:3]
     parser = Parser("evolvent runs import", "Add the episodes of a file to a run.")
     parser.add("file", type=Path, help="the file to read")
-    parser.add("--to", type=Path, required=True, help="the folder of the run, made where it is missing")
+    parser.add(
+        "--to",
+        dest="output_dir",
+        metavar="DIR",
+        type=Path,
+        required=True,
+        help="the folder of the run, made where it is missing",
+    )
     parser.add("--format", help=f"{' | '.join(formats)} (default: by the name)")
     args = parser.parse_argv(argv)
     if not args.file.is_file():
@@ -375,7 +384,7 @@ def _run_import(argv: Sequence[str], console: Console) -> int:
 
     errors: tuple[Exception, ...] = ()
     count = 0
-    with Store.open(args.to / "trajectories", writing=True) as store:
+    with Store.open(args.output_dir / "trajectories", writing=True) as store:
         if format == "jsonl":
             rows: Iterator[Trajectory] = exchange.read_jsonl(args.file)
         else:

@@ -135,12 +135,22 @@ def run_track(argv: Sequence[str], console: Console) -> int:
     """Sends the metrics that a tracker has not received yet; returns the exit code."""
     parser = Parser("evolvent runs track", "Hand the numbers of a run to a tracker: each line once, also after a stop.")
     parser.add("run", type=Path, help="the folder of a run")
-    parser.add("--to", default="trackio", help=f"{', '.join(TRACKERS)} (default trackio)")
+    parser.add(
+        "--to",
+        dest="tracker_name",
+        metavar="TRACKER",
+        default="trackio",
+        help=f"{', '.join(TRACKERS)} (default trackio)",
+    )
     parser.add("--project", default="evolvent", help="the tracker's project (default evolvent)")
     parser.add("--follow", action="store_true", help="go on until the run has ended")
     args = parser.parse_argv(argv)
     folder: Path = args.run
-    problems = [unknown_name_problem("tracker", args.to, TRACKERS, location="--to")] if args.to not in TRACKERS else []
+    problems = (
+        [unknown_name_problem("tracker", args.tracker_name, TRACKERS, location="--to")]
+        if args.tracker_name not in TRACKERS
+        else []
+    )
     if not (folder / "run.json").is_file():
         problems.append(Problem("run", f"{folder} is no run", "see: evolvent runs list"))
     if problems:
@@ -148,12 +158,12 @@ def run_track(argv: Sequence[str], console: Console) -> int:
     with disk_errors(folder):
         (folder / "tracking").mkdir(exist_ok=True)
     settings = redact(_read_json(folder / "run.json"))
-    tracker = TRACKERS[args.to](folder.resolve(), args.project, settings)  # resolved: "." has no name
+    tracker = TRACKERS[args.tracker_name](folder.resolve(), args.project, settings)  # resolved: "." has no name
     try:
-        num_lines = _send_lines(folder, args.to, tracker, follow=args.follow)
+        num_lines = _send_lines(folder, args.tracker_name, tracker, follow=args.follow)
     finally:
         tracker.close()
-    console.print(f"gave {args.to} {num_lines} lines of {show_hidden(str(folder))}", soft_wrap=True)
+    console.print(f"gave {args.tracker_name} {num_lines} lines of {show_hidden(str(folder))}", soft_wrap=True)
     return 0
 
 

@@ -67,7 +67,7 @@ _SMALL_CONFIG = MATConfig(
     rows=64,
     steps=20,
     decisions=200_000,
-    update=TeamUpdateConfig(lr=5e-4, epochs=10, minibatches=4, clip=0.1, entropy=0.01),
+    update=TeamUpdateConfig(lr=5e-4, ppo_epochs=10, minibatches=4, clip_range=0.1, entropy_coef=0.01),
 )
 
 

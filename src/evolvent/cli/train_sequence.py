@@ -86,7 +86,7 @@ class SequenceMethod:
     paper: JsonObject = field(default_factory=dict)
 
 
-_SHORT_TRAINING = {"updates": 2000, "lr": 1e-3, "warmup": 100, "grad_norm": 1.0}
+_SHORT_TRAINING = {"max_steps": 2000, "lr": 1e-3, "warmup": 100, "grad_norm": 1.0}
 METHODS: Mapping[str, SequenceMethod] = {
     "dt": SequenceMethod(
         DecisionTransformerConfig,
@@ -272,7 +272,7 @@ def _train_policy(
     from evolvent.offline.state import SequenceCheckpoint
 
     def print_loss(row: Mapping[str, float]) -> None:
-        if row["update"] <= config.learn.train.updates:  # what is learned between episodes is in the report
+        if row["update"] <= config.learn.train.max_steps:  # what is learned between episodes is in the report
             console.print(f"{row['update']:10,.0f}  loss {row['loss']:.4f}", soft_wrap=True)
 
     checkpoint = SequenceCheckpoint(folder / "training.safetensors", every=config.keep_every, on_row=print_loss)

@@ -28,7 +28,13 @@ def _build_parser() -> Parser:
     parser.add(
         "run", type=Path, nargs="?", help=f"the folder of a run; with --serve also one of runs (default: {RUNS})"
     )
-    parser.add("--to", type=Path, help="the file to write, or a folder (default: RUN/report.html)")
+    parser.add(
+        "--to",
+        dest="output_path",
+        metavar="FILE",
+        type=Path,
+        help="the file to write, or a folder (default: RUN/report.html)",
+    )
     parser.add("--serve", action="store_true", help="serve the viewer instead")
     parser.add("--port", type=int, help="of the viewer (default: a free one)")
     parser.add("--tokenizer", type=Path, metavar="FOLDER", help="for the tokens of runs that hold no tokenizer")
@@ -44,8 +50,8 @@ def run(argv: Sequence[str], console: Console) -> int:
         return _serve_viewer(args, console)
     from evolvent.view import report
 
-    path: Path = args.to or args.run
-    path = path / "report.html" if path.is_dir() or not args.to else path
+    path: Path = args.output_path or args.run
+    path = path / "report.html" if path.is_dir() or not args.output_path else path
     report(args.run, path)
     console.print(str(path), soft_wrap=True)
     if args.open and not webbrowser.open(path.resolve().as_uri()):
@@ -64,7 +70,7 @@ def _check_arguments(args: argparse.Namespace) -> None:
             for name in ("port", "tokenizer")
             if getattr(args, name) is not None
         ]
-    elif args.to is not None:
+    elif args.output_path is not None:
         problems.append(Problem("--to", "the viewer writes no file", "leave out --to, or --serve"))
     if args.port is not None and not 0 <= args.port < 65536:
         problems.append(Problem("--port", f"got {args.port}, expected 0 to 65535"))

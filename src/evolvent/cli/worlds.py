@@ -196,7 +196,7 @@ def _random_action(rng: Random, info: Info) -> Value:
 def _run_page(argv: Sequence[str], console: Console) -> int:
     parser = Parser("evolvent worlds page", "Write a world's documentation page as Markdown; it plays a few dev tasks.")
     parser.add("name", help="a world, such as lookup or crafting:1")
-    parser.add("--to", type=Path, help="file to write (default: print the page)")
+    parser.add("--to", dest="output_path", metavar="FILE", type=Path, help="file to write (default: print the page)")
     parser.add("--limit", type=parse_count, default=10, help="dev tasks of each tier that are played (default 10)")
     args = parser.parse_argv(argv)
     from evolvent.files import write_atomic
@@ -206,11 +206,11 @@ def _run_page(argv: Sequence[str], console: Console) -> int:
     profile = profile_world(load_world(args.name), limit=args.limit)
     description, options = _split_description(args.name, describe_worlds().get(args.name.partition(":")[0], ""))
     page = build_world_page(profile, load_name=args.name, description=description, options=options)
-    if args.to is None:
+    if args.output_path is None:
         console.print(page, end="", soft_wrap=True)
     else:
-        write_atomic(args.to, page)
-        console.print(f"wrote {show_hidden(str(args.to))}", soft_wrap=True)
+        write_atomic(args.output_path, page)
+        console.print(f"wrote {show_hidden(str(args.output_path))}", soft_wrap=True)
     return 0
 
 

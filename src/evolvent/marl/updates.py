@@ -122,15 +122,15 @@ class TeamUpdateConfig(Config):
     """Settings of a team's updates. The defaults are MAT's for HalfCheetah 6x1 (arXiv 2205.14953, appendix)."""
 
     lr: float = Field(default=5e-5, gt=0, description="learning rate of Adam")
-    epochs: int = Field(default=10, ge=1, description="passes over a rollout")
+    ppo_epochs: int = Field(default=10, ge=1, description="passes over a rollout")
     minibatches: int = Field(default=40, ge=1, description="updates of a pass")
-    clip: float = Field(default=0.05, gt=0, description="range of the ratio, and of values")
-    entropy: float = Field(default=0.001, ge=0, description="weight of the entropy")
+    clip_range: float = Field(default=0.05, gt=0, description="range of the ratio, and of values")
+    entropy_coef: float = Field(default=0.001, ge=0, description="weight of the entropy")
     value_weight: float = Field(default=1.0, gt=0, description="weight of the value loss")
     huber: float = Field(default=10.0, gt=0, description="error of a value beyond which its loss is linear")
     grad_norm: float = Field(default=0.5, gt=0, description="largest norm of the gradient")
     gamma: float = Field(default=0.99, ge=0, le=1, description="discount between decisions")
-    lam: float = Field(default=0.95, ge=0, le=1, description="lambda between decisions")
+    gae_lambda: float = Field(default=0.95, ge=0, le=1, description="lambda between decisions")
     lam_part: float = Field(default=1.0, ge=0, le=1, description="lambda between agents, where credit is by parts")
     credit: Literal["action", "part"] = Field(default="action", description="level of credit: decisions, or agents")
     value_norm: bool = Field(default=True, description="whether values are trained on normalised returns")
@@ -190,7 +190,7 @@ def team_value_loss(
         returns.flatten(),
         old_values.flatten(),
         huber=settings.huber,
-        clip_range=settings.clip if settings.clip_values else None,
+        clip_range=settings.clip_range if settings.clip_values else None,
     )
     return weighted_sum(terms, weights.flatten()), weights.sum()
 
@@ -273,7 +273,7 @@ class TeamLearner:
             last_values=last_values,
             final_values=final_values,
             gamma=settings.gamma,
-            gae_lambda=settings.lam,
+            gae_lambda=settings.gae_lambda,
             part_lambda=settings.lam_part,
             level=settings.credit,
             norm=norm,
@@ -308,7 +308,7 @@ class TeamLearner:
 
     def _update_jointly(self, buffer: TeamBuffer) -> list[dict[str, float]]:
         rows, settings = [], self.settings
-        for epoch in range(settings.epochs):
+        for epoch in range(settings.ppo_epochs):
             for batch in iterate_minibatches(buffer, settings.minibatches, self.seed, self.updates, epoch):
                 outputs = self.model.evaluate(batch.observations, batch.actions)
                 policy, count = team_policy_loss(
@@ -316,14 +316,14 @@ class TeamLearner:
                     batch.old_logprobs,
                     batch.advantage,
                     weights=batch.policy_mask,
-                    clip_range=settings.clip,
+                    clip_range=settings.clip_range,
                 )
                 policy, entropy = (
                     term_sum / count.clamp(min=1.0)
                     for term_sum in (policy, weighted_sum(outputs.entropy, batch.policy_mask))
                 )
                 value = self._value_loss(outputs.values, batch)
-                norm = self.optimizers[0].step(policy - settings.entropy * entropy + settings.value_weight * value)
+                norm = self.optimizers[0].step(policy - settings.entropy_coef * entropy + settings.value_weight * value)
                 rows.append(
                     {
                         "policy_loss": policy.item(),
@@ -349,7 +349,7 @@ class TeamLearner:
             int, sample_rng("team-order", self.seed, self.updates).permutation(buffer.old_logprobs.shape[1])
         ):
             agent_slice = slice(agent, agent + 1)
-            for epoch in range(settings.epochs):
+            for epoch in range(settings.ppo_epochs):
                 for batch in iterate_minibatches(buffer, settings.minibatches, self.seed, self.updates, epoch, agent):
                     logp, entropies = model.evaluate_agents(batch.observations, batch.actions, [agent])
                     policy, count = team_policy_loss(
@@ -357,16 +357,16 @@ class TeamLearner:
                         batch.old_logprobs[:, agent_slice],
                         batch.factor * batch.advantage[:, agent_slice],
                         weights=batch.policy_mask[:, agent_slice],
-                        clip_range=settings.clip,
+                        clip_range=settings.clip_range,
                     )
                     policy, entropy = (
                         term_sum / count.clamp(min=1.0)
                         for term_sum in (policy, weighted_sum(entropies, batch.policy_mask[:, agent_slice]))
                     )
-                    norm = self.optimizers[model.actor_index(agent)].step(policy - settings.entropy * entropy)
+                    norm = self.optimizers[model.actor_index(agent)].step(policy - settings.entropy_coef * entropy)
                     rows.append({"policy_loss": policy.item(), "entropy": entropy.item(), "grad_norm": norm})
             buffer = buffer._replace(factor=buffer.factor * self._compute_ratio(model, buffer, agent))
-        for epoch in range(settings.epochs):
+        for epoch in range(settings.ppo_epochs):
             for batch in iterate_minibatches(buffer, settings.minibatches, self.seed, self.updates, epoch, "critic"):
                 value = self._value_loss(model.values(batch.observations), batch)
                 self.optimizers[-1].step(settings.value_weight * value)

@@ -72,7 +72,7 @@ class AgentEvolConfig(Config):
     """Settings of AgentEvol."""
 
     iterations: int = Field(default=3, ge=0, description="rounds of exploring and learning (M)")
-    samples: int = Field(default=3, ge=0, description="episodes per explored task and round (K)")
+    samples_per_task: int = Field(default=3, ge=0, description="episodes per explored task and round (K)")
     temperature: float = Field(default=1.0, ge=0, description="of exploration")
     revisit: bool = Field(default=True, description="explore tasks again of which something was kept before")
     horizons: tuple[Annotated[int, Field(ge=1)], ...] = Field(
@@ -117,7 +117,7 @@ class AgentEvolConfig(Config):
 
 PUBLISHED: Mapping[str, object] = {
     "iterations": 4,
-    "samples": 1,
+    "samples_per_task": 1,
     "temperature": 0.0,
     "keep": "first",
     "per_task": 1,
@@ -131,7 +131,7 @@ PUBLISHED: Mapping[str, object] = {
 }
 FORMULATED: Mapping[str, object] = {
     "iterations": 4,
-    "samples": 3,
+    "samples_per_task": 3,
     "temperature": 1.0,
     "keep": "first",
     "per_task": None,
@@ -143,7 +143,7 @@ FORMULATED: Mapping[str, object] = {
 }
 EMBEDDED: Mapping[str, object] = {
     "iterations": 3,
-    "samples": 6,
+    "samples_per_task": 6,
     "temperature": 1.0,
     "revisit": False,
     "keep": "shortest",
@@ -237,7 +237,7 @@ def evolve(
         best.evaluate(base, 0)
     for iteration in run.rounds(config.iterations):
         solved = set() if config.revisit else {trajectory.task.id for selected in rounds for trajectory in selected}
-        starts = [Start(task, n) for task in explore if task.id not in solved for n in range(config.samples)]
+        starts = [Start(task, n) for task in explore if task.id not in solved for n in range(config.samples_per_task)]
         trajectories = run.collect(policy, starts, temperature=config.temperature, horizon=horizon(iteration - 1))
         rounds.append(select(trajectories, config))
         data = merge_data(demonstrations, rounds, config)

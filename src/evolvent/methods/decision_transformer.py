@@ -65,7 +65,7 @@ PRESETS: Mapping[str, Mapping[str, object]] = MappingProxyType(
             "width": 64,
             "layers": 2,
             "dropout": 0.0,
-            "train": {"updates": 2000, "lr": 1e-3, "warmup": 100, "grad_norm": 1.0},
+            "train": {"max_steps": 2000, "lr": 1e-3, "warmup": 100, "grad_norm": 1.0},
         },
     }
 )

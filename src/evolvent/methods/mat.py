@@ -26,9 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from evolvent.config import Config, as_dict
+from evolvent.config import Config, redact
 from evolvent.errors import ConfigError, Problem, WorldError
-from evolvent.identity import version_1_text
+from evolvent.identity import version_1_text, version_1_values
 from evolvent.marl.updates import TeamUpdateConfig
 from evolvent.worlds.teams.base import Resumable, TeamBatch
 
@@ -97,17 +97,38 @@ PRESETS: Mapping[str, Mapping[str, object]] = MappingProxyType(
         "smac": {
             "rows": 32,
             "steps": 100,
-            "update": {"lr": 5e-4, "epochs": 15, "clip": 0.05, "minibatches": 1, "entropy": 0.01, "grad_norm": 10.0},
+            "update": {
+                "lr": 5e-4,
+                "ppo_epochs": 15,
+                "clip_range": 0.05,
+                "minibatches": 1,
+                "entropy_coef": 0.01,
+                "grad_norm": 10.0,
+            },
         },
         "mamujoco": {
             "rows": 40,
             "steps": 100,
-            "update": {"lr": 5e-5, "epochs": 10, "clip": 0.05, "minibatches": 40, "entropy": 0.001, "grad_norm": 0.5},
+            "update": {
+                "lr": 5e-5,
+                "ppo_epochs": 10,
+                "clip_range": 0.05,
+                "minibatches": 40,
+                "entropy_coef": 0.001,
+                "grad_norm": 0.5,
+            },
         },
         "football": {
             "rows": 20,
             "steps": 200,
-            "update": {"lr": 5e-4, "epochs": 10, "clip": 0.05, "minibatches": 1, "entropy": 0.01, "grad_norm": 0.5},
+            "update": {
+                "lr": 5e-4,
+                "ppo_epochs": 10,
+                "clip_range": 0.05,
+                "minibatches": 1,
+                "entropy_coef": 0.01,
+                "grad_norm": 0.5,
+            },
         },
         "hands": {
             "rows": 80,
@@ -115,10 +136,10 @@ PRESETS: Mapping[str, Mapping[str, object]] = MappingProxyType(
             "decisions": 50_000_000,
             "update": {
                 "lr": 5e-5,
-                "epochs": 5,
-                "clip": 0.2,
+                "ppo_epochs": 5,
+                "clip_range": 0.2,
                 "minibatches": 1,
-                "entropy": 0.001,
+                "entropy_coef": 0.001,
                 "grad_norm": 0.5,
                 "gamma": 0.96,
             },
@@ -176,7 +197,9 @@ def mat(
     model = make_team(shape, seed=config.seed) if start is None else load_team(start, expected=shape)
     policy = TeamPolicy(model, batch.spec)
     learner = TeamLearner(policy, config.update, seed=config.seed)
-    fixed_settings = {name: value for name, value in as_dict(config).items() if name not in _RESUMABLE_SETTINGS}
+    fixed_settings = {
+        name: value for name, value in redact(version_1_values(config)).items() if name not in _RESUMABLE_SETTINGS
+    }
     settings = {
         **fixed_settings,
         "start": str(start),

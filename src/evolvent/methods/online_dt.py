@@ -51,7 +51,7 @@ class OnlineDTConfig(Config):
     rounds: int = Field(default=0, ge=0, description="episodes that are played online")
     updates: int = Field(default=300, ge=1, description="of the weights after each of them")
     train: SequenceTrainingConfig = Field(
-        default=SequenceTrainingConfig(updates=10_000, batch=256, weight_decay=5e-4),
+        default=SequenceTrainingConfig(max_steps=10_000, batch=256, weight_decay=5e-4),
         description="how it is trained offline",
     )
     seed: int = Field(default=0, ge=0, description="of everything random")
@@ -194,8 +194,8 @@ def online_dt(
     )
     history = list(fit(config.train))
     policy, online_returns = ReturnConditionedPolicy(model, standard), []
-    online_training = config.train.model_copy(update={"updates": config.updates})
-    updates_done = config.train.updates
+    online_training = config.train.model_copy(update={"max_steps": config.updates})
+    updates_done = config.train.max_steps
     for number in range(config.rounds):
         if explore is None:
             break

@@ -99,7 +99,7 @@ PRESETS: Mapping[str, Mapping[str, object]] = MappingProxyType(
             "layers": 2,
             "heads": 2,
             "dropout": 0.0,
-            "train": {"updates": 1500, "lr": 1e-3, "warmup": 50},
+            "train": {"max_steps": 1500, "lr": 1e-3, "warmup": 50},
             "planning": {"keep": 16, "horizon": 8, "width": 4, "memory": 2},
         },
     }

@@ -11,9 +11,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from evolvent.config import Config, as_dict
+from evolvent.config import Config, redact
 from evolvent.errors import ConfigError, CorruptRecord, ShapeMismatch
 from evolvent.files import write_atomic
+from evolvent.identity import version_1_values
 
 __all__ = [
     "SequenceCheckpoint",
@@ -152,7 +153,7 @@ def configure_checkpoint(
     model.
     """
     if checkpoint is not None:
-        checkpoint.settings, checkpoint.beside = {**as_dict(config), "data": data}, dict(beside)
+        checkpoint.settings, checkpoint.beside = {**redact(version_1_values(config)), "data": data}, dict(beside)
     return checkpoint
 
 

@@ -24,7 +24,7 @@ _HISTORY_ROWS = 20  # rows of a history
 class SequenceTrainingConfig(Config):
     """Settings of training a sequence policy; the defaults are Decision Transformer's."""
 
-    updates: int = Field(default=100_000, ge=1, description="of the weights")
+    max_steps: int = Field(default=100_000, ge=1, description="updates of the weights")
     batch: int = Field(default=64, ge=1, description="windows of an update")
     lr: float = Field(default=1e-4, gt=0, description="learning rate")
     weight_decay: float = Field(default=1e-4, ge=0, description="of AdamW")
@@ -75,7 +75,7 @@ def fit_windows(
     """
     optimizer = build_optimizer(model, settings) if optimizer is None else optimizer
     progress = SequenceProgress(first) if checkpoint is None else checkpoint.resume(model, optimizer, first=first)
-    last, every = first + settings.updates, max(1, settings.updates // _HISTORY_ROWS)
+    last, every = first + settings.max_steps, max(1, settings.max_steps // _HISTORY_ROWS)
     model.train()
     with torch.random.fork_rng(devices=[]):
         for update in range(progress.updates, last):

@@ -141,7 +141,7 @@ def build_training_report(data: ReportData) -> TrainingReport | None:
     learned, fed, padded = (sum(row.values.get(name, 0.0) for row in updates) for name in ("tokens", "fed", "padded"))
     return TrainingReport(
         updates=len(updates),
-        goal=_read_count(data.info.config, "train", "updates"),
+        goal=_read_count(data.info.config, "train", "max_steps") or _read_count(data.info.config, "train", "updates"),
         learned=learned,
         unit=_token_unit(data.info),
         fed=fed,
