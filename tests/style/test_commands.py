@@ -55,6 +55,7 @@ SUBVERBS = {
     "train": ("", *RECIPES, "rl", *DISTILLED, *CURATED, *SEEKING, *TEAMS, "sequence"),
     "data": ("", "stats", "convert", "mask", "irrelevance", "select", "dedup", "comment"),
     "memory": ("", "build", "query"),
+    "models": ("", "list", "get", "show"),
 }
 
 

@@ -106,7 +106,9 @@ class AgentConfig(Config):
     """Settings of the agent that plays all episodes of a command."""
 
     agent: Literal["expert", "random", "policy", "endpoint"] = Field(default="expert", description="who plays")
-    policy: str = Field(default="xs", description="for the agent policy: a size, a model folder, or a run")
+    policy: str = Field(
+        default="xs", description="for the agent policy: a size, a model (folder, GGUF file, name), or a run"
+    )
     endpoint: str = Field(default="", description="for the agent endpoint: its URL, as http://127.0.0.1:8000/v1")
     model: str = Field(default="", description="for the agent endpoint: the model to ask there")
     dialect: ServerDialect = Field(default="openai", description="for the agent endpoint: what it speaks")

@@ -37,7 +37,7 @@ def _build_parser() -> Parser:
         "Talk to a policy. Of a run that trains it is always the newest snapshot, of one that has ended its model. "
         f"A line is what you say; {_NEW_COMMAND} begins anew; the end of input (Ctrl-D) ends.",
     )
-    parser.add("policy", help="a run, or a model folder")
+    parser.add("policy", help="a run, a model folder, a GGUF file, or a model's name")
     parser.add("--once", metavar="TEXT", help="say this, print the reply and end")
     parser.add("--page", action="store_true", help="serve a page to talk on, at this machine only")
     parser.add("--port", type=int, default=0, help="of the page (default: a free one)")
@@ -93,23 +93,26 @@ def run(argv: Sequence[str], console: Console) -> int:
 
 
 def _open_source(args: argparse.Namespace) -> PolicySource:
-    """Opens the source of the replying policy: a run's newest snapshot or model, or the one policy of a folder.
+    """Opens the source of the replying policy: a run's newest snapshot or model, or the policy of a name.
 
     Raises:
-        ConfigError: the folder does not exist.
+        ConfigError: there is no policy of that name.
         CheckpointError and others: a policy that cannot be loaded.
     """
     from evolvent.agents.speaker import FixedSource, NamedPolicy, SnapshotSource
+    from evolvent.models.catalog import locate_model
+    from evolvent.models.gguf import find_gguf
 
-    folder = Path(args.policy)
-    if args.policy in POLICIES or not folder.is_dir():
-        hint = "the folder of a run, or of a model"
+    path = Path(args.policy) if args.policy in POLICIES else locate_model(args.policy)
+    is_model = path.is_dir() or (path.is_file() and find_gguf(path) is not None)
+    if args.policy in POLICIES or not is_model:
+        hint = "the folder of a run or of a model, a GGUF file, or the name of a fetched model"
         raise ConfigError([Problem("policy", f"there is nobody to talk to at {args.policy!r}", hint)])
-    if (folder / "snapshots").is_dir():
-        return SnapshotSource(folder, args.device, args.context)
+    if (path / "snapshots").is_dir():
+        return SnapshotSource(path, args.device, args.context)
     loaded_policy = replace(resolve_policy(args.policy, []), limit=args.context)
     loaded_policy.model.to(args.device)
-    return FixedSource(NamedPolicy(loaded_policy, folder.resolve().name))
+    return FixedSource(NamedPolicy(loaded_policy, Path(args.policy).resolve().name))
 
 
 # ---------------------------------------------------------------------- the terminal

@@ -93,7 +93,7 @@ def _parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = Parser("evolvent data comment", "Let a model comment rows of code; proved: the code stays what it was.")
     parser.add("data", type=Path, help="a .jsonl, .json, .parquet or .arrow file, or a folder of such")
     parser.add("--to", dest="output_path", type=Path, required=True, metavar="PATH", help="a .jsonl or .parquet file")
-    parser.add("--policy", default="", help="who writes: a model folder, or a run (its last policy)")
+    parser.add("--policy", default="", help="who writes: a model, or a run (its last policy)")
     parser.add("--endpoint", default="", metavar="URL", help="or a model behind one: http://127.0.0.1:8000/v1, say")
     parser.add("--model", default="", help="the model to ask there")
     parser.add("--dialect", default="openai", help="what it speaks: openai, vllm, sglang (openai)")

@@ -145,7 +145,7 @@ def _parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
         metavar="Q",
         help="easiness, difficulty, ifd or reducible of a --policy, field:NAME, or none",
     )
-    parser.add("--policy", default="", help="who judges rows: a model folder, or a run")
+    parser.add("--policy", default="", help="who judges rows: a model, or a run")
     parser.add("--reference", default="", help="for reducible: a policy trained on held-out data")
     parser.add("--lines", action="store_true", help="easiness and difficulty line by line (P3's steps)")
     parser.add("--truncate", action="store_true", help="cut rows longer than the context; else they are left out")

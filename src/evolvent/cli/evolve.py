@@ -35,7 +35,7 @@ __all__ = ["COMMAND", "EvolveConfig", "choose_exploration_tasks", "plan_stages",
 class EvolveConfig(WorldsConfig, BackendConfig):
     """Settings of `evolvent evolve`."""
 
-    policy: str = Field(default="xs", description="a size (xs, s, m), a model folder, or a run")
+    policy: str = Field(default="xs", description="a size (xs, s, m), a model (folder, GGUF file, name), or a run")
     output_dir: Path | None = Field(default=None, description="folder of the run; none: the next runs/evolve-N")
     seed: int = Field(default=0, ge=0, description="all randomness derives from it")
     demonstrations: tuple[Annotated[int, Field(ge=1)], ...] = Field(

@@ -77,7 +77,7 @@ def run(argv: Sequence[str], console: Console) -> int:
 
 def _parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = Parser("evolvent export", "Write a policy for a device: floats and int8, with size, latency, accuracy.")
-    parser.add("policy", help="a model folder, or a run (its last policy)")
+    parser.add("policy", help="a model (folder, GGUF file, name), or a run")
     parser.add(
         "--to", dest="output_dir", type=Path, required=True, metavar="DIR", help="a folder that is not there yet"
     )

@@ -35,6 +35,7 @@ VERBS = {
     "watch": "evaluate the snapshots of a training run while it goes on",
     "chat": "chat with a policy, or with the newest snapshot of a training run",
     "worlds": "list | show | play | audit the worlds",
+    "models": "list | get | show pretrained models on this machine",
     "new": "world | method: create your own package, with tests",
     "serve": "serve worlds or a policy over HTTP and WebSocket",
     "runs": "list | show | export | import | recover | track | push | pull",

@@ -31,6 +31,7 @@ from evolvent.learn.parallel.memory import (
 )
 from evolvent.models.adapters import adapt
 from evolvent.models.dialects import dialect_for
+from evolvent.models.gguf import find_gguf, read_gguf_config
 from evolvent.models.policy import Policy, load_policy
 from evolvent.models.tuned import FILES as ADAPTER_FILES
 from evolvent.models.tuned import kind_of
@@ -121,7 +122,7 @@ def memory_warning(config: RecipeConfig, tuned_policy: Policy, *, max_sequence_l
 
 
 def read_model_config(name: str) -> object:
-    """Reads the transformers configuration of a model folder or of a run's last policy; no weights are read.
+    """Reads the transformers configuration of a model or of a run's last policy; no weights are read.
 
     Raises:
         ConfigError: the folder does not exist or holds no model.
@@ -130,6 +131,8 @@ def read_model_config(name: str) -> object:
     folder = resolve_model_folder(name)
     if (folder / ADAPTER_FILES[0]).is_file():
         return load_policy(folder).model.config
+    if (gguf_file := find_gguf(folder)) is not None:
+        return read_gguf_config(gguf_file)
     if not (folder / "config.json").is_file():
         raise ConfigError([Problem("policy", f"{folder} is no model folder: it holds no config.json", "name another")])
     from transformers import AutoConfig
@@ -149,6 +152,8 @@ def _build_model(config: RecipeConfig) -> Any:
     model_shape = read_model_config(config.policy)
     if config.adapter.kind == "none":
         return build_meta_model(model_shape)
+    if find_gguf(folder) is not None:
+        return _build_meta_model(model_shape, load_policy(folder), config)
     from transformers import AutoTokenizer
 
     with boundary(ConfigError, f"the tokenizer in {folder} is not understood"):

@@ -20,6 +20,7 @@ from evolvent.errors import ConfigError, EvolventError, MissingExtra, Problem
 from evolvent.learn.optim.make import build_optimizer, check_fused
 from evolvent.learn.parallel.lay import check_layout
 from evolvent.learn.parallel.stages import min_micro_batches
+from evolvent.models.catalog import locate_model
 from evolvent.models.policy import Policy
 from evolvent.worlds.base import World
 
@@ -72,6 +73,7 @@ def check_request(request: TrainingRequest) -> RecipeInputs:
         if request.reads_data and isinstance(config, DistillConfig):
             _check_teacher(config)
     initial: Policy | None = None
+    is_located = False  # the policy is a model of this machine
     with _collect_problems(problems, "policy"):
         if config.policy in POLICIES:
             initial = (
@@ -81,8 +83,9 @@ def check_request(request: TrainingRequest) -> RecipeInputs:
             )
         else:
             resolve_model_folder(config.policy)
+            is_located = True
     with _collect_problems(problems, "parallel"):
-        _check_layout(request, initial)
+        _check_layout(request, initial, is_located=is_located)
     with _collect_problems(problems, "optimizer"):
         _check_optimizer(config)
     problems += _check_device(config)
@@ -152,14 +155,14 @@ def _check_data(request: TrainingRequest, worlds_by_name: Mapping[str, World], *
 def _check_teacher(config: DistillConfig) -> None:
     if not config.teacher:
         raise ConfigError([Problem("teacher", "no teacher is named", "--teacher FOLDER, a model or a run")])
-    if not Path(config.teacher).is_dir():
+    if not locate_model(config.teacher).exists():
         raise ConfigError([Problem("teacher", f"there is no model at {config.teacher}", "name a model or a run")])
     resolve_model_folder(config.teacher)
 
 
-def _check_layout(request: TrainingRequest, initial: Policy | None) -> None:
+def _check_layout(request: TrainingRequest, initial: Policy | None, *, is_located: bool) -> None:
     config = request.config
-    if initial is None and (config.policy in POLICIES or not Path(config.policy).is_dir()):
+    if initial is None and not is_located:
         return  # what is wrong with it is noted already
     model_shape = initial.model.config if initial is not None else read_model_config(config.policy)
     check_layout(

@@ -159,8 +159,8 @@ def require_train_extra(feature: str) -> None:
 
 
 def resolve_policy(name: str, worlds: Sequence[World], *, seed: int = 0) -> Policy:
-    """Loads a policy by name: a size of the embedded default (untrained), a model folder, or a run (its last
-    policy).
+    """Loads a policy by name: a size of the embedded default (untrained), a model folder or GGUF file, the name of a
+    model on this machine, or a run (its last policy).
 
     Raises:
         ConfigError: neither a size nor a folder.
@@ -180,19 +180,26 @@ def resolve_policy(name: str, worlds: Sequence[World], *, seed: int = 0) -> Poli
 
 
 def resolve_model_folder(name: str) -> Path:
-    """Returns the model folder of a name: the folder itself, or the last policy of a run.
+    """Returns the model folder or GGUF file of a name: the path itself, a fetched model, a model of the Hugging Face
+    cache, or the last policy of a run.
 
     Raises:
-        ConfigError: the folder does not exist.
+        ConfigError: the model does not exist, or is not on this machine.
         Incomplete, CorruptRecord: see `resolve_policy`.
     """
-    folder = Path(name)
+    from evolvent.models.catalog import CATALOG, locate_model
+    from evolvent.models.gguf import find_gguf
+
+    folder = locate_model(name)
     if folder.is_file():
         from evolvent.models.policy import refuse_pickle
 
         refuse_pickle(folder)
+        if find_gguf(folder) is not None:
+            return folder
     if not folder.is_dir():
-        hint = f"sizes: {', '.join(POLICIES)}; or a model folder; or the folder of a run"
+        names = f"sizes: {', '.join(POLICIES)}; models to fetch: {', '.join(CATALOG)}"
+        hint = f"{names}; or a model folder; or a GGUF file; or the folder of a run"
         raise ConfigError([Problem("policy", f"unknown policy {name!r}", hint)])
     is_run = any((folder / file).exists() for file in ("stages.jsonl", "run.json"))
     return _last_policy(folder) if is_run else folder

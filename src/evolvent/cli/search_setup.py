@@ -20,6 +20,7 @@ from evolvent.engine.fitting import engine_for
 from evolvent.engine.remote import RemoteEngine
 from evolvent.engine.servers import ServerDialect, endpoint_type
 from evolvent.errors import ConfigError, Problem
+from evolvent.models.catalog import CATALOG
 from evolvent.models.policy import Policy, load_policy
 from evolvent.rollout.search import SearchPlayer
 from evolvent.scale.endpoint_backend import check_tokenizer
@@ -37,7 +38,7 @@ _MAX_ENGINE_ROWS = 256  # an engine's memory grows with its rows
 class SearchSetupConfig(WorldsConfig):
     """Settings of the searching policy, the judge and the search."""
 
-    policy: str = Field(default="xs", description="who writes: a size, a model folder, or a run")
+    policy: str = Field(default="xs", description="who writes: a size, a model (folder, GGUF file, name), or a run")
     judge: str = Field(
         default="", description="who values, or completes for rStar: a model folder or a run; none: the policy itself"
     )
@@ -161,7 +162,8 @@ def _judge_folder(judge: str) -> Path:
     try:
         return resolve_model_folder(judge)
     except ConfigError as error:
-        problem = Problem("judge", f"unknown judge {judge!r}", "a model folder, or the folder of a run")
+        reason = f"unknown judge {judge!r}" if Path(judge).name == judge and judge not in CATALOG else str(error)
+        problem = Problem("judge", reason, "a model folder, or the folder of a run")
         raise ConfigError([problem]) from error
 
 

@@ -52,7 +52,9 @@ class DataMethodConfig(WorldsConfig):
     """Settings that all three methods share, beside their own."""
 
     data: Path = Field(description="a file of rows, a folder of such, a saved data set, a run or a store")
-    policy: str = Field(default="xs", description="what to begin with: a size, a model folder, or a run")
+    policy: str = Field(
+        default="xs", description="what to begin with: a size, a model (folder, GGUF file, name), or a run"
+    )
     output_dir: Path | None = Field(default=None, description="folder of the run; none: the next runs/NAME-N")
     test: Path | None = Field(default=None, description="other rows, to measure on before and after; none: no measure")
     seed: int = Field(default=0, ge=0, description="all randomness derives from it")

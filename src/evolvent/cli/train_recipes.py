@@ -61,7 +61,9 @@ class RecipeConfig(WorldsConfig):
     data: Path = Field(
         description="a run, episodes exported as jsonl, JSON lines, a .txt file, or a folder of a Hugging Face data set"
     )
-    policy: str = Field(default="xs", description="what to begin with: a size, a model folder, or a run")
+    policy: str = Field(
+        default="xs", description="what to begin with: a size, a model (folder, GGUF file, name), or a run"
+    )
     output_dir: Path | None = Field(default=None, description="folder of the run; none: the next runs/train-N")
     context: int | None = Field(default=None, ge=2, description="longest sequence in tokens; none: the policy's")
     overlong: Literal["refuse", "truncate", "split"] = Field(

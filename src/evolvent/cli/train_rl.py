@@ -116,7 +116,9 @@ class TrainRLConfig(WorldsConfig, BackendConfig):
     """Settings of `evolvent train rl`, beside those of the method."""
 
     method: str = Field(default="poad", description="the method")
-    policy: str = Field(default="xs", description="what to begin with: a size, a model folder, or a run")
+    policy: str = Field(
+        default="xs", description="what to begin with: a size, a model (folder, GGUF file, name), or a run"
+    )
     output_dir: Path | None = Field(default=None, description="folder of the run; none: the next runs/rl-N")
     seed: int = Field(default=0, ge=0, description="all randomness derives from it")
     demonstrations: int = Field(default=100, ge=0, description="tasks of each world whose solution is imitated first")

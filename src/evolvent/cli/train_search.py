@@ -66,7 +66,9 @@ _TSLLM_SEARCH, _OPENR_SEARCH = (
 class SearchTrainingConfig(WorldsConfig, BackendConfig):
     """Settings that both methods share, beside their own."""
 
-    policy: str = Field(default="xs", description="what to begin with: a size, a model folder, or a run")
+    policy: str = Field(
+        default="xs", description="what to begin with: a size, a model (folder, GGUF file, name), or a run"
+    )
     output_dir: Path | None = Field(default=None, description="folder of the run; none: the next runs/NAME-N")
     seed: int = Field(default=0, ge=0, description="all randomness derives from it")
     demonstrations: int = Field(default=200, ge=0, description="tasks of each world whose solution is imitated first")

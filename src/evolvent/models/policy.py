@@ -1,5 +1,7 @@
 """The policy: a model, its tokenizer, its dialect and a version. Any Hugging Face causal LM folder is a policy.
 
+So is a GGUF file, a model that `evolvent models get` fetched, and a name of the Hugging Face cache.
+
 A saved policy is an ordinary folder that `AutoModelForCausalLM` and `AutoTokenizer` load, with one additional
 small file (`evolvent.json`: dialect and version) and, where there is a value head, `value_head.safetensors`. A
 policy with an adapter is saved as peft saves it, beside a note of the folder of its frozen weights.
@@ -24,7 +26,9 @@ from evolvent.errors import (
     UnsafeFile,
     VocabularyMismatch,
 )
+from evolvent.models.catalog import locate_model
 from evolvent.models.dialects import Chat, Dialect, HistoryMode, dialect_for
+from evolvent.models.gguf import find_gguf, load_gguf
 from evolvent.models.heads import ValueHead, load_head, save_head
 from evolvent.models.quantized import dequantize, is_quantized, load_quantized
 from evolvent.models.tiny import init_tiny, tiny_config, word_tokenizer
@@ -159,14 +163,15 @@ def load_policy(
     context: int | None = 4096,
     base: Path | str | None = None,
 ) -> Policy:
-    """Loads any Hugging Face causal LM folder, or a peft adapter on one. Only safetensors are read and no code is
-    run.
+    """Loads any Hugging Face causal LM folder, a peft adapter on one, or a GGUF file. No code is run, and weights are
+    read from safetensors and GGUF alone.
 
-    Weights of 8 bits that `models.quantized` wrote are dequantized.
+    Weights of 8 bits that `models.quantized` wrote, and those of GGUF files, are dequantized.
 
     Args:
         folder: a local folder with config.json, *.safetensors and tokenizer files; or with adapter_config.json and
-            adapter_model.safetensors.
+            adapter_model.safetensors; a GGUF file, or a folder that holds one; the name of a fetched model
+            ("smollm2"), or of one in the Hugging Face cache ("Qwen/Qwen2.5-0.5B").
         dialect: "words", "chat" or "lines"; None: that of the folder's note, else the one that fits the tokenizer.
         history: of the dialect chat: past replies as they were sampled ("append"), or as the template renders them
             ("template"); None: that of the folder's note, else "append".
@@ -176,17 +181,22 @@ def load_policy(
         Incomplete: a missing file, named. UnsafeFile: pickled weights only, or a folder that brings its own code.
         VocabularyMismatch: a tokenizer that knows more tokens than the model. ShapeMismatch: weights that do not
             fit.
-        ConfigError: no such folder, or an adapter that is not understood. HashMismatch: an adapter's base has
-            changed.
+        ConfigError: no such model, or an adapter or a GGUF file that is not understood.
+        HashMismatch: an adapter's base has changed.
     """
-    folder = Path(folder)
+    folder = locate_model(folder)
     if (folder / FILES[0]).is_file():
         return _load_adapted(folder, dialect=dialect, history=history, context=context, base=base)
     if base is not None:
         raise ConfigError("a base is for adapters only", value=str(folder), expected=f"a folder with {FILES[0]}")
-    _check_folder(folder)
-    model = _load_model(folder)
-    tokenizer = _load_tokenizer(folder, model)
+    gguf_file = find_gguf(folder)
+    if gguf_file is not None:
+        _transformers()
+        model, tokenizer = load_gguf(gguf_file)
+    else:
+        _check_folder(folder)
+        model = _load_model(folder)
+        tokenizer = _load_tokenizer(folder, model)
     note = _read_note(folder)
     policy_dialect = _dialect_of(tokenizer, model, dialect or note.get("dialect"), history or note.get("history"))
     version, head = int(note.get("version", 0)), load_head(folder, model)
