@@ -29,8 +29,7 @@ from evolvent.run import Run
 from evolvent.scale.local_backend import LocalBackend
 from evolvent.store.episodes import Episodes
 from evolvent.trajectory import Start, Step, Task, Trajectory, sample_rng, sample_seed
-from evolvent.worlds.maze import Maze
-from evolvent.worlds.mazes import DIRECTIONS
+from evolvent.worlds.maze import DIRECTIONS, Maze
 from evolvent.worlds.panel import Sizes
 
 __all__ = ["ARMS", "TEXT_WORLDS", "TextSize", "recorded", "run_text"]

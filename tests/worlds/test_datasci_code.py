@@ -16,9 +16,17 @@ from evolvent.sandbox.limits import CallRequest, Outcome, SandboxLimits
 from evolvent.sandbox.pool import SandboxPool
 from evolvent.sandbox.values import OpaqueValue
 from evolvent.trajectory import Task
-from evolvent.worlds.datasci.area import area_of_probabilities, area_under_curve
-from evolvent.worlds.datasci.code import PACKAGES, DataSciCode, render_program
-from evolvent.worlds.datasci.folds import ENTRY, cross_validate, deal_folds, disguise
+from evolvent.worlds.datasci.code import (
+    ENTRY,
+    PACKAGES,
+    DataSciCode,
+    area_of_probabilities,
+    area_under_curve,
+    cross_validate,
+    deal_folds,
+    disguise,
+    render_program,
+)
 from evolvent.worlds.datasci.pipelines import Pipeline, pipelines
 from evolvent.worlds.datasci.sets import SETS, load_set
 from evolvent.worlds.datasci.table import read_table

@@ -18,9 +18,16 @@ from evolvent.worlds.check import check_env
 from evolvent.worlds.extras import wrapped
 from evolvent.worlds.extras.alfworld import AlfWorld
 from evolvent.worlds.extras.babyai import MiniGridBabyAI
-from evolvent.worlds.extras.jvm import JvmLimits, JvmPool, find_java
 from evolvent.worlds.extras.reasoning_gym import ReasoningGym, runs_answers
-from evolvent.worlds.extras.sciworld import AGENTGYM_TASKS, VARIATIONS, SciWorld, official_split
+from evolvent.worlds.extras.sciworld import (
+    AGENTGYM_TASKS,
+    VARIATIONS,
+    JvmLimits,
+    JvmPool,
+    SciWorld,
+    find_java,
+    official_split,
+)
 from evolvent.worlds.extras.textarena import TextArena
 from evolvent.worlds.extras.textworld import TextGames, make_games
 from evolvent.worlds.extras.wrapped import (

@@ -16,8 +16,7 @@ from evolvent.errors import AtCapacity, ConfigError, EnvLost, SessionGone
 from evolvent.trajectory import Task
 from evolvent.worlds.audit import play_actions
 from evolvent.worlds.base import SPLITS
-from evolvent.worlds.extras.jvm import JvmLimits
-from evolvent.worlds.extras.sciworld import AGENTGYM_TASKS, SciWorld, official_split
+from evolvent.worlds.extras.sciworld import AGENTGYM_TASKS, JvmLimits, SciWorld, official_split
 from evolvent.worlds.panel import Sizes
 
 pytest.importorskip("scienceworld")

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evolvent.errors import ConfigError
-from evolvent.worlds.mazes import DIRECTIONS, DOUBLE_T_GOAL, SYMMETRIES, Layout, canonical_key, double_t, draw_layout
+from evolvent.worlds.maze import DIRECTIONS, DOUBLE_T_GOAL, SYMMETRIES, Layout, canonical_key, double_t, draw_layout
 
 SIDES = st.integers(1, 7)
 PUBLISHED = """

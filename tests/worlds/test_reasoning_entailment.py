@@ -12,8 +12,15 @@ from hypothesis import strategies as st
 
 from evolvent.errors import ConfigError
 from evolvent.worlds.panel import Sizes
-from evolvent.worlds.reasoning.entailment import ANSWERS, Entailment
-from evolvent.worlds.reasoning.syllogisms import FORMS, Statement, follows, is_consistent, strongest_claims
+from evolvent.worlds.reasoning.entailment import (
+    ANSWERS,
+    FORMS,
+    Entailment,
+    Statement,
+    follows,
+    is_consistent,
+    strongest_claims,
+)
 
 WORLD = Entailment(sizes=Sizes(train=60, dev=20, test=60))
 KINDS = ("a", "b", "c")

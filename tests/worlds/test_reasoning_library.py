@@ -10,8 +10,7 @@ import pytest
 from evolvent.errors import ConfigError, SampleInvalid, VersionMismatch
 from evolvent.trajectory import Task
 from evolvent.worlds.audit import play_actions
-from evolvent.worlds.reasoning.files import parse_row
-from evolvent.worlds.reasoning.library import Library
+from evolvent.worlds.reasoning.library import Library, parse_row
 
 CLIPS = {
     "question": "Nina sold 48 clips, then half as many. How many in all?",

@@ -8,8 +8,7 @@ import pytest
 
 from evolvent.errors import ConfigError
 from evolvent.worlds.panel import Sizes
-from evolvent.worlds.reasoning.defeasible import Literal, Rule, RuleBook
-from evolvent.worlds.reasoning.rules import Rules
+from evolvent.worlds.reasoning.rules import Literal, Rule, RuleBook, Rules
 
 SMALL = Sizes(train=40, dev=20, test=60)
 WORLDS = {form: Rules(form=form, sizes=SMALL) for form in ("main", "conflict")}

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 
 from evolvent.worlds.base import TIERS
 from evolvent.worlds.sql.domains import DOMAINS, TERMS, VALUES
-from evolvent.worlds.sql.draw import Draft, OutlineChecker, iterate_candidates
+from evolvent.worlds.sql.draw import Draft, OutlineChecker, digest_outline, draw_outline, iterate_candidates
 from evolvent.worlds.sql.equal import same_result
 from evolvent.worlds.sql.kinds import FILTERS, HELD_OUT_DOMAIN, HELD_OUT_PAIRS, LINKS, Kind, kinds_by_tier
-from evolvent.worlds.sql.outline import digest_outline, draw_outline
 from evolvent.worlds.sql.query import (
     SELECTS,
     Condition,

@@ -11,9 +11,8 @@ import pytest
 from evolvent.errors import ConfigError, MissingExtra
 from evolvent.rollout.team_workers import ProcessRows
 from evolvent.worlds.teams.base import Continuous, Discrete
-from evolvent.worlds.teams.extras import MAKERS, ForeignWorld, make_row
+from evolvent.worlds.teams.extras import MAKERS, ForeignWorld, RobotRow, make_row
 from evolvent.worlds.teams.parallel import ParallelRow
-from evolvent.worlds.teams.robots import RobotRow
 from tests.team_support import actions_for, equal_episodes, played, same
 
 pytestmark = pytest.mark.filterwarnings("default")  # of other packages: what they warn of is theirs

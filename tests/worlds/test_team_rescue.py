@@ -10,8 +10,7 @@ import pytest
 from evolvent.errors import ConfigError
 from evolvent.trajectory import Task
 from evolvent.worlds.panel import Sizes
-from evolvent.worlds.teams.rescue import LOST, RescueWorld
-from evolvent.worlds.teams.rescue_maps import NEVER, arrival_times, burn_times, parse_walls, plan_actions
+from evolvent.worlds.teams.rescue import LOST, NEVER, RescueWorld, arrival_times, burn_times, parse_walls, plan_actions
 
 STAY, NORTH, SOUTH, WEST, EAST, LIFT = range(6)
 OPEN = ["....." for _ in range(5)]

@@ -13,12 +13,11 @@ from evolvent.errors import InvalidAction
 from evolvent.messages import Call
 from evolvent.trajectory import Task
 from evolvent.worlds.panel import Sizes
-from evolvent.worlds.tools.projects import Agenda, Item, Project
 from evolvent.worlds.tools.scoring import table_match
 from evolvent.worlds.tools.sheet import Sheet
 from evolvent.worlds.tools.sheets import Book
 from evolvent.worlds.tools.table import Table, compute_formula, format_position, iterate_range, parse_position, to_cell
-from evolvent.worlds.tools.todo import Todo
+from evolvent.worlds.tools.todo import Agenda, Item, Project, Todo
 
 SMALL = Sizes(train=60, dev=20, test=40)
 LISTS, SHEET = Todo(sizes=SMALL), Sheet(sizes=SMALL)

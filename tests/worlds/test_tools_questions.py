@@ -11,9 +11,8 @@ from evolvent.messages import Call
 from evolvent.worlds.panel import Sizes
 from evolvent.worlds.tools.academia import Academia
 from evolvent.worlds.tools.movie import Movie
-from evolvent.worlds.tools.places import MAX_DAY_OFFSET, Atlas, City
 from evolvent.worlds.tools.scoring import distance_km
-from evolvent.worlds.tools.weather import Weather
+from evolvent.worlds.tools.weather import MAX_DAY_OFFSET, Atlas, City, Weather
 
 SMALL = Sizes(train=60, dev=20, test=40)
 WEATHER, MOVIE, ACADEMIA = Weather(sizes=SMALL), Movie(sizes=SMALL), Academia(sizes=SMALL)

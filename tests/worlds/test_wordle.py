@@ -14,8 +14,7 @@ from evolvent.worlds.audit import audit
 from evolvent.worlds.base import SPLITS
 from evolvent.worlds.crafting import words_of
 from evolvent.worlds.panel import Sizes
-from evolvent.worlds.wordle import Wordle
-from evolvent.worlds.wordlists import marks_of
+from evolvent.worlds.wordle import Wordle, marks_of
 
 OFFICIAL, LMRL = Wordle(), Wordle(rules="lmrl")
 WORLDS = {world.name: world for world in (OFFICIAL, LMRL)}

@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evolvent.errors import ConfigError
-from evolvent.worlds import guessing
-from evolvent.worlds.guessing import Solver, sum_squared_group_sizes
-from evolvent.worlds.wordlists import RULES, WordList, code_of, marks_of, read_words
+from evolvent.worlds import wordle
+from evolvent.worlds.wordle import RULES, Solver, WordList, code_of, marks_of, read_words, sum_squared_group_sizes
 
 DEFAULT = read_words()
 SOME = sorted(Random(5).sample(DEFAULT.words, 200))
@@ -180,7 +179,7 @@ def test_the_solver_finds_every_word_of_the_default_list():
 
 
 def test_a_long_list_weighs_a_sample_of_guesses(monkeypatch):
-    monkeypatch.setattr(guessing, "_POOL", 16)
+    monkeypatch.setattr(wordle, "_POOL", 16)
     solver = Solver(WordList(SOME))
     for word in SOME:
         seen = []

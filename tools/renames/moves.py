@@ -19,6 +19,7 @@ from pathlib import Path
 
 PACKAGE = Path("src/evolvent")
 TEXTS = {".py", ".md", ".toml", ".txt", ".sh", ".jinja", ".json"}
+_DEFINITIONS = (ast.Assign, ast.AnnAssign, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 FOLDERS = ("src", "tests", "benchmarks", "examples", "docs", "tools")
 
 
@@ -54,13 +55,16 @@ def module_name(path: Path) -> str:
 
 
 def merge_sources(source: str, target: str, source_module: str) -> str:
-    """Returns the target's text with the source's imports, exports and definitions added.
+    """Returns the target's text with the source's docstring, imports, exports and definitions added.
+
+    What both modules define in the same words stands once.
 
     Raises:
-        ValueError: both define the same top-level name.
+        ValueError: both define the same top-level name in different words.
     """
+    target = _add_docstring(source, target)
     source_tree, target_tree = ast.parse(source), ast.parse(target)
-    same = {ast.dump(node) for node in target_tree.body if isinstance(node, ast.Assign) and not _is_exports(node)}
+    same = {ast.dump(node) for node in target_tree.body if isinstance(node, _DEFINITIONS) and not _is_exports(node)}
     repeated = [node for node in source_tree.body if ast.dump(node) in same]
     source_tree.body = [node for node in source_tree.body if node not in repeated]
     duplicates = _defined(source_tree) & _defined(target_tree)
@@ -68,7 +72,9 @@ def merge_sources(source: str, target: str, source_module: str) -> str:
         raise ValueError(f"{source_module}: both modules define {sorted(duplicates)}")
     imports, body = _split(source, source_tree, repeated)
     target_lines = target.splitlines()
-    head = [node for node in target_tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    head = [
+        node for node in target_tree.body if isinstance(node, ast.Import | ast.ImportFrom) or _is_typing_block(node)
+    ]
     last_import = max(node.end_lineno or node.lineno for node in head)
     exports = next((node for node in target_tree.body if _is_exports(node)), None)
     first_body = (exports.end_lineno or exports.lineno) if exports else last_import
@@ -85,8 +91,23 @@ def merge_sources(source: str, target: str, source_module: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _add_docstring(source: str, target: str) -> str:
+    """Returns the target with the source's module docstring as further paragraphs of its own."""
+    texts = [ast.get_docstring(ast.parse(text), clean=False) for text in (source, target)]
+    if None in texts or not all(text.startswith('"""') for text in (source, target)):
+        return target
+    node = ast.parse(target).body[0]
+    lines = target.splitlines()
+    docstring = "\n".join(lines[: node.end_lineno]).rstrip().removesuffix('"""').rstrip()
+    return "\n".join([docstring, "", str(texts[0]).strip(), '"""', *lines[node.end_lineno :]]) + "\n"
+
+
 def _is_exports(node: ast.stmt) -> bool:
     return isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "__all__" for t in node.targets)
+
+
+def _is_typing_block(node: ast.stmt) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
 
 
 def _exports(tree: ast.Module) -> list[str]:
@@ -105,18 +126,25 @@ def _defined(tree: ast.Module) -> set[str]:
             names.add(node.name)
         elif isinstance(node, ast.Assign) and not _is_exports(node):
             names.update(t.id for t in node.targets if isinstance(t, ast.Name))
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            names.add(node.target.id)
     return names
+
+
+def _first_line(node: ast.stmt) -> int:
+    """Returns the index of a statement's first line, decorators included."""
+    return min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", ()))]) - 1
 
 
 def _split(text: str, tree: ast.Module, repeated: list[ast.stmt]) -> tuple[list[str], list[str]]:
     """Splits a module into the lines of its top-level imports and those of its body, without what is repeated."""
     lines, imports, removed = text.splitlines(), [], set()
     for node in repeated:
-        removed.update(range(node.lineno - 1, node.end_lineno or node.lineno))
+        removed.update(range(_first_line(node), node.end_lineno or node.lineno))
     for index, node in enumerate(tree.body):
-        start, end = node.lineno - 1, node.end_lineno or node.lineno
+        start, end = _first_line(node), node.end_lineno or node.lineno
         is_docstring = index == 0 and isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        is_import = isinstance(node, ast.Import | ast.ImportFrom)
+        is_import = isinstance(node, ast.Import | ast.ImportFrom) or _is_typing_block(node)
         if is_docstring or is_import or _is_exports(node):
             removed.update(range(start, end))
         if is_import and getattr(node, "module", None) != "__future__":
@@ -130,6 +158,8 @@ def rewrite(text: str, moves: list[Move]) -> str:
         old, new = module_name(move.source), module_name(move.target)
         text = re.sub(rf"(?<![\w.]){re.escape(old)}(?![\w])", new, text)
         text = re.sub(rf"(?<![\w/]){re.escape(move.source.as_posix())}(?![\w])", move.target.as_posix(), text)
+        path, new_path = (f"{PACKAGE.as_posix()}/{end.as_posix()}" for end in (move.source, move.target))
+        text = re.sub(rf"(?<![\w/]){re.escape(path)}(?![\w])", new_path, text)
         package, _, name = old.rpartition(".")
         new_package, _, new_name = new.rpartition(".")
         statement = re.compile(rf"from {re.escape(package)} import {name}$", re.MULTILINE)
@@ -140,10 +170,10 @@ def rewrite(text: str, moves: list[Move]) -> str:
 
 
 def drop_self_imports(text: str, module: str) -> str:
-    """Removes imports of a module from itself, which a merge leaves behind."""
+    """Removes imports of a module from itself, also those in functions, which a merge leaves behind."""
     lines = text.splitlines(keepends=True)
-    own = [node for node in ast.parse(text).body if isinstance(node, ast.ImportFrom) and node.module == module]
-    for node in reversed(own):
+    own = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom) and node.module == module]
+    for node in sorted(own, key=lambda node: node.lineno, reverse=True):
         del lines[node.lineno - 1 : node.end_lineno]
     return "".join(lines)
 

@@ -5,15 +5,30 @@
 Words and marks are written letters apart, as in LMRL-Gym and AgentGym. The hidden word decides the split, so no hidden
 word of dev or test is ever hidden in training; which words may be guessed is no secret. A task's kind is the pattern of
 consonants and vowels of its word, and its last letter.
+
+A solver for word-guessing games that sees only the marks of its own guesses.
+
+It guesses the word of the list that leaves the fewest words to expect: among words equally likely hidden, the mean size
+of what remains is the sum of the squared sizes of the groups that the marks tell apart, over their number. Its guesses
+form a tree that grows where it is asked: playing many games costs little more than visiting each node once.
+
+Word lists for guessing games: their files, and the marks that a guess gets.
+
+Marks are letters: g (right letter, right place), y (the letter is elsewhere), b (it is not, or all its copies are
+marked already). The default list is a selection from SCOWL; see `words.LICENSE.txt` beside it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
+from importlib.resources import files
+from itertools import islice
 from math import inf
 from pathlib import Path
-from typing import cast
+from typing import Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,12 +37,279 @@ from evolvent.errors import ConfigError, Problem, VersionMismatch, unknown_name_
 from evolvent.trajectory import Score, Task, Value, sample_seed
 from evolvent.worlds.base import Info, Reply, check_task, score_if_won
 from evolvent.worlds.grammar import Grammar, Plain
-from evolvent.worlds.guessing import Solver
 from evolvent.worlds.panel import Candidate, Panels, Sizes
 from evolvent.worlds.state_env import StateEnv
-from evolvent.worlds.wordlists import MARKS, RULES, Rules, WordList, code_of, marks_of, read_words
 
-__all__ = ["Wordle", "WordleEnv"]
+__all__ = [
+    "MARKS",
+    "RULES",
+    "Rules",
+    "Solver",
+    "WordList",
+    "Wordle",
+    "WordleEnv",
+    "code_of",
+    "marks_of",
+    "read_words",
+    "sum_squared_group_sizes",
+]
+
+
+Rules = Literal["official", "lmrl"]
+RULES: tuple[str, ...] = ("official", "lmrl")
+MARKS = "byg"
+"""The marks in the order of their digits: marks are numbered as a number to the base 3, first letter first."""
+
+_LONGEST = 20  # letters: 3 ** 20 marks still have a number of 32 bits
+_SHOWN = 3  # examples given of each mistake in a list
+_KNOWN_ROWS = 1024  # guesses whose codes are kept ready
+_DIGITS = str.maketrans(MARKS, "012")
+
+
+def marks_of(guess: str, word: str, *, rules: Rules = "official") -> str:
+    """Computes the marks of a guess where `word` is hidden; both have the same length.
+
+    Official rules count letters: first the letters in place are marked g, then, from the left, a letter is y while the
+    hidden word has copies of it that are not spoken for. In LMRL-Gym's rules every copy of a present letter is y.
+
+    >>> marks_of("eerie", "crane"), marks_of("eerie", "crane", rules="lmrl")
+    ('bbybg', 'yyybg')
+    """
+    if rules == "lmrl":
+        return "".join(
+            "g" if guess_letter == hidden_letter else "y" if guess_letter in word else "b"
+            for guess_letter, hidden_letter in zip(guess, word, strict=True)
+        )
+    unmarked = [
+        hidden_letter for guess_letter, hidden_letter in zip(guess, word, strict=True) if guess_letter != hidden_letter
+    ]
+    marks = []
+    for guess_letter, hidden_letter in zip(guess, word, strict=True):
+        if guess_letter == hidden_letter:
+            marks.append("g")
+        elif guess_letter in unmarked:
+            unmarked.remove(guess_letter)
+            marks.append("y")
+        else:
+            marks.append("b")
+    return "".join(marks)
+
+
+def code_of(marks: str) -> int:
+    """Converts marks to a number: b, y, g are the digits 0, 1, 2 to the base 3."""
+    return int(marks.translate(_DIGITS), 3)
+
+
+class WordList:
+    """Words of one length, in alphabetical order.
+
+    Args:
+        words: at least one; all of the same length, at most 20 letters, and different. `read_words` checks that.
+    Attributes:
+        words: the words.
+        index: word -> its place.
+        length: letters of a word.
+        digest: 12 hex digits that name the list; the order in which words were given does not matter.
+    """
+
+    def __init__(self, entries: Sequence[str]) -> None:
+        self.words = tuple(sorted(entries))
+        self.index = {word: index for index, word in enumerate(self.words)}
+        self.length = len(self.words[0])
+        self.digest = hashlib.sha256("\n".join(self.words).encode()).hexdigest()[:12]
+        self._rows: dict[tuple[str, Rules], NDArray[np.unsignedinteger]] = {}
+
+    @cached_property
+    def _letters(self) -> NDArray[np.uint32]:
+        """Returns the letters by their position in the word, `[length, W]`."""
+        points = [[ord(letter) for letter in word] for word in self.words]
+        return np.ascontiguousarray(np.array(points, dtype=np.uint32).T)
+
+    @cached_property
+    def _letter_counts(self) -> dict[str, NDArray[np.int8]]:
+        """Returns, per letter, how often each word has it, `[W]`."""
+        alphabet = sorted(set().union(*self.words))
+        return {letter: (self._letters == ord(letter)).sum(0, dtype=np.int8) for letter in alphabet}
+
+    def codes(self, guess: str, *, rules: Rules = "official") -> NDArray[np.unsignedinteger]:
+        """Computes the marks of a guess for every word of the list as the hidden word.
+
+        Returns:
+            `[W]`: the numbers of the marks (`code_of`), in the smallest type that holds them. Do not write to it.
+        """
+        row = self._rows.get((guess, rules))
+        if row is None:
+            row = self._compute_codes(guess, rules)
+            while len(self._rows) >= _KNOWN_ROWS:
+                self._rows.pop(next(iter(self._rows)))
+            self._rows[guess, rules] = row
+        return row
+
+    def _compute_codes(self, guess: str, rules: Rules) -> NDArray[np.unsignedinteger]:
+        """Computes `marks_of` for all words at once; `unclaimed` counts the copies of a letter that no mark has used
+        yet.
+        """
+        green = [row == ord(letter) for row, letter in zip(self._letters, guess, strict=True)]
+        no_copies = np.zeros(len(self.words), np.int8)
+        unclaimed = {letter: self._letter_counts.get(letter, no_copies).copy() for letter in guess}
+        if rules == "official":
+            for letter, is_green in zip(guess, green, strict=True):
+                unclaimed[letter] -= is_green
+        row = np.zeros(len(self.words), np.min_scalar_type(3**self.length - 1))
+        for letter, is_green in zip(guess, green, strict=True):
+            yellow = ~is_green & (unclaimed[letter] > 0)
+            if rules == "official":
+                unclaimed[letter] -= yellow
+            row *= 3
+            row += yellow
+            row += is_green
+            row += is_green
+        return row
+
+
+def read_words(source: Path | str | Sequence[str] | None = None) -> WordList:
+    """Reads a word list from a file (one word a line; blank lines are skipped), a sequence, or the default list
+    (None).
+
+    Capital letters become small ones. The length of the words is the commonest one.
+
+    Raises:
+        ConfigError: the file cannot be read; it holds no word, words of other lengths, words with marks that are no
+            letters, or words that came before. Every mistake is named with its first lines.
+    """
+    if source is None:
+        lines: Sequence[str] = files("evolvent.worlds").joinpath("words.txt").read_text(encoding="utf-8").split("\n")
+    elif isinstance(source, str | Path):
+        lines = _read_lines(Path(source))
+    else:
+        lines = source
+    source_name = f"words in {source}" if isinstance(source, str | Path) else "words"
+    numbered_words = [(number, line.strip().lower()) for number, line in enumerate(lines, 1) if line.strip()]
+    if not numbered_words:
+        raise ConfigError([Problem(source_name, "there is no word", "give one word a line")])
+    length = Counter(len(word) for _, word in numbered_words).most_common(1)[0][0]
+    first: dict[str, int] = {}
+    for number, word in numbered_words:
+        first.setdefault(word, number)
+    rules: tuple[tuple[Callable[[int, str], bool], str, str], ...] = (
+        (lambda _, word: not word.isalpha(), "are not of letters alone", "remove what is no letter"),
+        (lambda _, word: len(word) != length, f"do not have {length} letters as most have", "give words of one length"),
+        (lambda number, word: first[word] < number, "came before", "give every word once"),
+    )
+    problems = []
+    for is_wrong, message, hint in rules:
+        rows = [(number, word) for number, word in numbered_words if is_wrong(number, word)]
+        if rows:
+            problems.append(Problem(source_name, f"{len(rows)} {message}: {_format_examples(rows)}", hint))
+    if length > _LONGEST:
+        problems.append(Problem(source_name, f"words of {length} letters", f"give words of at most {_LONGEST}"))
+    if problems:
+        raise ConfigError(problems)
+    return WordList([word for _, word in numbered_words])
+
+
+def _read_lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8-sig").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        problem = Problem("words", f"the list {str(path)!r} cannot be read: {error}", "give a text file in UTF-8")
+        raise ConfigError([problem]) from error
+
+
+def _format_examples(rows: Sequence[tuple[int, str]]) -> str:
+    examples = ", ".join(f"line {number} {word[: _LONGEST + 1]!r}" for number, word in islice(rows, _SHOWN))
+    return examples + (f" and {len(rows) - _SHOWN} more" if len(rows) > _SHOWN else "")
+
+
+_POOL = 4096  # guesses weighed at each node; of longer lists an even sample
+_ROWS = 256  # guesses weighed at once
+
+
+class Solver:
+    """The decision tree of one word list and one set of rules.
+
+    Args:
+        words: the list; hidden words and guesses come from it.
+        rules: how guesses are marked.
+    """
+
+    def __init__(self, word_list: WordList, *, rules: Rules = "official") -> None:
+        self._words = word_list
+        self._rules = rules
+        self._nodes: dict[tuple[str, ...], tuple[NDArray[np.intp], str]] = {}
+
+    def guess(self, marks: Sequence[str]) -> str:
+        """Returns the next guess.
+
+        Args:
+            marks: the marks of this solver's guesses so far, first guess first.
+        Raises:
+            ConfigError: no word of the list fits these marks.
+        """
+        return self._find_node(tuple(marks))[1]
+
+    def candidates(self, marks: Sequence[str]) -> list[str]:
+        """Lists the words that fit the marks of this solver's guesses so far; raises as `guess` does."""
+        return [self._words.words[index] for index in self._find_node(tuple(marks))[0]]
+
+    def _find_node(self, marks: tuple[str, ...]) -> tuple[NDArray[np.intp], str]:
+        node = self._nodes.get(marks)
+        if node is None:
+            candidates = np.arange(len(self._words.words))
+            if marks:
+                previous_candidates, guess = self._find_node(marks[:-1])
+                candidates = previous_candidates[
+                    self._words.codes(guess, rules=self._rules)[previous_candidates] == code_of(marks[-1])
+                ]
+            if not len(candidates):
+                raise ConfigError("no word of the list fits these marks", value=marks)
+            node = self._nodes[marks] = (candidates, self._words.words[self._choose_guess(candidates)])
+        return node
+
+    @cached_property
+    def _pool(self) -> NDArray[np.intp]:
+        """Returns the indices of the guesses that are evaluated."""
+        count = len(self._words.words)
+        return np.arange(count)[:: -(-count // _POOL)]
+
+    @cached_property
+    def _table(self) -> NDArray[np.unsignedinteger]:
+        """Returns the marks of every guess for every word, `[pool, W]`."""
+        word_list, rules = self._words, self._rules
+        return np.stack([word_list.codes(word_list.words[index], rules=rules) for index in self._pool])
+
+    def _choose_guess(self, candidates: NDArray[np.intp]) -> int:
+        """Returns the index of the best guess; ties go to a word that may be hidden, then to the first."""
+        if len(candidates) <= 2:
+            return int(candidates[0])
+        cost = np.concatenate(
+            [
+                sum_squared_group_sizes(self._table[start : start + _ROWS, candidates])
+                for start in range(0, len(self._pool), _ROWS)
+            ]
+        )
+        cost = 2 * cost - np.isin(self._pool, candidates)
+        return int(self._pool[np.argmin(cost)])
+
+
+def sum_squared_group_sizes(codes: NDArray[np.unsignedinteger]) -> NDArray[np.int64]:
+    """Computes how many words each guess leaves: the sum, over its groups of equal codes, of their squared sizes.
+
+    Args:
+        codes: `[P, C]`, the marks of P guesses for C words.
+    Returns:
+        `[P]`; divided by C it is the mean number of words that fit after the guess.
+    """
+    ordered = np.sort(codes, axis=1)
+    count = codes.shape[1]
+    position = np.arange(count, dtype=np.int32)
+    group_starts = np.zeros(codes.shape, np.int32)
+    group_starts[:, 1:] = np.where(ordered[:, 1:] != ordered[:, :-1], position[1:], 0)
+    np.maximum.accumulate(group_starts, axis=1, out=group_starts)
+    # The k-th word of a group (from 0) adds 2 k + 1, and the first n odd numbers sum to n squared.
+    increments = 2 * (position - group_starts) + 1
+    return np.asarray(increments.sum(axis=1, dtype=np.int64))
+
 
 _TRIES = 6
 _INVALID = "invalid word"

@@ -6,28 +6,106 @@ disproved or unknown.
         ->  the dog can sing ; the dog can hum ; rule 1 beats rule 2 ; the dog can dance ### disproved
 
 Modeled on BoardgameQA (Kazemi et al., arXiv 2306.07934): `main` has some contradicting rules, `conflict` has
-some at every step. Conclusions are decided exactly (`defeasible`). The kind of a task is its chain of steps. A
+some at every step. Conclusions are decided exactly. The kind of a task is its chain of steps. A
 question contains two chains to the same statement, for two animals, one of which is broken; the words are the
 same either way.
+
+Defeasible rules, decided exactly: a conclusion stands unless a preferred rule contradicts it.
+
+A fact always holds. Otherwise the applicable rules decide. If they disagree, a side wins if each applicable
+rule of the other side is beaten by a preferred rule of this side. If no side wins, or no rule applies, the
+answer is unknown. Rules must not depend on each other in a circle.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Literal as Choice
+from typing import NamedTuple
 
 from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.trajectory import sample_seed
 from evolvent.worlds.panel import Sizes
 from evolvent.worlds.reasoning.chains import Chain, Chains
-from evolvent.worlds.reasoning.defeasible import Literal, Rule, RuleBook
 from evolvent.worlds.reasoning.generated import Generated
 from evolvent.worlds.reasoning.naming import Pools
 from evolvent.worlds.reasoning.question import Question
 
-__all__ = ["ANSWERS", "STEPS", "Rules"]
+__all__ = ["ANSWERS", "STEPS", "Literal", "Rule", "RuleBook", "Rules"]
+
+
+class Literal(NamedTuple):
+    """The statement that somebody can, or cannot, do something."""
+
+    verb: str
+    positive: bool = True
+
+    def __str__(self) -> str:
+        return f"can {'' if self.positive else 'not '}{self.verb}"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """The rule that whoever meets all conditions also satisfies the head, unless a preferred rule denies it."""
+
+    conditions: tuple[Literal, ...]
+    head: Literal
+
+    def __str__(self) -> str:
+        return f"whoever {' and '.join(map(str, self.conditions))} {self.head}"
+
+
+@dataclass(frozen=True, slots=True)
+class RuleBook:
+    """Facts, rules and preferences.
+
+    Args:
+        facts: pairs (name of the animal or person, literal).
+        rules: in the order of their numbers.
+        preferred: pairs (number of a rule, number of a rule that it beats).
+    """
+
+    facts: frozenset[tuple[str, Literal]]
+    rules: tuple[Rule, ...]
+    preferred: frozenset[tuple[int, int]]
+
+    def holds(self, subject: str, verb: str, pending_verbs: Sequence[str] = ()) -> bool | None:
+        """Returns True if the subject can do it, False if the subject cannot, None if it is unknown.
+
+        Args:
+            pending_verbs: the verbs whose decision depends on this one.
+        Raises:
+            ConfigError: rules that depend on each other in a circle, or facts that contradict each other.
+        """
+        if verb in pending_verbs:
+            raise ConfigError("rules that depend on each other in a circle", value=[*pending_verbs, verb])
+        known_facts = [positive for positive in (True, False) if (subject, Literal(verb, positive)) in self.facts]
+        if len(known_facts) > 1:
+            raise ConfigError("facts that contradict each other", value=f"{subject} can and can not {verb}")
+        if known_facts:
+            return known_facts[0]
+        applicable = [
+            (number, rule.head.positive)
+            for number, rule in enumerate(self.rules)
+            if rule.head.verb == verb
+            and all(
+                self.holds(subject, condition.verb, (*pending_verbs, verb)) is condition.positive
+                for condition in rule.conditions
+            )
+        ]
+        supporting, opposing = (
+            [number for number, positive_head in applicable if positive_head is side] for side in (True, False)
+        )
+        if self._beats(supporting, opposing):
+            return True
+        return False if self._beats(opposing, supporting) else None
+
+    def _beats(self, side: Collection[int], opponents: Collection[int]) -> bool:
+        """Returns whether a side has rules, and a preferred rule against each rule of the opponents."""
+        return bool(side) and all(any((winner, loser) in self.preferred for winner in side) for loser in opponents)
+
 
 ANSWERS: tuple[str, ...] = ("proved", "disproved", "unknown")
 STEPS = {"main": ("one", "two", "won", "idle"), "conflict": ("won", "won two", "won twice", "idle")}

@@ -3,6 +3,8 @@ questions.
 
 An episode is a question, calls of tools, and `finish`. Rewards are increases of the best share reached so far:
 they sum to 1 exactly if the task is solved. A failed call is answered by a sentence and changes nothing.
+
+One episode over tools: the state, the reached subgoals, and the best share so far.
 """
 
 from __future__ import annotations
@@ -11,25 +13,128 @@ import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from evolvent.errors import ConfigError, InvalidAction, Problem, unknown_name_problem
 from evolvent.messages import Call
-from evolvent.trajectory import Json, Score, Task
-from evolvent.worlds.base import TIERS, Info, check_task
+from evolvent.trajectory import Json, Score, Task, Value
+from evolvent.worlds.base import TIERS, Info, Reply, check_task
 from evolvent.worlds.crafting import words_of
 from evolvent.worlds.grammar import Grammar
 from evolvent.worlds.panel import Candidate, Panels, Sizes
+from evolvent.worlds.state_env import StateEnv
 from evolvent.worlds.tools.calls import STYLES, Style, ToolGrammar, compact
-from evolvent.worlds.tools.engine import CHECK, FINISH, UNKNOWN_TOOL, Result, State, Toolbox, ToolSpec, build_tool
-from evolvent.worlds.tools.episode import Scene, ToolEnv, Transition
+from evolvent.worlds.tools.engine import CHECK, FINISH, UNKNOWN_TOOL, Result, Toolbox, ToolSpec, build_tool
 from evolvent.worlds.tools.expert import Quest, Solution, ToolExpert
 from evolvent.worlds.tools.kinds import Kind, kinds_by_tier
 from evolvent.worlds.tools.scoring import round_share_down, same_answer, same_result
 
-__all__ = ["DONE", "ToolWorld"]
+__all__ = ["DONE", "ActionEvaluator", "Scene", "ToolEnv", "ToolWorld", "Transition"]
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """The outcome of a text in a state.
+
+    Args:
+        state: the next state.
+        observation: the reply.
+        failed: whether the text is not a call, or the call failed.
+        ends: whether it ended the episode.
+        hits: the subgoals that equal the result, as bits.
+        share: the completed share of the task, at the end.
+        reported: the reward that the original would report, if it is larger.
+    """
+
+    state: Any
+    observation: str
+    failed: bool = False
+    ends: bool = False
+    hits: int = 0
+    share: float = 0.0
+    reported: float = 0.0
+
+
+@dataclass(slots=True)
+class Scene:
+    """The state that all episodes of one task share.
+
+    Args:
+        quest, solution: the task.
+        admissible: plausible calls.
+        initial_report: the reward that the original would report before any call.
+        transitions: cached outcomes of texts in states.
+    """
+
+    quest: Quest
+    solution: Solution
+    admissible: tuple[str, ...]
+    initial_report: float
+    transitions: dict[tuple[Any, str], Transition] = field(default_factory=dict)
+
+
+class ActionEvaluator(Protocol):
+    """The evaluator of an agent's actions: a tool world."""
+
+    penalty: float
+
+    def evaluate_action(self, scene: Scene, state: Any, text: str) -> Transition:
+        """Returns the outcome of a text in a state."""
+        ...
+
+    def partial_share(self, scene: Scene, reached: int) -> float:
+        """Returns the completed share before the end, if the subgoals of these bits are reached."""
+        ...
+
+
+class _State(NamedTuple):
+    """The state of an episode.
+
+    Args:
+        tool_state: the state of the tools, an immutable value.
+        reached: the reached subgoals, as bits.
+        best: the best completed share so far.
+        reported: the reward that the original would report.
+    """
+
+    tool_state: Any
+    reached: int
+    best: float
+    reported: float
+
+
+class ToolEnv(StateEnv[_State]):
+    """The environment of a task of tools. Forks are free: its state is an immutable value."""
+
+    def __init__(self, world: ActionEvaluator, task: Task, scene: Scene) -> None:
+        super().__init__(task, _State(scene.quest.start, 0, 0.0, scene.initial_report))
+        self._world, self._scene = world, scene
+
+    def _observe_start(self) -> tuple[Value, Info]:
+        return self._scene.quest.question, self._info(self._start.reported)
+
+    def _info(self, reported: float) -> dict[str, Any]:
+        return {"admissible": self._scene.admissible, "score": reported}
+
+    def _transition(self, state: _State, action: Value) -> tuple[_State, Reply]:
+        tool_state, reached, best, reported = state
+        text = action if isinstance(action, str) else str(action)
+        transition = self._scene.transitions.get((tool_state, text))
+        if transition is None:
+            transition = self._world.evaluate_action(self._scene, tool_state, text)
+        if transition.failed:
+            info = {**self._info(reported), "invalid": True}
+            return state, (transition.observation, self._world.penalty, False, False, info)
+        new_hits = transition.hits & ~reached
+        reached |= new_hits & -new_hits
+        share = max(best, transition.share if transition.ends else self._world.partial_share(self._scene, reached))
+        reported = max(reported, share, transition.reported)
+        reply = transition.observation, share - best, transition.ends, False, self._info(reported)
+        return _State(transition.state, reached, share, reported), reply
+
 
 DONE = "done"
 """The answer that ends a task of which nothing is asked but that something be done."""
@@ -112,11 +217,11 @@ class ToolWorld(ABC):
     def vocabulary_texts(self) -> Iterable[str]:
         """Yields texts with every word of questions, results and error messages of the world."""
 
-    def completed_share(self, quest: Quest, solution: Solution, state: State, *, answer: Json) -> float:
+    def completed_share(self, quest: Quest, solution: Solution, state: Any, *, answer: Json) -> float:
         """Returns the completed share of the task when `finish` is called, 1.0 exactly if it is solved."""
         return float(same_answer(solution.answer, answer))
 
-    def reported_reward(self, quest: Quest, solution: Solution, state: State) -> float:
+    def reported_reward(self, quest: Quest, solution: Solution, state: Any) -> float:
         """Returns the reward that the original would report in this state, if it is larger than the completed share."""
         return 0.0
 
@@ -237,7 +342,7 @@ class ToolWorld(ABC):
         admissible = tuple(sorted({self._calls.format_call(call) for call in valid_calls}))
         return Scene(quest, solution, admissible, self.reported_reward(quest, solution, quest.start))
 
-    def evaluate_action(self, scene: Scene, state: State, text: str) -> Transition:
+    def evaluate_action(self, scene: Scene, state: Any, text: str) -> Transition:
         """Returns the outcome of a text in a state, and caches it for the next episode."""
         try:
             call = self._calls.parse_call(text)

@@ -44,8 +44,7 @@ from evolvent.worlds.crafting import words_of
 from evolvent.worlds.grammar import Grammar, Parsed
 from evolvent.worlds.panel import Sizes
 from evolvent.worlds.state_env import StateEnv
-from evolvent.worlds.web_replay.library import Folder, Generated, Library
-from evolvent.worlds.web_replay.pages import parse_page, prune, render
+from evolvent.worlds.web_replay.pages import Folder, Generated, Library, parse_page, prune, render
 from evolvent.worlds.web_replay.records import WebStep, WebTask
 
 __all__ = ["HISTORIES", "Screen", "WebGrammar", "WebReplayEnv", "WebReplayWorld"]
