@@ -29,7 +29,7 @@ from benchmarks.memory_sides import MALLOC, Cell, activations, build, config_of,
 from benchmarks.reporting import RESULTS, command_line, finish, machine, versions
 from evolvent.learn.optim import OptimizerConfig
 from evolvent.learn.parallel.memory import Load, MemoryEstimate, estimate_memory
-from evolvent.learn.parallel.mesh import Parallelism
+from evolvent.learn.parallel.ranks import Parallelism
 
 METHODS = {
     "adamw": "AdamW",

@@ -24,8 +24,8 @@ from evolvent.learn.forward import compute_outputs
 from evolvent.learn.learner import Learner, TrainConfig
 from evolvent.learn.objectives import weighted_nll
 from evolvent.learn.optim import FusedOptimizer, OptimizerConfig, build_optimizer
-from evolvent.learn.packing import Batch
-from evolvent.learn.parallel.mesh import Parallelism
+from evolvent.learn.parallel.ranks import Parallelism
+from evolvent.learn.token_sequences import Batch
 from evolvent.models.adapters import AdapterConfig, adapt
 from evolvent.models.dialects import dialect_for
 from evolvent.models.policy import Policy

@@ -15,8 +15,7 @@ from evolvent.learn.checkpoint import Checkpointer
 from evolvent.learn.learner import Learner, TrainConfig
 from evolvent.learn.objectives import weighted_nll
 from evolvent.learn.optim.make import OptimizerConfig
-from evolvent.learn.parallel.mesh import Parallelism
-from evolvent.learn.parallel.ranks import join_ranks
+from evolvent.learn.parallel.ranks import Parallelism, join_ranks
 from evolvent.learn.token_sequences import TokenSequence, flatten
 from evolvent.models.adapters import AdapterConfig, adapt
 from evolvent.models.dialects import dialect_for

@@ -38,7 +38,7 @@ import evolvent as ev
 from benchmarks.reporting import RESULTS, about, command_line, finish, show
 from evolvent.agents.language import LanguageAgent
 from evolvent.engine.local import LocalEngine
-from evolvent.rollout.collect import collect
+from evolvent.rollout.episode import collect
 from evolvent.scale.initial import make_policy
 from evolvent.scale.local_backend import LocalBackend
 from evolvent.scale.ray_backend import RayBackend, collect_on_cluster

@@ -44,7 +44,7 @@ from evolvent.learn.token_sequences import flatten
 from evolvent.models.dialects import dialect_for
 from evolvent.models.policy import Policy
 from evolvent.models.tiny import ROPE_THETA, init_tiny, tiny_config, word_tokenizer
-from evolvent.rollout.collect import collect
+from evolvent.rollout.episode import collect
 from evolvent.scale.initial import collect_demonstrations
 from evolvent.trajectory import Start, Task, Trajectory, canonical_json, sample_seed
 from evolvent.worlds.base import World

@@ -14,7 +14,7 @@ from evolvent.engine.local import LocalEngine
 from evolvent.errors import ConfigError, ScoringError
 from evolvent.grade.passk import mean_pass_at_k
 from evolvent.models.policy import Policy
-from evolvent.rollout.collect import collect
+from evolvent.rollout.episode import collect
 from evolvent.trajectory import Start, Task, Trajectory
 from evolvent.worlds.base import World
 from evolvent.worlds.deduction.world import Deduction

@@ -38,8 +38,8 @@ from typing import Any
 from benchmarks.reporting import RESULTS, about, command_line, finish, load, show
 from evolvent.agents.plain import Random as RandomAgent
 from evolvent.errors import EvolventError
-from evolvent.rollout.collect import collect
-from evolvent.store.frame import encode_line, read_lines
+from evolvent.rollout.episode import collect
+from evolvent.store.log import encode_line, read_lines
 from evolvent.store.schema import encode_trajectory
 from evolvent.store.store import Store
 from evolvent.trajectory import Start, Trajectory, trajectory_name

@@ -12,8 +12,7 @@ from benchmarks.crew import Crew
 from benchmarks.train_shapes import Point
 from evolvent.learn.learner import Learner
 from evolvent.learn.objectives import weighted_nll
-from evolvent.learn.parallel.mesh import Parallelism
-from evolvent.learn.parallel.ranks import join_ranks
+from evolvent.learn.parallel.ranks import Parallelism, join_ranks
 
 __all__ = ["ranks2", "seconds"]
 

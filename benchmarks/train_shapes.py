@@ -11,8 +11,7 @@ from transformers import AutoModelForCausalLM, Qwen2Config
 
 from evolvent.learn.learner import TrainConfig
 from evolvent.learn.loader import DataOrder
-from evolvent.learn.packing import Batch, collate_padded
-from evolvent.learn.token_sequences import TokenSequence
+from evolvent.learn.token_sequences import Batch, TokenSequence, collate_padded
 from evolvent.models.dialects import dialect_for
 from evolvent.models.policy import Policy
 from evolvent.models.tiny import word_tokenizer

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from evolvent.files import append_line
 from evolvent.store.columns import STEPS, TRAJECTORIES, step_table, trajectory_table
-from evolvent.store.frame import SCHEMA_VERSION, encode_line
+from evolvent.store.log import SCHEMA_VERSION, encode_line
 from evolvent.store.schema import encode_trajectory
 from evolvent.trajectory import Generation, Score, Step, Task, Trajectory, sample_rng
 

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import evolvent as ev
 from evolvent.learn.checkpoint import Checkpointer
-from evolvent.learn.parallel.mesh import Parallelism
-from evolvent.learn.parallel.ranks import join_ranks
+from evolvent.learn.parallel.ranks import Parallelism, join_ranks
 from evolvent.learn.token_sequences import flatten
 from evolvent.models.exchange import export_hf
 

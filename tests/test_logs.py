@@ -12,7 +12,7 @@ import pytest
 import evolvent as ev
 from evolvent.agents.plain import Script
 from evolvent.logs import FORMAT_VARIABLE, configure, hide_secrets, log_run
-from evolvent.rollout.collect import collect
+from evolvent.rollout.episode import collect
 from evolvent.trajectory import Start
 
 log = logging.getLogger("evolvent.test")

@@ -8,7 +8,7 @@ import pytest
 import evolvent as ev
 from evolvent.errors import ConfigError, CorruptRecord, ErrorRecord
 from evolvent.run import Run
-from evolvent.store.ledger import read_rows
+from evolvent.store.log import read_rows
 from evolvent.store.schema import INTERRUPTED
 from evolvent.trajectory import trajectory_name
 

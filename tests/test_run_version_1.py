@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import evolvent as ev
-from evolvent.learn.config import TrainConfig
+from evolvent.learn.learner import TrainConfig
 from evolvent.learn.objectives import weighted_nll
 from evolvent.methods.poad import POADConfig, poad
 from evolvent.models.dialects import dialect_for

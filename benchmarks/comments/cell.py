@@ -36,7 +36,7 @@ from evolvent.engine.asks import GREEDY
 from evolvent.engine.local import LocalEngine
 from evolvent.errors import ScoringError
 from evolvent.identity import version_1_values
-from evolvent.learn.config import TrainConfig
+from evolvent.learn.learner import TrainConfig
 from evolvent.learn.objectives import weighted_nll
 from evolvent.learn.rows import ReadingConfig, conversation_sequence, read_rows
 from evolvent.learn.token_sequences import TokenSequence
@@ -54,7 +54,7 @@ from evolvent.methods.comments import (
 from evolvent.models.dialects import dialect_for
 from evolvent.models.policy import Policy
 from evolvent.models.tiny import CONTROL_WORDS, init_tiny, tiny_config
-from evolvent.rollout.collect import collect
+from evolvent.rollout.episode import collect
 from evolvent.run import Run
 from evolvent.scale.local_backend import LocalBackend
 from evolvent.trajectory import Start, canonical_json, sample_seed

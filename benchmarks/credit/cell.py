@@ -33,11 +33,10 @@ from evolvent.learn.objectives import weighted_nll
 from evolvent.learn.token_sequences import flatten
 from evolvent.models.policy import Policy
 from evolvent.rl.trainer import RLConfig
-from evolvent.rollout.collect import collect
-from evolvent.rollout.episode import Limits
+from evolvent.rollout.episode import Limits, collect
 from evolvent.run import Run
 from evolvent.scale.initial import collect_demonstrations, make_policy
-from evolvent.store.ledger import read_rows
+from evolvent.store.log import read_rows
 from evolvent.trajectory import Json, Start, Task, canonical_json, sample_rng, sample_seed
 from evolvent.worlds.base import World
 from evolvent.worlds.datasci.world import DataSci

@@ -22,7 +22,7 @@ from evolvent.bench.calls import answer_samples, mask_panel
 from evolvent.curate.masking import SYLLABLES, MaskSpec
 from evolvent.engine.local import LocalEngine
 from evolvent.identity import version_1_values
-from evolvent.learn.config import TrainConfig
+from evolvent.learn.learner import TrainConfig
 from evolvent.learn.objectives import weighted_nll
 from evolvent.messages import CallSample
 from evolvent.methods.hammer import PLAIN, HammerConfig, hammer

@@ -17,7 +17,7 @@ from benchmarks.search_bases import Base, panel, shown_of, world_of
 from evolvent.bench.results import hold_lock
 from evolvent.errors import ConfigError
 from evolvent.identity import version_1_text, version_1_values
-from evolvent.learn.config import TrainConfig
+from evolvent.learn.learner import TrainConfig
 from evolvent.learn.objectives import weighted_nll
 from evolvent.learn.optim.make import OptimizerConfig
 from evolvent.methods.openr import OpenRConfig, openr
@@ -27,7 +27,7 @@ from evolvent.rl.trainer import RLConfig
 from evolvent.run import Evaluation, Run
 from evolvent.scale.local_backend import EvaluationPanel, LocalBackend
 from evolvent.search.settings import SearchConfig
-from evolvent.store.ledger import read_rows
+from evolvent.store.log import read_rows
 from evolvent.trajectory import Task, canonical_json, sample_seed
 
 __all__ = ["ARMS", "LEARNING", "TASKS", "Cell", "Protocol", "run_arms"]

@@ -25,12 +25,12 @@ from evolvent.engine.asks import GREEDY
 from evolvent.engine.local import LocalEngine
 from evolvent.errors import ScoringError
 from evolvent.identity import version_1_values
-from evolvent.learn.config import TrainConfig
+from evolvent.learn.learner import TrainConfig
 from evolvent.learn.objectives import weighted_nll
 from evolvent.learn.token_sequences import TokenSequence, flatten
 from evolvent.methods.p3 import FULL, NO_DIFFICULTY, NO_DIVERSITY, NO_PACE, P3Config, p3
 from evolvent.models.policy import Policy, tiny_policy
-from evolvent.rollout.collect import collect
+from evolvent.rollout.episode import collect
 from evolvent.run import Run
 from evolvent.scale.initial import collect_demonstrations
 from evolvent.scale.local_backend import EvaluationPanel, LocalBackend

@@ -32,7 +32,7 @@ from evolvent.reward.labelling import LabellingConfig, rows_to_solutions
 from evolvent.reward.process import default_tags, prepare_rows
 from evolvent.reward.scoring import Floats, collect_solutions, make_span_splitter, score_spans
 from evolvent.reward.solutions import Solution
-from evolvent.rollout.collect import collect
+from evolvent.rollout.episode import collect
 from evolvent.search.aggregate import Span
 from evolvent.trajectory import Start, Task, Trajectory, canonical_json, sample_seed
 from evolvent.worlds.deduction.world import ANSWERS

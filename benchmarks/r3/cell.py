@@ -24,7 +24,7 @@ from evolvent.learn.objectives import weighted_nll
 from evolvent.methods.r3 import R3Config, r3
 from evolvent.models.policy import Policy
 from evolvent.rl.trainer import PolicyTrainer, RLSpec
-from evolvent.rollout.collect import collect
+from evolvent.rollout.episode import collect
 from evolvent.run import Run
 from evolvent.scale.initial import collect_demonstrations
 from evolvent.scale.local_backend import LocalBackend

@@ -39,7 +39,7 @@ from benchmarks.scale_sim.tables import tables
 from evolvent.agents.language import LanguageAgent
 from evolvent.engine.local import LocalEngine
 from evolvent.models.policy import Policy
-from evolvent.rollout.collect import collect
+from evolvent.rollout.episode import collect
 from evolvent.scale.ray_wire import read_policy_files
 from evolvent.trajectory import Start, sample_rng
 

@@ -36,7 +36,7 @@ from evolvent.learn.learner import Learner, TrainConfig
 from evolvent.learn.objectives import weighted_nll
 from evolvent.learn.token_sequences import flatten
 from evolvent.models.policy import Policy, tiny_policy
-from evolvent.rollout.collect import collect
+from evolvent.rollout.episode import collect
 from evolvent.scale.initial import collect_demonstrations, make_policy
 from evolvent.scale.ray_wire import (
     build_message,

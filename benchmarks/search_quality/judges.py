@@ -29,7 +29,7 @@ from evolvent.models.policy import Policy
 from evolvent.reward.calibration import auc_within
 from evolvent.reward.scoring import build_judge_rows, replace_score
 from evolvent.rl.scored_rollout import ScoreKind, score_sequences
-from evolvent.rollout.collect import collect
+from evolvent.rollout.episode import collect
 from evolvent.trajectory import Start, Task, Trajectory, sample_seed
 from evolvent.worlds.countdown import Countdown
 from evolvent.worlds.preference.world import Preference

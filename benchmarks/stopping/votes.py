@@ -20,7 +20,7 @@ from evolvent.engine.asks import Sampling
 from evolvent.engine.local import LocalEngine
 from evolvent.errors import ConfigError
 from evolvent.grade.numbers import extract_number, parse_number
-from evolvent.rollout.collect import collect
+from evolvent.rollout.episode import collect
 from evolvent.trajectory import Start, Trajectory, canonical_json, sample_seed
 
 __all__ = ["TASKS", "Cell", "Protocol", "expression", "read_answer", "votes_of"]

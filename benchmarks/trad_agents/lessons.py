@@ -21,11 +21,10 @@ from evolvent.agents.writers import EpisodeWriter, Writer, WriteRequest, WriterR
 from evolvent.memory.records import METADATA, THOUGHT, Key, make_demonstration
 from evolvent.memory.steps import StepMemory
 from evolvent.methods.trad import ABLATIONS, RAP, REACT, SYNAPSE, TRAD, ZERO_SHOT, TradConfig, build_agent
-from evolvent.rollout.collect import collect
+from evolvent.rollout.episode import collect
 from evolvent.trajectory import Start, Task, Trajectory, canonical_json, sample_rng, sample_seed
 from evolvent.worlds.backoffice.world import Backoffice
-from evolvent.worlds.base import World
-from evolvent.worlds.grammar import Parsed
+from evolvent.worlds.base import Parsed, World
 from evolvent.worlds.household.world import HouseholdWorld
 from evolvent.worlds.panel import Sizes
 from evolvent.worlds.web_replay.world import WebReplayWorld

@@ -28,8 +28,7 @@ from evolvent.learn.optim.make import OptimizerConfig
 from evolvent.learn.token_sequences import TokenSequence, flatten
 from evolvent.models.adapters import AdapterConfig, adapt, kind_of, merge_adapter
 from evolvent.models.policy import Policy
-from evolvent.rollout.collect import collect
-from evolvent.rollout.episode import Limits
+from evolvent.rollout.episode import Limits, collect
 from evolvent.scale.initial import collect_demonstrations, make_policy
 from evolvent.trajectory import Json, Start, Task, canonical_json, sample_rng, sample_seed
 from evolvent.worlds.base import World

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from evolvent.learn.objectives import Objective, weighted_nll
     from evolvent.methods.agentevol import AgentEvolConfig, agentevol
     from evolvent.models.policy import Policy, load_policy, tiny_policy
-    from evolvent.rollout.collect import collect
+    from evolvent.rollout.episode import collect
     from evolvent.run import Run
     from evolvent.scale.evaluation import evaluate
     from evolvent.scale.initial import collect_demonstrations, make_policy
@@ -47,7 +47,7 @@ _HOMES = {
     "learn.objectives": ("Objective", "weighted_nll"),
     "methods.agentevol": ("AgentEvolConfig", "agentevol"),
     "models.policy": ("Policy", "load_policy", "tiny_policy"),
-    "rollout.collect": ("collect",),
+    "rollout.episode": ("collect",),
     "run": ("Run",),
     "scale.evaluation": ("evaluate",),
     "scale.initial": ("collect_demonstrations", "make_policy"),

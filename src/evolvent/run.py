@@ -26,7 +26,7 @@ from evolvent.errors import ConfigError
 from evolvent.files import append_line, disk_errors, write_atomic
 from evolvent.identity import check_identity, fingerprint, version_1_text
 from evolvent.rollout.evaluate import Evaluation
-from evolvent.store.ledger import Ledger, read_rows, read_stage_cost, write_stage_cost
+from evolvent.store.log import Ledger, read_rows, read_stage_cost, write_stage_cost
 from evolvent.store.schema import INTERRUPTED, encode_trajectory
 from evolvent.store.store import Store
 from evolvent.trajectory import Json, Start, Trajectory, canonical_json, sample_seed, trajectory_name

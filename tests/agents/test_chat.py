@@ -16,7 +16,7 @@ from evolvent.models.policy import Policy
 from evolvent.models.tiny import init_tiny, tiny_config
 from evolvent.rollout.evaluate import summarize_outcomes
 from evolvent.store.store import Store
-from evolvent.worlds.grammar import Plain, ReAct
+from evolvent.worlds.base import Plain, ReAct
 from evolvent.worlds.panel import Sizes
 from evolvent.worlds.searchqa.tags import SearchGrammar
 from tests.models.test_dialects import CHATML, byte_tokenizer

@@ -16,8 +16,8 @@ from evolvent.memory.steps import StepMemory
 from evolvent.models.dialects import Chat
 from evolvent.models.policy import Policy, tiny_policy
 from evolvent.models.tiny import init_tiny, tiny_config
+from evolvent.worlds.base import Plain
 from evolvent.worlds.crafting import words_of
-from evolvent.worlds.grammar import Plain
 from tests.models.test_dialects import CHATML, byte_tokenizer
 from tests.serve.small_policy import NAME, policy_server
 

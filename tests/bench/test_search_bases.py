@@ -21,7 +21,7 @@ from evolvent.engine.local import LocalEngine
 from evolvent.errors import ConfigError
 from evolvent.learn.learner import TrainConfig
 from evolvent.models.policy import Policy, tiny_policy
-from evolvent.rollout.collect import collect
+from evolvent.rollout.episode import collect
 from evolvent.scale.initial import collect_demonstrations
 from evolvent.trajectory import Start, Trajectory
 from evolvent.worlds.countdown import Countdown

@@ -22,7 +22,7 @@ from evolvent.agents.language import LanguageAgent
 from evolvent.engine.asks import Sampling
 from evolvent.engine.local import LocalEngine
 from evolvent.models.policy import Policy, tiny_policy
-from evolvent.rollout.collect import collect
+from evolvent.rollout.episode import collect
 from evolvent.trajectory import Start, Trajectory
 from evolvent.worlds.countdown import Countdown
 

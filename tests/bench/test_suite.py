@@ -21,7 +21,7 @@ from evolvent.bench.suite import (
     summarize_panel,
 )
 from evolvent.errors import ConfigError, CorruptRecord, SampleInvalid, UnknownSchema
-from evolvent.rollout.collect import collect
+from evolvent.rollout.episode import collect
 from evolvent.trajectory import Score
 from evolvent.view.leaderboard import leaderboard_page, tabulate_leaderboard
 from evolvent.worlds.lookup import Lookup

@@ -15,7 +15,7 @@ from evolvent.cli.main import main
 from evolvent.errors import HashMismatch
 from evolvent.learn.forward import compute_outputs
 from evolvent.learn.loader import LearnableSequences
-from evolvent.learn.packing import collate_padded
+from evolvent.learn.token_sequences import collate_padded
 from evolvent.learn.tokens import TokenFile
 from evolvent.models.policy import load_policy, tiny_policy
 from evolvent.models.tuned import kind_of

@@ -12,7 +12,7 @@ from evolvent.agents.plain import Expert, Random
 from evolvent.cli.main import main
 from evolvent.curate.corpus import item_ids, write_part
 from evolvent.errors import SampleInvalid
-from evolvent.rollout.collect import collect
+from evolvent.rollout.episode import collect
 from evolvent.store.exchange import read_agenttraj
 from evolvent.trajectory import Start
 from evolvent.worlds.lookup import Lookup

@@ -14,8 +14,7 @@ from evolvent.curate.features import answer_features, span_features, unit_featur
 from evolvent.curate.select import mask_spans
 from evolvent.errors import BatchMismatch, NonFinite, NothingToLearn
 from evolvent.learn.forward import compute_outputs
-from evolvent.learn.packing import collate_padded
-from evolvent.learn.token_sequences import TokenSequence
+from evolvent.learn.token_sequences import TokenSequence, collate_padded
 from evolvent.models.policy import tiny_policy
 
 

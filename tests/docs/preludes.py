@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from evolvent.agents.plain import Expert
-from evolvent.rollout.collect import collect
+from evolvent.rollout.episode import collect
 from evolvent.trajectory import Start
 from evolvent.worlds.household.world import HouseholdWorld
 

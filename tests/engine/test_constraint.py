@@ -10,7 +10,7 @@ from evolvent.engine.asks import GREEDY, LogitsAsk, SampleAsk, Sampling
 from evolvent.engine.driver import ask_and_wait
 from evolvent.engine.local import LocalEngine
 from evolvent.engine.recompute import RecomputeEngine
-from evolvent.engine.sampling import distribution
+from evolvent.engine.streams import distribution
 from evolvent.errors import ConfigError, EngineError
 from tests.engine.models import VOCABULARY, Policy, llama
 

@@ -14,11 +14,10 @@ from transformers import LlamaConfig
 
 from evolvent.engine.arena import Arena
 from evolvent.engine.asks import SampleAsk
-from evolvent.engine.cuda_graphs import GraphRecorder, _Graph, find_graph_shape, pad_order
+from evolvent.engine.attention import plan
+from evolvent.engine.decoders import FusedDecoder, GraphRecorder, _Graph, find_graph_shape, pad_order
 from evolvent.engine.driver import ask_and_wait
-from evolvent.engine.fused import FusedDecoder
 from evolvent.engine.local import LocalEngine
-from evolvent.engine.plan import plan
 from evolvent.engine.recompute import RecomputeEngine
 from tests.engine.models import CONTEXT, SHAPE, VOCABULARY, llama, model_of
 from tests.engine.test_local import random_ask, same_answer

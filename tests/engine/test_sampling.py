@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evolvent.engine.sampling import ChoiceTrie, distribution, draw, draw_plain, uniforms
+from evolvent.engine.streams import ChoiceTrie, distribution, draw, draw_plain, uniforms
 from evolvent.errors import ConfigError
 
 FOUR = torch.tensor([[0.4, 0.3, 0.2, 0.1]]).log()

@@ -22,7 +22,7 @@ import pytest
 
 from evolvent.agents.plain import Random
 from evolvent.errors import EnvLost
-from evolvent.rollout.collect import collect
+from evolvent.rollout.episode import collect
 from evolvent.rollout.evaluate import summarize_outcomes
 from evolvent.serve.remote.world import RemoteWorld
 from evolvent.trajectory import Score, Start

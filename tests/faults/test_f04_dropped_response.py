@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from evolvent.agents.plain import Random
-from evolvent.rollout.collect import collect
+from evolvent.rollout.episode import collect
 from evolvent.serve.app import build_app
 from evolvent.serve.catalogue import TaskIndex
 from evolvent.serve.local import LocalHost

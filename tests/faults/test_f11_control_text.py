@@ -14,7 +14,7 @@ from evolvent.agents.plain import Script
 from evolvent.cli.console import make_console, render_table
 from evolvent.errors import EvolventError, WorldError
 from evolvent.models.dialects import Chat
-from evolvent.rollout.collect import collect
+from evolvent.rollout.episode import collect
 from evolvent.serve.app import build_app
 from evolvent.serve.catalogue import TaskIndex
 from evolvent.serve.local import LocalHost

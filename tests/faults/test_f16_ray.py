@@ -16,7 +16,7 @@ import psutil
 import evolvent as ev
 from evolvent.agents.language import LanguageAgent
 from evolvent.engine.fitting import engine_for
-from evolvent.rollout.collect import collect
+from evolvent.rollout.episode import collect
 from evolvent.scale.local_backend import LocalBackend
 from evolvent.scale.ray_backend import collect_on_cluster
 from evolvent.scale.ray_cluster import Cluster, Placement, connect

@@ -11,7 +11,7 @@ import pytest
 from small_store import episode, filled, segment
 
 from evolvent.errors import CorruptRecord
-from evolvent.store.recover import RecoveryReport
+from evolvent.store.log import RecoveryReport
 from evolvent.store.store import Store
 
 

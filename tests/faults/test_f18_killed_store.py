@@ -15,7 +15,7 @@ FORKER = """
 import os, signal, sys, time
 from pathlib import Path
 import pyarrow.parquet, pyarrow.compute
-import evolvent.store.scan
+import evolvent.store.query
 from small_store import episode
 from evolvent.store.store import Store
 

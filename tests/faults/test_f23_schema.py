@@ -12,7 +12,7 @@ from small_store import episode, filled, segment
 
 from evolvent.errors import SampleInvalid, UnknownSchema
 from evolvent.store.exchange import read_jsonl, write_jsonl
-from evolvent.store.frame import encode_line
+from evolvent.store.log import encode_line
 from evolvent.store.schema import encode_trajectory
 from evolvent.store.store import Store
 

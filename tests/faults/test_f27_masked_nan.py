@@ -9,7 +9,7 @@ from small_training import small_parts, small_policy
 from evolvent.learn.forward import compute_outputs
 from evolvent.learn.losses import weighted_nll
 from evolvent.learn.objectives import Objective, Outputs
-from evolvent.learn.packing import Batch, collate_packed, collate_padded
+from evolvent.learn.token_sequences import Batch, collate_packed, collate_padded
 from evolvent.rl.objective import Aggregate, Divergence, ImportanceWeights, PolicyGradient, ValueLoss, policy_gradient
 from evolvent.rl.presets import PRESETS, cispo
 

@@ -12,7 +12,7 @@ from small_training import same, train
 from evolvent.errors import NonFinite
 from evolvent.learn.learner import UpdateMetrics
 from evolvent.learn.objectives import Objective, Outputs, weighted_nll
-from evolvent.learn.packing import Batch
+from evolvent.learn.token_sequences import Batch
 
 
 def failing(at: Callable[[int], bool], amount: float) -> Objective:

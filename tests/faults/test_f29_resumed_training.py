@@ -19,7 +19,7 @@ from evolvent.learn.checkpoint import Checkpointer
 from evolvent.learn.learner import Learner, UpdateMetrics
 from evolvent.learn.loader import DataOrder
 from evolvent.learn.objectives import Objective, Outputs, weighted_nll
-from evolvent.learn.packing import Batch
+from evolvent.learn.token_sequences import Batch
 
 
 @pytest.fixture(scope="module")

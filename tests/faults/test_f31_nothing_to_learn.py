@@ -9,8 +9,7 @@ from small_training import episode, small_config, small_parts, small_policy
 from evolvent.errors import NothingToLearn
 from evolvent.learn.learner import Learner
 from evolvent.learn.objectives import weighted_nll
-from evolvent.learn.packing import Batch
-from evolvent.learn.token_sequences import flatten
+from evolvent.learn.token_sequences import Batch, flatten
 
 
 def test_all_rewards_zero() -> None:

@@ -25,10 +25,9 @@ from evolvent.learn.objectives import (
     value_objective,
     weighted_nll,
 )
-from evolvent.learn.packing import collate_padded
 from evolvent.learn.preferences import append_readout
 from evolvent.learn.sources import vocabulary_digest
-from evolvent.learn.token_sequences import TokenSequence
+from evolvent.learn.token_sequences import TokenSequence, collate_padded
 from evolvent.learn.tokens import write_tokens
 from evolvent.learn.trees import add_branches
 from evolvent.models.tiny import word_tokenizer

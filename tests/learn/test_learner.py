@@ -16,8 +16,7 @@ from evolvent.errors import BatchMismatch, ConfigError, DeviceMemory, NothingToL
 from evolvent.learn.forward import compute_outputs
 from evolvent.learn.learner import Learner, UpdateMetrics
 from evolvent.learn.objectives import Objective, Outputs, weighted_nll
-from evolvent.learn.packing import Batch, collate_packed, collate_padded
-from evolvent.learn.token_sequences import TokenSequence, flatten
+from evolvent.learn.token_sequences import Batch, TokenSequence, collate_packed, collate_padded, flatten
 from evolvent.models.policy import Policy
 
 

@@ -16,10 +16,8 @@ from evolvent.learn.checkpoint import Checkpointer
 from evolvent.learn.learner import Learner
 from evolvent.learn.objectives import Objective, value_objective, weighted_nll
 from evolvent.learn.optim.make import OptimizerConfig
-from evolvent.learn.packing import collate_padded
-from evolvent.learn.parallel.mesh import Mesh, Parallelism
-from evolvent.learn.parallel.ranks import Ranks
-from evolvent.learn.token_sequences import TokenSequence
+from evolvent.learn.parallel.ranks import Mesh, Parallelism, Ranks
+from evolvent.learn.token_sequences import TokenSequence, collate_padded
 
 
 def with_returns(parts: list[TokenSequence]) -> list[TokenSequence]:

@@ -13,7 +13,7 @@ from small_training import small_parts, small_policy
 
 from evolvent.errors import BatchMismatch, ConfigError
 from evolvent.learn.loader import DataOrder, RankBatcher, split_into_forwards, split_over_ranks
-from evolvent.learn.parallel.mesh import Mesh
+from evolvent.learn.parallel.ranks import Mesh
 
 
 @pytest.mark.parametrize("together", [1, 2])

@@ -25,9 +25,8 @@ from evolvent.learn.learner import Learner, TrainConfig
 from evolvent.learn.monitor import TrainingMonitor, build_monitor, measure_gemm_ceiling, measure_memory
 from evolvent.learn.objectives import value_objective, weighted_nll
 from evolvent.learn.optim.make import OptimizerConfig
-from evolvent.learn.packing import Batch
 from evolvent.learn.progress import UpdateMetrics
-from evolvent.learn.token_sequences import TokenSequence
+from evolvent.learn.token_sequences import Batch, TokenSequence
 from evolvent.models.adapters import AdapterConfig, adapt
 
 ROWS, TOKENS, SCORED = 3, 32, 40

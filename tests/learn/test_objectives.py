@@ -26,8 +26,7 @@ from evolvent.learn.objectives import (
     value_objective,
     weighted_nll,
 )
-from evolvent.learn.packing import Batch, collate_packed, collate_padded
-from evolvent.learn.token_sequences import TokenSequence
+from evolvent.learn.token_sequences import Batch, TokenSequence, collate_packed, collate_padded
 
 OBJECTIVES = [
     weighted_nll,

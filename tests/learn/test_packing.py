@@ -12,15 +12,15 @@ from small_training import small_parts, small_policy
 from evolvent.errors import BatchMismatch, ConfigError
 from evolvent.learn.forward import can_pack, compute_outputs, resolve_layout
 from evolvent.learn.losses import weighted_nll
-from evolvent.learn.packing import (
+from evolvent.learn.token_sequences import (
     Batch,
+    TokenSequence,
     block_mask,
     bucket_by_length,
     collate_packed,
     collate_padded,
     pack_rows,
 )
-from evolvent.learn.token_sequences import TokenSequence
 from evolvent.learn.trees import collate_trees
 
 LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=60)

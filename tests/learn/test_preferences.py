@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from small_training import small_policy
 
 from evolvent.errors import ConfigError, ErrorRecord, SampleInvalid
-from evolvent.learn.packing import collate_packed, collate_padded
 from evolvent.learn.preferences import add_returns, append_outcome_readout, append_readout, build_pairs
 from evolvent.learn.rows import ReadingConfig, read_trajectories
-from evolvent.learn.token_sequences import TokenSequence, flatten
+from evolvent.learn.token_sequences import TokenSequence, collate_packed, collate_padded, flatten
 from evolvent.learn.windows import Intake
 from evolvent.trajectory import Generation, Score, Step, Task, Trajectory
 

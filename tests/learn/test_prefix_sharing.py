@@ -26,8 +26,7 @@ from evolvent.learn import prefix_sharing
 from evolvent.learn.forward import compute_outputs
 from evolvent.learn.learner import Learner, TrainConfig
 from evolvent.learn.objectives import dpo_objective, weighted_nll
-from evolvent.learn.packing import Batch, collate_padded
-from evolvent.learn.parallel.mesh import Parallelism
+from evolvent.learn.parallel.ranks import Parallelism
 from evolvent.learn.prefix_sharing import (
     PrefixSharing,
     PrefixTree,
@@ -36,7 +35,7 @@ from evolvent.learn.prefix_sharing import (
     resolve_rl_layout,
     resolve_sharing,
 )
-from evolvent.learn.token_sequences import TokenSequence
+from evolvent.learn.token_sequences import Batch, TokenSequence, collate_padded
 from evolvent.rl.critic import critic_objective
 from evolvent.rl.presets import POAD
 from evolvent.rl.scored_rollout import score_rollout
@@ -307,8 +306,8 @@ def test_a_practice_shares_its_prompts(tmp_path) -> None:
 def test_who_shares() -> None:
     policy, alone = small_policy(), Parallelism()
     assert resolve_sharing(policy.model, "shared", alone) == PrefixSharing.from_model(policy.model)
-    assert resolve_rl_layout(TrainConfig(), policy.model).layout == "shared"
-    assert resolve_rl_layout(TrainConfig(layout="packed"), policy.model).layout == "packed"
+    assert resolve_rl_layout("auto", policy.model) == "shared"
+    assert resolve_rl_layout("packed", policy.model) == "packed"
     assert resolve_sharing(policy.model, "auto", alone) is None, "fit shares where it is asked to"
     assert (
         resolve_sharing(policy.model, "bucketed", alone) is None
@@ -317,7 +316,7 @@ def test_who_shares() -> None:
     with pytest.raises(ConfigError, match="layout: shared rows are learned with data parallelism alone"):
         resolve_sharing(policy.model, "shared", Parallelism(pp=2))
     policy.model.config.sliding_window = 8
-    assert resolve_rl_layout(TrainConfig(), policy.model).layout == "auto"
+    assert resolve_rl_layout("auto", policy.model) == "auto"
     with pytest.raises(ConfigError, match="layout: shared rows need full attention and positions"):
         resolve_sharing(policy.model, "shared", alone)
 
@@ -343,14 +342,14 @@ def test_who_shares() -> None:
 )
 def test_models_that_would_mix_their_sequences_are_found_out(config) -> None:
     model = AutoModelForCausalLM.from_config(config)
-    assert resolve_rl_layout(TrainConfig(), model).layout == "auto" and model.training
+    assert resolve_rl_layout("auto", model) == "auto" and model.training
     with pytest.raises(ConfigError, match=f"positions as they are given, {config.model_type} has something else"):
         resolve_sharing(model, "shared", Parallelism())
 
 
 def test_a_model_is_tried_within_its_context() -> None:
     config = GPT2Config(vocab_size=16, n_layer=1, n_head=2, n_embd=16, n_positions=10)
-    assert resolve_rl_layout(TrainConfig(), AutoModelForCausalLM.from_config(config)).layout == "shared"
+    assert resolve_rl_layout("auto", AutoModelForCausalLM.from_config(config)) == "shared"
 
 
 def test_a_trial_that_finds_no_memory_is_told(monkeypatch) -> None:
@@ -361,7 +360,7 @@ def test_a_trial_that_finds_no_memory_is_told(monkeypatch) -> None:
 
     monkeypatch.setattr(prefix_sharing, "compute_outputs", refused)
     with pytest.raises(DeviceMemory, match="does not fit the device's memory"):
-        resolve_rl_layout(TrainConfig(), small_policy().model)
+        resolve_rl_layout("auto", small_policy().model)
 
 
 def test_a_head_of_values_changes_no_row() -> None:

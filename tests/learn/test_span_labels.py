@@ -10,7 +10,7 @@ import torch
 from evolvent.errors import BatchMismatch
 from evolvent.learn import losses
 from evolvent.learn.objectives import Outputs, span_labels_objective
-from evolvent.learn.packing import Batch
+from evolvent.learn.token_sequences import Batch
 
 
 def batch(labels: list[float], weights: list[float]) -> Batch:

@@ -10,7 +10,7 @@ from evolvent.errors import ConfigError
 from evolvent.learn.learner import Learner, TrainConfig
 from evolvent.learn.loader import LearnableSequences, RankBatcher
 from evolvent.learn.objectives import span_labels_objective
-from evolvent.learn.parallel.mesh import Mesh
+from evolvent.learn.parallel.ranks import Mesh
 from evolvent.learn.token_sequences import TokenSequence
 from evolvent.learn.trees import collate
 from evolvent.models.policy import Policy, tiny_policy

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import evolvent as ev
-from evolvent.learn.config import TrainConfig
+from evolvent.learn.learner import TrainConfig
 from evolvent.learn.objectives import weighted_nll
 from evolvent.models.policy import Policy
 from evolvent.scale.initial import make_policy

@@ -11,7 +11,7 @@ from evolvent.curate.commenting import Commenting, Source, count_outcomes, find_
 from evolvent.curate.comments import Note, code_tokens
 from evolvent.curate.notes import SKIP, CommentLimits, extract_comments, format_request
 from evolvent.errors import ConfigError, NothingToLearn, SampleInvalid
-from evolvent.learn.config import TrainConfig
+from evolvent.learn.learner import TrainConfig
 from evolvent.methods.comments import (
     COMMENTED,
     COMMENTED_FILTERED,
@@ -24,7 +24,7 @@ from evolvent.methods.comments import (
 )
 from evolvent.models.dialects import _PIECES
 from evolvent.models.policy import tiny_policy
-from evolvent.rollout.collect import collect
+from evolvent.rollout.episode import collect
 from evolvent.run import Run
 from evolvent.scale.local_backend import LocalBackend
 from evolvent.trajectory import ErrorRecord, Generation, Step, Trajectory

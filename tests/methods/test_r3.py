@@ -10,7 +10,7 @@ import torch
 
 import evolvent as ev
 from evolvent.errors import VocabularyMismatch
-from evolvent.learn.config import TrainConfig
+from evolvent.learn.learner import TrainConfig
 from evolvent.learn.objectives import weighted_nll
 from evolvent.methods.r3 import R3Config, build_preset, outcome_rewards, r3
 from evolvent.rl.critic import critic_objective

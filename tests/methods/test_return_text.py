@@ -23,9 +23,8 @@ from evolvent.models.policy import tiny_policy
 from evolvent.run import Run
 from evolvent.scale.local_backend import LocalBackend
 from evolvent.trajectory import Score, Start, Step, Task, Trajectory
-from evolvent.worlds.base import Forkable, score_if_won
+from evolvent.worlds.base import Forkable, Plain, score_if_won
 from evolvent.worlds.check import check_env
-from evolvent.worlds.grammar import Plain
 from tests.rl.acting import WORDS, Echo
 
 TASK = Task("doors", "1", {}, "two", "seen", "train")

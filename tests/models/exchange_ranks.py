@@ -13,8 +13,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
 from evolvent.learn.checkpoint import CheckpointContent, Checkpointer
-from evolvent.learn.parallel.mesh import Mesh
-from evolvent.learn.parallel.ranks import join_ranks
+from evolvent.learn.parallel.ranks import Mesh, join_ranks
 from evolvent.models import pieces
 from evolvent.models.exchange import import_hf
 

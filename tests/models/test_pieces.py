@@ -16,8 +16,7 @@ from safetensors.torch import load_file, save_file
 from evolvent.errors import ConfigError, Incomplete, ShapeMismatch, UnsafePath
 from evolvent.models import pieces
 from evolvent.models.pieces import DTYPES, Entry, Index, Piece, Region, fill, fill_all, local_tensor, region_of
-from evolvent.models.stored import entry_from_row, entry_to_row
-from evolvent.models.writing import group_shards, merge_indices, write_tensors
+from evolvent.models.writing import entry_from_row, entry_to_row, group_shards, merge_indices, write_tensors
 
 # ---------------------------------------------------------------------- regions
 

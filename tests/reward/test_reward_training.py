@@ -16,8 +16,7 @@ from evolvent.errors import ConfigError, SampleInvalid
 from evolvent.learn.forward import compute_outputs
 from evolvent.learn.learner import Learner, TrainConfig
 from evolvent.learn.objectives import Objective, outcome, span_labels_objective, value_objective, weighted_nll
-from evolvent.learn.packing import collate_padded
-from evolvent.learn.token_sequences import TokenSequence
+from evolvent.learn.token_sequences import TokenSequence, collate_padded
 from evolvent.learn.trees import collate
 from evolvent.models.heads import fresh_head
 from evolvent.models.policy import Policy, tiny_policy

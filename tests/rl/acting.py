@@ -8,11 +8,11 @@ from typing import Any
 
 import evolvent as ev
 from evolvent.agents.plain import Script
-from evolvent.learn.config import TrainConfig
+from evolvent.learn.learner import TrainConfig
 from evolvent.learn.objectives import weighted_nll
 from evolvent.models.policy import Policy
 from evolvent.rl.trainer import RLConfig
-from evolvent.rollout.collect import collect
+from evolvent.rollout.episode import collect
 from evolvent.scale.initial import make_policy
 from evolvent.scale.local_backend import EvaluationPanel, LocalBackend
 from evolvent.trajectory import sample_rng

@@ -12,15 +12,14 @@ from evolvent.agents.candidates import CandidateAgent
 from evolvent.engine.local import LocalEngine
 from evolvent.errors import BatchMismatch, WorldError
 from evolvent.learn.forward import compute_outputs
-from evolvent.learn.packing import collate_padded
-from evolvent.learn.token_sequences import flatten
+from evolvent.learn.token_sequences import collate_padded, flatten
 from evolvent.learn.trees import collate, collate_trees
 from evolvent.methods.ppo import PPOConfig, build_objective, ppo
 from evolvent.rl.advantages import Advantages
 from evolvent.rl.candidates import ChoiceConfig, add_candidates, choice_objective
 from evolvent.rl.critic import critic_objective
 from evolvent.rl.trainer import RLSpec
-from evolvent.rollout.collect import collect
+from evolvent.rollout.episode import collect
 
 LISTED = ("red", "green", "blue", "grey", "say red blue")
 

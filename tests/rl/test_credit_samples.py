@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from evolvent.methods.grpo import GRPOConfig, grpo
 from evolvent.methods.poad import POADConfig as PoadConfig
 from evolvent.methods.poad import poad
-from evolvent.rl import credit_samples as module
+from evolvent.rl import diagnostics as module
 from evolvent.rl.advantages import Advantages
-from evolvent.rl.credit_samples import choose_episodes, is_sampled_iteration, sample_credit
 from evolvent.rl.critic import critic_objective
+from evolvent.rl.diagnostics import choose_episodes, is_sampled_iteration, sample_credit
 from evolvent.rl.presets import GRPO, POAD
 from evolvent.rl.trainer import RLSpec
 from evolvent.scale.local_backend import save_credit

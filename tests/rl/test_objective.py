@@ -18,8 +18,7 @@ from torch import Tensor
 
 from evolvent.errors import BatchMismatch, ConfigError
 from evolvent.learn.objectives import Objective, Outputs
-from evolvent.learn.packing import Batch, collate_packed, collate_padded
-from evolvent.learn.token_sequences import TokenSequence
+from evolvent.learn.token_sequences import Batch, TokenSequence, collate_packed, collate_padded
 from evolvent.rl.objective import (
     Aggregate,
     Clip,

@@ -12,11 +12,10 @@ import evolvent as ev
 from evolvent.agents.base import recorded_turn
 from evolvent.agents.history import Window
 from evolvent.errors import NothingToLearn
-from evolvent.learn.config import TrainConfig
-from evolvent.learn.learner import Learner
+from evolvent.learn.learner import Learner, TrainConfig
 from evolvent.learn.objectives import Objective
 from evolvent.learn.optim.make import OptimizerConfig
-from evolvent.learn.packing import Batch
+from evolvent.learn.token_sequences import Batch
 from evolvent.methods.etpo import ETPOConfig, Networks, etpo, mask_impossible, run_backup
 from evolvent.methods.grpo import GRPOConfig, grpo
 from evolvent.methods.ntpo import NTPOConfig
@@ -88,7 +87,7 @@ def test_sampled_probabilities_of_a_support_sum_to_one(tmp_path):
     """Over every token that could have been drawn at a place, `exp(logp)` adds up to 1."""
     seen, practice = looked(tmp_path, Listed(), setup_of(GRPO, valued=False, restrict_to_admissible=True))
     from evolvent.learn.forward import support_logprobs, target_logits
-    from evolvent.learn.packing import collate_padded
+    from evolvent.learn.token_sequences import collate_padded
 
     batch = collate_padded(seen.sequences, [[0]])
     support = batch.columns["support"].long()

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from evolvent.errors import ConfigError, NonFinite, NothingToLearn
-from evolvent.learn.config import TrainConfig
-from evolvent.learn.learner import Learner
+from evolvent.learn.learner import Learner, TrainConfig
 from evolvent.learn.objectives import Objective
 from evolvent.methods.etpo import ETPOConfig, Networks
 from evolvent.methods.grpo import GRPOConfig, grpo

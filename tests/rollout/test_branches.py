@@ -12,10 +12,10 @@ from evolvent.engine.asks import GREEDY
 from evolvent.learn.token_sequences import flatten
 from evolvent.models.policy import tiny_policy
 from evolvent.rl.scored_rollout import add_choice_support
-from evolvent.rollout.branches import BranchedStarts, BranchOrigins
+from evolvent.rollout.episode import BranchedStarts, BranchOrigins
 from evolvent.trajectory import Branch, Start
+from evolvent.worlds.base import Parsed
 from evolvent.worlds.countdown import Countdown
-from evolvent.worlds.grammar import Parsed
 from evolvent.worlds.panel import Sizes
 
 

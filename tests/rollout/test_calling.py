@@ -21,7 +21,7 @@ from evolvent.models.policy import Policy
 from evolvent.models.tiny import init_tiny, tiny_config, word_tokenizer
 from evolvent.models.toolprompt import FourBlocks
 from evolvent.rl.rollout_batch import build_rollout_batch
-from evolvent.rollout.collect import collect
+from evolvent.rollout.episode import collect
 from evolvent.schemas import find_argument_faults
 from evolvent.trajectory import Start
 from evolvent.worlds.crafting import Crafting

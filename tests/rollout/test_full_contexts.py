@@ -9,7 +9,7 @@ import evolvent as ev
 from evolvent.agents.history import Refuse, Summarise, Window
 from evolvent.agents.language import LanguageAgent
 from evolvent.engine.asks import GREEDY
-from evolvent.rollout.branches import BranchedStarts, BranchOrigins
+from evolvent.rollout.episode import BranchedStarts, BranchOrigins
 from evolvent.trajectory import Branch, Start
 from evolvent.worlds.panel import Sizes
 

@@ -25,8 +25,7 @@ from evolvent.engine.asks import Sampling
 from evolvent.engine.fitting import engine_for
 from evolvent.errors import ConfigError
 from evolvent.models.adapters import AdapterConfig, adapt
-from evolvent.rollout.branches import BranchedStarts, BranchOrigins
-from evolvent.rollout.collect import collect
+from evolvent.rollout.episode import BranchedStarts, BranchOrigins, collect
 from evolvent.rollout.search import SearchPlayer as Searcher
 from evolvent.rollout.search import search_starts
 from evolvent.scale.ray_cluster import Placement, count_player_slots, parse_cluster

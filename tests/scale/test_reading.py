@@ -23,7 +23,7 @@ from evolvent.rl.rollout_batch import CUT_OFF, TRUNCATED
 from evolvent.rl.scored_rollout import ScoredRollout
 from evolvent.rl.trainer import PolicyTrainer, RLSpec
 from evolvent.scale.initial import make_policy
-from evolvent.scale.reading import next_prompt
+from evolvent.scale.local_backend import next_prompt
 from evolvent.trajectory import Branch, Start, Step, Trajectory
 from evolvent.worlds.base import Play
 from tests.rl.acting import WORDS, Endless, quick, run_of

@@ -20,7 +20,7 @@ from evolvent.engine.local import LocalEngine
 from evolvent.errors import ConfigError, EnvLost, NoLegalAction, ScoringError, WorldError
 from evolvent.learn.token_sequences import flatten
 from evolvent.reward.process import SpanScorer, TagIds
-from evolvent.rollout.collect import collect
+from evolvent.rollout.episode import collect
 from evolvent.search.beam import beam
 from evolvent.search.depth_first import depth_first
 from evolvent.search.environments import StateValue, TextValue, search_env
@@ -31,7 +31,7 @@ from evolvent.search.records import Budget, ExpandRequest, Request, Search, Sear
 from evolvent.search.samples import best_of_n, search_greedy
 from evolvent.search.trajectories import env_trajectory, env_tree
 from evolvent.trajectory import Task, sample_rng
-from evolvent.worlds.deferred_close import Limits
+from evolvent.worlds.base import Limits
 from evolvent.worlds.lookup import Lookup
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from evolvent.agents.plain import Script
 from evolvent.cli.registry import load_worlds
-from evolvent.rollout.collect import collect
+from evolvent.rollout.episode import collect
 from evolvent.serve.agentgym.client import AgentGymWorld
 from evolvent.serve.agentgym.desk import task_by_number
 from evolvent.serve.agentgym.dialects import default_mounts

@@ -22,7 +22,7 @@ from evolvent.serve.agentgym.grammars import (
     split_tool_line,
 )
 from evolvent.serve.agentgym.text import get_translator, parse_goal, parse_recipes
-from evolvent.worlds.grammar import Parsed
+from evolvent.worlds.base import Parsed
 from evolvent.worlds.grid.world import GridWorld
 from evolvent.worlds.maze import Maze
 from evolvent.worlds.sql.world import SqlWorld

@@ -9,7 +9,7 @@ import pytest
 import evolvent as ev
 from evolvent.agents.plain import Random, Script
 from evolvent.errors import AtCapacity, ConfigError, EnvLost, LimitExceeded, SessionGone, StepTimeout, WorldError
-from evolvent.rollout.collect import collect
+from evolvent.rollout.episode import collect
 from evolvent.serve.agentgym.client import AgentGymWorld, LinkLimits
 from evolvent.serve.agentgym.desk import task_by_number
 from evolvent.trajectory import Score, Start

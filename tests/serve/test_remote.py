@@ -11,7 +11,7 @@ import pytest
 import evolvent as ev
 from evolvent.agents.plain import Expert, Random, Script
 from evolvent.errors import ConfigError, EnvLost, SessionGone, VersionMismatch
-from evolvent.rollout.collect import collect
+from evolvent.rollout.episode import collect
 from evolvent.rollout.evaluate import panel_starts, summarize_outcomes
 from evolvent.serve.remote.world import RemoteWorld, remote_worlds
 from evolvent.trajectory import Score, Start, Task

@@ -8,8 +8,8 @@ import pytest
 import evolvent as ev
 from evolvent.errors import WorldError
 from evolvent.serve.remote.world import RemoteWorld
+from evolvent.worlds.base import Parsed
 from evolvent.worlds.functions.world import Functions
-from evolvent.worlds.grammar import Parsed
 from evolvent.worlds.household.world import HouseholdWorld
 from evolvent.worlds.panel import Sizes
 from tests.serve.native_peer import NativePeer

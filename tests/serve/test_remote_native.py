@@ -7,7 +7,7 @@ import pytest
 import evolvent as ev
 from evolvent.agents.plain import Expert, Random, Script
 from evolvent.errors import AccessDenied, AtCapacity, ConfigError, EnvLost
-from evolvent.rollout.collect import collect
+from evolvent.rollout.episode import collect
 from evolvent.serve.app import build_app
 from evolvent.serve.catalogue import TaskIndex
 from evolvent.serve.local import LocalHost

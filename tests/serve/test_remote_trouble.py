@@ -20,7 +20,7 @@ from evolvent.errors import (
     VersionMismatch,
     WorldError,
 )
-from evolvent.rollout.collect import collect
+from evolvent.rollout.episode import collect
 from evolvent.serve.remote.world import RemoteWorld
 from evolvent.trajectory import Start
 from evolvent.worlds.maze import Maze

@@ -15,7 +15,7 @@ from evolvent.serve.catalogue import TaskIndex
 from evolvent.serve.local import LocalHost
 from evolvent.serve.seats import ClientSession, ClientSessions, TaskChoice, choose_task, count_train_tasks
 from evolvent.serve.toolcalls import ACT, CallGrammar, find_tool, format_action, format_call, list_tools, parse_call
-from evolvent.worlds.grammar import Parsed
+from evolvent.worlds.base import Parsed
 from evolvent.worlds.panel import Sizes
 from evolvent.worlds.tools.weather import Weather
 from tests.serve.small_host import Count, Till

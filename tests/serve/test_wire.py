@@ -32,9 +32,9 @@ from evolvent.serve import wire
 from evolvent.serve.agentgym.grammars import FencedBlockGrammar as FencedOfAgentGym
 from evolvent.serve.host import ResetResult, SessionSnapshot, StepResult
 from evolvent.trajectory import Score, Task
+from evolvent.worlds.base import Parsed, Plain, ReAct
 from evolvent.worlds.bfcl.world import Reply
 from evolvent.worlds.functions.episode import Calls
-from evolvent.worlds.grammar import Parsed, Plain, ReAct
 from evolvent.worlds.maze import Maze
 from evolvent.worlds.panel import Sizes
 from evolvent.worlds.searchqa.tags import SearchGrammar

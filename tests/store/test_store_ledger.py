@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from evolvent.errors import CorruptRecord
-from evolvent.store.ledger import Ledger, read_stage_cost
+from evolvent.store.log import Ledger, read_stage_cost
 
 
 def test_a_torn_last_line_is_no_stage_and_the_next_row_takes_its_place(tmp_path):

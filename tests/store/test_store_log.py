@@ -12,9 +12,8 @@ from stored import episode
 
 from evolvent.errors import ConfigError, ErrorRecord, SampleInvalid, StoreUnavailable
 from evolvent.store import query
-from evolvent.store.log import list_segments
-from evolvent.store.recover import RecoveryReport
-from evolvent.store.seal import read_seal_manifest
+from evolvent.store.log import RecoveryReport, list_segments
+from evolvent.store.query import read_seal_manifest
 from evolvent.store.store import Store
 from evolvent.trajectory import Annotation, AnnotationTarget, Branch, Score, Step, Task
 

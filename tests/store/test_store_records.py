@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from stored import INF, annotations, bits, episode, generation, several
 
 from evolvent.errors import SampleInvalid
-from evolvent.store.frame import encode_line
+from evolvent.store.log import encode_line
 from evolvent.store.schema import decode_trajectory, encode_trajectory
 from evolvent.store.store import Store
 from evolvent.trajectory import Score, Step

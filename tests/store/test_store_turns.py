@@ -13,10 +13,8 @@ import pytest
 from stored import episode
 
 from evolvent.errors import StoreUnavailable
-from evolvent.store.frame import read_lines
 from evolvent.store.lock import WriterLock, is_free
-from evolvent.store.log import DiskOperations, LogWriter, log_folder, segment_path
-from evolvent.store.recover import RecoveryReport
+from evolvent.store.log import DiskOperations, LogWriter, RecoveryReport, log_folder, read_lines, segment_path
 from evolvent.store.store import Store
 from evolvent.trajectory import Task
 

@@ -10,8 +10,7 @@ from markdown_it import MarkdownIt
 
 from evolvent.cli.main import main
 from evolvent.view.world_page import build_world_page
-from evolvent.worlds.base import TextWorld
-from evolvent.worlds.grammar import Parsed, ReAct
+from evolvent.worlds.base import Parsed, ReAct, TextWorld
 from evolvent.worlds.profile import profile_world
 
 ROOT = Path(__file__).parents[2]

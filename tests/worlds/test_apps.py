@@ -9,7 +9,7 @@ from evolvent.agents.plain import Expert, Script
 from evolvent.cli.main import main
 from evolvent.errors import ConfigError
 from evolvent.grade.exchanges import Exchanges, grade_exchanges, is_same_text, is_same_value
-from evolvent.rollout.collect import collect
+from evolvent.rollout.episode import collect
 from evolvent.sandbox.limits import SandboxLimits
 from evolvent.sandbox.pool import SandboxPool
 from evolvent.trajectory import Start

@@ -8,9 +8,8 @@ import pytest
 
 from evolvent.trajectory import Score, Task
 from evolvent.worlds.audit import Canonical, audit, blind_replay, play_actions, play_random
-from evolvent.worlds.base import Env, Info, Reply, Value, World, score_episode
+from evolvent.worlds.base import Env, Grammar, Info, Plain, Reply, Value, World, score_episode
 from evolvent.worlds.crafting import Crafting
-from evolvent.worlds.grammar import Grammar, Plain
 from evolvent.worlds.lookup import Lookup
 from evolvent.worlds.panel import Sizes
 from evolvent.worlds.shapes import Level

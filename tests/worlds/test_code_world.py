@@ -7,7 +7,7 @@ import pytest
 
 from evolvent.agents.plain import Expert, Script
 from evolvent.errors import AccessDenied, ConfigError, HashMismatch, ScoringError, VersionMismatch
-from evolvent.rollout.collect import collect
+from evolvent.rollout.episode import collect
 from evolvent.trajectory import Start, Task
 from evolvent.worlds import manifest as known
 from evolvent.worlds.code.answers import extract_program, extract_source

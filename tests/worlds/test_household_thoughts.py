@@ -8,7 +8,7 @@ import pytest
 
 from evolvent.agents.plain import Expert
 from evolvent.errors import WorldError
-from evolvent.rollout.collect import collect
+from evolvent.rollout.episode import collect
 from evolvent.trajectory import Start
 from evolvent.worlds.crafting import words_of
 from evolvent.worlds.household.nouns import HouseholdNouns

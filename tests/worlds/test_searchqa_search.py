@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evolvent.errors import ConfigError, InvalidAction
-from evolvent.worlds.grammar import Parsed
+from evolvent.worlds.base import Parsed
 from evolvent.worlds.searchqa.answers import exact_match, normalize_answer
 from evolvent.worlds.searchqa.bm25 import Index, split_words
 from evolvent.worlds.searchqa.tags import Move, SearchGrammar, parse_move

@@ -19,9 +19,8 @@ from hypothesis import strategies as st
 from evolvent.errors import ConfigError, InvalidAction, SessionGone, VersionMismatch
 from evolvent.trajectory import Task
 from evolvent.worlds.audit import audit
-from evolvent.worlds.base import SPLITS, TIERS, Forkable, SupportsRenaming, World
+from evolvent.worlds.base import SPLITS, TIERS, Forkable, Parsed, SupportsRenaming, World
 from evolvent.worlds.crafting import words_of
-from evolvent.worlds.grammar import Parsed
 from evolvent.worlds.panel import Sizes, digest
 from evolvent.worlds.sql.database import Answer
 from evolvent.worlds.sql.episode import DONE, render_answer, render_closed

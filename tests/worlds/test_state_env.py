@@ -6,9 +6,8 @@ import pytest
 
 from evolvent.errors import ConfigError, SessionGone
 from evolvent.trajectory import Task, Value
-from evolvent.worlds.base import Env, Forkable, Info, Reply
+from evolvent.worlds.base import Env, Forkable, Info, Reply, Snapshot, StateEnv
 from evolvent.worlds.check import check_env
-from evolvent.worlds.state_env import Snapshot, StateEnv
 
 TASK = Task("counter", "1", {"goal": 3})
 

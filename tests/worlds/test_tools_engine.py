@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from evolvent.errors import InvalidAction
 from evolvent.messages import Call
-from evolvent.worlds.grammar import Parsed
+from evolvent.worlds.base import Parsed
 from evolvent.worlds.tools.calls import ToolGrammar, compact
 from evolvent.worlds.tools.engine import UNKNOWN_TOOL, Toolbox, build_tool
 from evolvent.worlds.tools.kinds import Draw, digest_task

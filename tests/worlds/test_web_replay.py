@@ -17,10 +17,9 @@ from pyarrow import parquet
 from evolvent.errors import ConfigError, InvalidAction, SessionGone, UnsafeFile, VersionMismatch, WorldError
 from evolvent.grade.web_actions import ScoringRules, WebAction, score_step
 from evolvent.trajectory import Step, Task, Trajectory
-from evolvent.worlds.base import SPLITS
+from evolvent.worlds.base import SPLITS, Parsed
 from evolvent.worlds.check import check_env
 from evolvent.worlds.crafting import words_of
-from evolvent.worlds.grammar import Parsed
 from evolvent.worlds.panel import Sizes
 from evolvent.worlds.web_replay.generated import generate_row, generate_rows, write_rows
 from evolvent.worlds.web_replay.records import parse_task, read_ranks

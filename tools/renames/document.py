@@ -37,24 +37,26 @@ def settings_rows(configs: set[str]) -> list[str]:
     return rows
 
 
-def module_rows() -> list[str]:
-    """Returns a row for every moved or merged module."""
+def module_targets() -> dict[Path, Path]:
+    """Returns the last place of every module that was moved or merged."""
     moves = parse_moves((ROOT / "tools/renames/moves.txt").read_text(encoding="utf-8"))
     targets = {move.source: move.target for move in moves}
-    later_sources = {move.target for move in moves}
-    rows = []
-    for move in moves:
-        if move.source in later_sources:
-            continue  # A later move of a module that had moved before: its first row names the last target.
-        target = move.target
+    last_targets = {}
+    for source, target in targets.items():
         while target in targets:
             target = targets[target]
-        rows.append(f"| `{move.source}` | `{target}` |")
-    return ["| before | now |", "|---|---|", *rows]
+        last_targets[source] = target
+    return last_targets
+
+
+def module_rows() -> list[str]:
+    """Returns a row for every moved or merged module."""
+    return ["| before | now |", "|---|---|", *(f"| `{old}` | `{new}` |" for old, new in module_targets().items())]
 
 
 def name_rows(entries: list[Entry], exported: dict[str, set[str]]) -> list[str]:
-    """Returns a row for every renamed public class, function or method."""
+    """Returns a row for every renamed public class, function or method, with the module where it is now."""
+    targets = module_targets()
     rows = set()
     for entry in entries:
         outer, _, last = entry.scope.rpartition(".")
@@ -62,9 +64,10 @@ def name_rows(entries: list[Entry], exported: dict[str, set[str]]) -> list[str]:
         if entry.new_name and public and outer.count(".") == 0 and entry.new_name != last:
             if outer and not outer[:1].isupper():
                 continue
-            names = exported.get(entry.path, set())
+            module = entry.path.removeprefix("src/evolvent/")
+            module = targets.get(Path(module), Path(module)).as_posix()
+            names = exported.get(f"src/evolvent/{module}", set())
             if outer or entry.new_name in names:
-                module = entry.path.removeprefix("src/evolvent/")
                 rows.add(f"| `{module}` | `{entry.scope}` | `{entry.new_name}` |")
     return ["| module | before | now |", "|---|---|---|", *sorted(rows)]
 

@@ -54,10 +54,11 @@ def module_name(path: Path) -> str:
     return ".".join(("evolvent", *path.with_suffix("").parts))
 
 
-def merge_sources(source: str, target: str, source_module: str) -> str:
+def merge_sources(source: str, target: str, source_module: str, *, target_module: str = "") -> str:
     """Returns the target's text with the source's docstring, imports, exports and definitions added.
 
-    What both modules define in the same words stands once.
+    What both modules define in the same words stands once. The source's definitions come first, unless the source
+    imports the target.
 
     Raises:
         ValueError: both define the same top-level name in different words.
@@ -72,21 +73,22 @@ def merge_sources(source: str, target: str, source_module: str) -> str:
         raise ValueError(f"{source_module}: both modules define {sorted(duplicates)}")
     imports, body = _split(source, source_tree, repeated)
     target_lines = target.splitlines()
-    head = [
-        node for node in target_tree.body if isinstance(node, ast.Import | ast.ImportFrom) or _is_typing_block(node)
-    ]
-    last_import = max(node.end_lineno or node.lineno for node in head)
     exports = next((node for node in target_tree.body if _is_exports(node)), None)
+    before = target_tree.body[: target_tree.body.index(exports)] if exports else target_tree.body
+    head = [node for node in before if isinstance(node, ast.Import | ast.ImportFrom) or _is_typing_block(node)]
+    last_import = max(node.end_lineno or node.lineno for node in head)
     first_body = (exports.end_lineno or exports.lineno) if exports else last_import
+    is_later = any(isinstance(node, ast.ImportFrom) and node.module == target_module for node in source_tree.body)
     names = sorted({*_exports(source_tree), *_exports(target_tree)})
     lines = [
         *target_lines[:last_import],
         *imports,
         "",
         f"__all__ = {names!r}",
-        *body,
+        *(body if not is_later else ()),
         "",
         *target_lines[first_body:],
+        *(["", *body] if is_later else ()),
     ]
     return "\n".join(lines) + "\n"
 
@@ -94,8 +96,10 @@ def merge_sources(source: str, target: str, source_module: str) -> str:
 def _add_docstring(source: str, target: str) -> str:
     """Returns the target with the source's module docstring as further paragraphs of its own."""
     texts = [ast.get_docstring(ast.parse(text), clean=False) for text in (source, target)]
-    if None in texts or not all(text.startswith('"""') for text in (source, target)):
+    if None in texts or not all(text.startswith(('"""', 'r"""')) for text in (source, target)):
         return target
+    if source.startswith("r") and not target.startswith("r"):
+        target = f"r{target}"
     node = ast.parse(target).body[0]
     lines = target.splitlines()
     docstring = "\n".join(lines[: node.end_lineno]).rstrip().removesuffix('"""').rstrip()
@@ -155,6 +159,8 @@ def _split(text: str, tree: ast.Module, repeated: list[ast.stmt]) -> tuple[list[
 def rewrite(text: str, moves: list[Move]) -> str:
     """Returns the text with every mention of a moved module, dotted or as a path, rewritten."""
     for move in moves:
+        if move.source.stem not in text:
+            continue
         old, new = module_name(move.source), module_name(move.target)
         text = re.sub(rf"(?<![\w.]){re.escape(old)}(?![\w])", new, text)
         text = re.sub(rf"(?<![\w/]){re.escape(move.source.as_posix())}(?![\w])", move.target.as_posix(), text)
@@ -198,7 +204,12 @@ def main(argv: list[str] | None = None) -> int:
         if not (target.parent / "__init__.py").exists() and target.parent != root / PACKAGE:
             (target.parent / "__init__.py").write_text("", encoding="utf-8")
         if move.merge:
-            merged = merge_sources(source.read_text(encoding="utf-8"), target.read_text(encoding="utf-8"), source.stem)
+            merged = merge_sources(
+                source.read_text(encoding="utf-8"),
+                target.read_text(encoding="utf-8"),
+                source.stem,
+                target_module=module_name(move.target),
+            )
             target.write_text(merged, encoding="utf-8")
             git(root, "rm", "-q", "-f", str(PACKAGE / move.source))
         else:

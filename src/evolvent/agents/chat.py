@@ -26,8 +26,7 @@ from evolvent.errors import ConfigError, ContextOverflow, InvalidAction, Problem
 from evolvent.messages import Message
 from evolvent.models.chat_template import ReplyText
 from evolvent.trajectory import Generation, Task, Value
-from evolvent.worlds.base import Info, World
-from evolvent.worlds.grammar import Grammar, Parsed
+from evolvent.worlds.base import Grammar, Info, Parsed, World
 
 __all__ = ["ChatAgent", "format_hint"]
 

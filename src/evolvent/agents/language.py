@@ -14,8 +14,7 @@ from evolvent.errors import ConfigError, InvalidAction
 from evolvent.models.dialects import Chat, Dialect
 from evolvent.models.policy import Policy
 from evolvent.trajectory import Branch, Generation, Step, Task, Trajectory, Value
-from evolvent.worlds.base import Info, World
-from evolvent.worlds.grammar import Parsed
+from evolvent.worlds.base import Info, Parsed, World
 
 __all__ = ["LanguageAgent", "LanguageMind"]
 

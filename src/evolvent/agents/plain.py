@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from evolvent.agents.base import Acting, Decision
 from evolvent.errors import WorldError
 from evolvent.trajectory import Task, Value, sample_rng
-from evolvent.worlds.base import Info, SupportsRationales, World
-from evolvent.worlds.grammar import Parsed
+from evolvent.worlds.base import Info, Parsed, SupportsRationales, World
 
 __all__ = ["Expert", "Random", "Script"]
 

@@ -23,8 +23,7 @@ from evolvent.memory.steps import StepMemory
 from evolvent.memory.windows import cut_window
 from evolvent.models.policy import Policy
 from evolvent.trajectory import Task, Value
-from evolvent.worlds.base import Info, World
-from evolvent.worlds.grammar import Parsed
+from evolvent.worlds.base import Info, Parsed, World
 
 __all__ = ["StepAgent", "StepMind"]
 

@@ -33,7 +33,7 @@ from evolvent.bench.questions import ChoiceQuestion, Conversation, OpenQuestion,
 from evolvent.config import Config
 from evolvent.engine.asks import Engine, Job, SampleAsk, Sampling, ScoreAsk
 from evolvent.errors import ConfigError
-from evolvent.rollout.collect import collect
+from evolvent.rollout.episode import collect
 from evolvent.rollout.evaluate import panel_starts, summarize_outcomes
 from evolvent.stats import wilson_interval
 from evolvent.trajectory import sample_rng, sample_seed

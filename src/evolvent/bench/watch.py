@@ -35,8 +35,8 @@ from evolvent.errors import (
 )
 from evolvent.files import append_line
 from evolvent.models.snapshots import Snapshot, lease, newest_snapshot, read_run_state
-from evolvent.store.ledger import read_rows
 from evolvent.store.lock import WriterLock
+from evolvent.store.log import read_rows
 
 if TYPE_CHECKING:
     from evolvent.engine.asks import Engine

@@ -21,7 +21,7 @@ from evolvent.cli.registry import require_train_extra, resolve_policy
 from evolvent.cli.settings import WorldsConfig
 from evolvent.config import Config, resolve
 from evolvent.engine.servers import ServerDialect, endpoint_type
-from evolvent.rollout.collect import collect
+from evolvent.rollout.episode import collect
 from evolvent.store.store import Store
 from evolvent.trajectory import Json, Start, Trajectory
 from evolvent.worlds.base import World

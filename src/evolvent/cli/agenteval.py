@@ -29,8 +29,7 @@ from evolvent.cli.progress import Progress
 from evolvent.cli.record import RunRecord, choose_run_folder, collect_versions, record_run
 from evolvent.cli.registry import load_worlds
 from evolvent.cli.settings import Command, parse_command
-from evolvent.rollout.collect import collect
-from evolvent.rollout.episode import Limits
+from evolvent.rollout.episode import Limits, collect
 from evolvent.store.store import Store
 from evolvent.trajectory import Start, trajectory_name
 from evolvent.view.escape import clip, show_hidden

@@ -18,7 +18,7 @@ from evolvent.cli.record import RunRecord, choose_run_folder, record_run
 from evolvent.cli.registry import load_worlds
 from evolvent.cli.settings import Command, parse_command
 from evolvent.errors import ConfigError, Problem, unknown_name_problem
-from evolvent.rollout.collect import collect, trajectory_name
+from evolvent.rollout.episode import collect, trajectory_name
 from evolvent.store.store import Store
 from evolvent.trajectory import Start, Task, Trajectory
 from evolvent.worlds.base import World

@@ -16,7 +16,7 @@ from evolvent.cli.registry import load_worlds
 from evolvent.cli.settings import Command, WorldsConfig, parse_command
 from evolvent.curate.corpus import FileRow, write_eval, write_manifest, write_part
 from evolvent.errors import ConfigError, Problem
-from evolvent.rollout.collect import collect
+from evolvent.rollout.episode import collect
 from evolvent.store.store import Store
 from evolvent.trajectory import Start, Task, trajectory_name
 from evolvent.view.escape import show_hidden

@@ -257,7 +257,7 @@ def _extract_source(row: Row, name: str) -> Source | None:
 def _query_model(sources: Sequence[Source], writer: _CommentWriter, args: argparse.Namespace) -> list[CommentResult]:
     """Returns the model's result for every source, in order; equal code is asked about once."""
     from evolvent.curate.commenting import Commenting, make_start, read_episode
-    from evolvent.rollout.collect import collect
+    from evolvent.rollout.episode import collect
 
     starts = [make_start(source) for source in sources]
     world = Commenting()

@@ -151,7 +151,7 @@ def _measure_success(
     from evolvent.agents.language import LanguageAgent
     from evolvent.engine.asks import GREEDY
     from evolvent.engine.fitting import engine_for
-    from evolvent.rollout.collect import collect
+    from evolvent.rollout.episode import collect
     from evolvent.rollout.evaluate import panel_starts, summarize_outcomes
 
     starts = panel_starts(worlds_by_name, split="test", limit=args.limit)

@@ -20,7 +20,7 @@ from evolvent.errors import (
     unknown_name_problem,
 )
 from evolvent.plugins import describe_origin, installed_plugins
-from evolvent.store.ledger import read_rows
+from evolvent.store.log import read_rows
 from evolvent.worlds.base import World
 
 if TYPE_CHECKING:

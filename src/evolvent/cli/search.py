@@ -29,7 +29,7 @@ from evolvent.errors import ConfigError, Problem
 from evolvent.files import append_line, plain_json, write_atomic
 from evolvent.rollout.search import SearchOutcome, check_search, search_starts
 from evolvent.search.settings import ForestConfig, find_search, forest_names
-from evolvent.store.ledger import read_rows
+from evolvent.store.log import read_rows
 from evolvent.store.store import Store
 from evolvent.trajectory import Start, trajectory_name
 from evolvent.view.escape import clip, show_hidden

@@ -28,7 +28,7 @@ from evolvent.learn.objectives import (
     weighted_nll,
 )
 from evolvent.learn.optim.make import OptimizerConfig
-from evolvent.learn.parallel.mesh import Parallelism
+from evolvent.learn.parallel.ranks import Parallelism
 from evolvent.learn.preferences import add_returns, append_outcome_readout, append_readout, build_pairs
 from evolvent.learn.rows import ReadingConfig, read_rows, read_trajectories
 from evolvent.learn.sources import vocabulary_digest
@@ -38,8 +38,7 @@ from evolvent.models.adapters import AdapterConfig
 from evolvent.models.policy import Policy
 from evolvent.scale.training import CheckpointConfig
 from evolvent.trajectory import Task, Trajectory
-from evolvent.worlds.base import World
-from evolvent.worlds.grammar import Parsed
+from evolvent.worlds.base import Parsed, World
 
 if TYPE_CHECKING:
     from evolvent.trajectory import Step

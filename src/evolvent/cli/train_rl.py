@@ -48,7 +48,7 @@ from evolvent.methods.scaling_inter import ScalingInterConfig, scaling_inter
 from evolvent.models.adapters import AdapterConfig, adapt
 from evolvent.models.policy import Policy
 from evolvent.plugins import describe_origin, installed_plugins
-from evolvent.rollout.collect import collect
+from evolvent.rollout.episode import collect
 from evolvent.run import Run
 from evolvent.scale.endpoint_backend import EndpointBackend
 from evolvent.scale.initial import collect_demonstrations

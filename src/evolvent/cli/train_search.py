@@ -40,7 +40,7 @@ from evolvent.rollout.held_out import check_held_out
 from evolvent.rollout.search import check_search
 from evolvent.run import Run
 from evolvent.scale.initial import collect_demonstrations
-from evolvent.store.ledger import read_rows
+from evolvent.store.log import read_rows
 from evolvent.trajectory import Score, Step, Task, Trajectory
 from evolvent.view.redraw import redraw_repeatedly
 from evolvent.worlds.base import World

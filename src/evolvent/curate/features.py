@@ -118,7 +118,7 @@ def _pool_states(
     import torch
 
     from evolvent.learn.forward import eval_mode, report_memory_errors
-    from evolvent.learn.packing import bucket_by_length
+    from evolvent.learn.token_sequences import bucket_by_length
 
     model = policy.model
     _refuse_trees(sequences)

@@ -512,7 +512,7 @@ class Arena:
     """`cache [layers, rows, capacity, 2, heads, head]` (keys, values) and `hidden [rows, capacity, hidden]`.
 
     Untouched memory is zero: masked positions get weight 0, which only makes 0 of finite numbers. `aside` is the stream
-    on which forwards over it are recorded (`engine/cuda_graphs.py`).
+    on which forwards over it are recorded (`engine/decoders.py`).
 
     Attributes:
         touched: `[rows]` positions of a row that were written since its memory was last given back.

@@ -28,12 +28,11 @@ from evolvent.engine.asks import (
     Usage,
     validate_ask,
 )
+from evolvent.engine.attention import STRIDE, plan
 from evolvent.engine.decoders import decoder_for
 from evolvent.engine.memory import available_bytes
-from evolvent.engine.plan import STRIDE, plan
-from evolvent.engine.sampling import draw, draw_plain, uniforms
 from evolvent.engine.stops import completes_stop_string
-from evolvent.engine.streams import Stream, Streams, TicketState, build_limit
+from evolvent.engine.streams import Stream, Streams, TicketState, build_limit, draw, draw_plain, uniforms
 from evolvent.engine.trie import Prefix, Trie
 from evolvent.errors import ConfigError, EngineError, StaleNode, WeightsChanged
 

@@ -28,9 +28,8 @@ from evolvent.engine.asks import (
     Usage,
     validate_ask,
 )
-from evolvent.engine.sampling import draw, uniforms
 from evolvent.engine.stops import completes_stop_string
-from evolvent.engine.streams import StreamLimit, build_limit
+from evolvent.engine.streams import StreamLimit, build_limit, draw, uniforms
 from evolvent.errors import ConfigError, EngineError, StaleNode
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from evolvent.engine.asks import Ask, BlockingCall, Continuation, Finished, Node, SampleAsk, Ticket, Usage, validate_ask
-from evolvent.engine.blocking_calls import BlockingCallPool, Outcome
+from evolvent.engine.driver import BlockingCallPool, Outcome
 from evolvent.engine.endpoint import Endpoint
 from evolvent.engine.replies import FINGERPRINT, Reply
 from evolvent.errors import ConfigError, EndpointError, Problem, StaleNode, TokensMissing, WeightsChanged

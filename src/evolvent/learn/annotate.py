@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 from evolvent.errors import BatchMismatch, ConfigError, DeviceMemory, Problem, VocabularyMismatch
 from evolvent.learn.forward import eval_mode, target_logits
 from evolvent.learn.losses import target_logprobs
-from evolvent.learn.packing import Batch, bucket_by_length, collate_padded
 from evolvent.learn.sources import vocabulary_digest
-from evolvent.learn.token_sequences import TokenSequence, check_sequences
+from evolvent.learn.token_sequences import Batch, TokenSequence, bucket_by_length, check_sequences, collate_padded
 from evolvent.models.policy import Policy
 
 __all__ = ["WINDOW", "annotate"]

@@ -11,10 +11,9 @@ from torch import Tensor, nn
 
 from evolvent.errors import ConfigError, DeviceMemory, Problem
 from evolvent.learn.objectives import Need, Outputs
-from evolvent.learn.packing import Batch, block_mask
-from evolvent.learn.parallel.ranks import SINGLE_PROCESS, Ranks
-from evolvent.learn.parallel.vocab import vocab_entropy, vocab_sample
-from evolvent.learn.parallel.vocab import vocab_logprobs as target_logprobs
+from evolvent.learn.parallel.ranks import SINGLE_PROCESS, Ranks, vocab_entropy, vocab_sample
+from evolvent.learn.parallel.ranks import vocab_logprobs as target_logprobs
+from evolvent.learn.token_sequences import Batch, block_mask
 from evolvent.trajectory import sample_seed
 
 if TYPE_CHECKING:

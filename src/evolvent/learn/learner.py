@@ -2,6 +2,8 @@
 
 Length, schedule and end of a training are counted in learned tokens or updates, never in seconds: two runs are
 bit-equal, and an interrupted run equals an uninterrupted one.
+
+Settings of every training, whatever its objective, optimizer and layout.
 """
 
 from __future__ import annotations
@@ -12,14 +14,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from math import prod
-from typing import cast
+from typing import Annotated, Literal, cast
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
+from evolvent.config import Config
 from evolvent.errors import BatchMismatch, ConfigError, NonFinite, NothingToLearn, Problem
 from evolvent.learn.checkpoint import Checkpointer
-from evolvent.learn.config import TrainConfig
 from evolvent.learn.forward import cast_weights, frozen, report_memory_errors, resolve_layout
 from evolvent.learn.loader import DataOrder, LearnableSequences, RankBatcher
 from evolvent.learn.objectives import Objective, Outputs, gauss_newton
@@ -27,28 +30,81 @@ from evolvent.learn.optim.clip import clamp_, clip_factor, scale_, total_norm
 from evolvent.learn.optim.fused import FusedOptimizer
 from evolvent.learn.optim.make import OptimizerConfig, build_optimizer, check_fused
 from evolvent.learn.optim.sophia import SophiaG
-from evolvent.learn.packing import Batch
 from evolvent.learn.parallel.lay import check_layout, distribute_model
-from evolvent.learn.parallel.mesh import Parallelism
-from evolvent.learn.parallel.ranks import SINGLE_PROCESS, Ranks
+from evolvent.learn.parallel.ranks import SINGLE_PROCESS, Parallelism, Ranks
 from evolvent.learn.prefix_sharing import resolve_sharing
 from evolvent.learn.progress import (
     FitReport,
     TrainingProgress,
+    TrainState,
     UpdateMetrics,
+    check_resumes,
     finish_pending_save,
     restore_progress,
     save_progress,
     training_identity,
 )
-from evolvent.learn.token_sequences import TokenSequence
-from evolvent.learn.trained import TrainState, check_resumes
+from evolvent.learn.token_sequences import Batch, TokenSequence
 from evolvent.models.heads import fresh_head
 from evolvent.models.policy import Policy
 from evolvent.models.tuned import base_digest, kind_of
 from evolvent.trajectory import sample_seed
 
 __all__ = ["FitReport", "KLLimitReached", "Learner", "MetricSums", "TrainConfig", "UpdateMetrics", "check_objective"]
+
+
+Beta = Annotated[float, Field(ge=0, lt=1)]
+
+
+class TrainConfig(Config):
+    """Settings of a training. Its length is `max_steps`, else `tokens`, else `epochs`: the first of them that is
+    set.
+    """
+
+    lr: float = Field(default=4e-3, gt=0, description="peak learning rate of AdamW")
+    betas: tuple[Beta, Beta] = Field(default=(0.9, 0.98), description="decay of AdamW's two moments")
+    weight_decay: float = Field(default=0.1, ge=0, description="decoupled decay of matrices; vectors have none")
+    warmup_steps: int = Field(default=50, ge=0, description="updates of linear warm-up")
+    final_lr_ratio: float = Field(
+        default=0.1, ge=0, le=1, description="share of the peak that the linear decay ends at"
+    )
+    max_grad_norm: float | None = Field(
+        default=1.0, gt=0, description="largest global norm of the gradient; none: no clipping"
+    )
+    batch_tokens: int = Field(default=768, ge=1, description="most tokens of an update, padding included")
+    max_tokens_per_forward: int | None = Field(
+        default=None, ge=1, description="most tokens of one forward; none: the whole update"
+    )
+    epochs: int = Field(default=10, ge=1, description="passes through the data")
+    tokens: int | None = Field(
+        default=None, ge=1, description="stop after this many learned tokens, instead of by epochs"
+    )
+    max_steps: int | None = Field(
+        default=None, ge=1, description="stop after this many updates, instead of by tokens or epochs"
+    )
+    layout: Literal["auto", "bucketed", "packed", "shared"] = Field(
+        default="auto",
+        description="padded rows of like length, packed rows, or rows that share what sequences begin with; auto: "
+        "shared where a policy practises on a CPU, else padded",
+    )
+    dtype: Literal["float32", "bfloat16", "bfloat16_weights"] = Field(
+        default="float32", description="of the forward; weights stay float32, unless they are named too"
+    )
+    max_nonfinite_steps: int = Field(
+        default=5, ge=1, description="updates in a row that may be not finite before training stops"
+    )
+
+    @property
+    def max_forward_tokens(self) -> int:
+        """Returns the token limit of one forward pass, padding included."""
+        return self.max_tokens_per_forward or self.batch_tokens
+
+    def learning_rate(self, update: int, progress: float) -> float:
+        """Returns the learning rate of an update (from 0) after `progress` of the training: warm-up times linear
+        decay.
+        """
+        warmup_factor = min(1.0, (update + 1) / self.warmup_steps) if self.warmup_steps else 1.0
+        return self.lr * warmup_factor * (1.0 - (1.0 - self.final_lr_ratio) * min(1.0, progress))
 
 
 class KLLimitReached(Exception):

@@ -12,11 +12,19 @@ from typing import overload
 import numpy as np
 
 from evolvent.errors import BatchMismatch, ConfigError, NothingToLearn, Problem
-from evolvent.learn.packing import Batch, Row, bucket_by_length, collate_packed, collate_padded, pack_rows
-from evolvent.learn.parallel.mesh import Mesh, Schedule
+from evolvent.learn.parallel.ranks import Mesh, Schedule
 from evolvent.learn.parallel.stages import min_micro_batches
 from evolvent.learn.prefix_sharing import PrefixSharing
-from evolvent.learn.token_sequences import TokenSequence, check_sequences
+from evolvent.learn.token_sequences import (
+    Batch,
+    Row,
+    TokenSequence,
+    bucket_by_length,
+    check_sequences,
+    collate_packed,
+    collate_padded,
+    pack_rows,
+)
 from evolvent.learn.trees import collate
 from evolvent.trajectory import sample_rng
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from evolvent.errors import BatchMismatch, ConfigError, Problem
 from evolvent.learn import losses
-from evolvent.learn.packing import Batch
+from evolvent.learn.token_sequences import Batch
 
 __all__ = [
     "Need",

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from inspect import signature
 from itertools import pairwise
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,17 +23,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from evolvent.errors import ConfigError, Problem
-from evolvent.learn.config import TrainConfig
 from evolvent.learn.cost import Cost
 from evolvent.learn.forward import Layout, can_pack, compute_outputs, eval_mode, report_memory_errors
 from evolvent.learn.objectives import require_output
-from evolvent.learn.packing import Batch, SequenceSource, bucket_by_length, collate_padded, common_columns
-from evolvent.learn.parallel.mesh import Parallelism
-from evolvent.learn.token_sequences import TokenSequence
+from evolvent.learn.parallel.ranks import Parallelism
+from evolvent.learn.token_sequences import (
+    Batch,
+    SequenceSource,
+    TokenSequence,
+    bucket_by_length,
+    collate_padded,
+    common_columns,
+)
 from evolvent.learn.trees import collate
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 log = logging.getLogger(__name__)
 _TRIAL_TOKENS = 24  # tokens of the sequences that a model is tried on
@@ -83,7 +85,7 @@ class PrefixSharing:
     break_even_width: float
 
     @classmethod
-    def from_model(cls, model: PreTrainedModel) -> PrefixSharing:
+    def from_model(cls, model: Any) -> PrefixSharing:
         """Builds it for a Hugging Face causal LM, from counted operations of its layers."""
         cost = Cost.from_model(model)
         return cls(max(cost.body, 1.0) / max(2.0 * cost.attention, 1.0))  # the masked half is computed here
@@ -144,7 +146,7 @@ class PrefixSharing:
         return collate_shared(sequences, trees, order=selected)
 
 
-def resolve_sharing(model: PreTrainedModel, layout: Layout, parallelism: Parallelism) -> PrefixSharing | None:
+def resolve_sharing(model: Any, layout: Layout, parallelism: Parallelism) -> PrefixSharing | None:
     """Returns how sequences share rows in a layout; None where each has its own.
 
     Raises:
@@ -163,20 +165,19 @@ def resolve_sharing(model: PreTrainedModel, layout: Layout, parallelism: Paralle
     raise ConfigError([Problem("layout", f"shared rows {message}", "use 'bucketed': it has the same loss")])
 
 
-def resolve_rl_layout(train: TrainConfig, model: PreTrainedModel) -> TrainConfig:
+def resolve_rl_layout(layout: Layout, model: Any) -> Layout:
     """Resolves "auto" for RL training: rows are shared on a CPU, if a trial shows that the model supports it.
 
     On other devices the mask that separates sequences rules out the fastest attention, and a forward pass of as many
-    tokens
-    has more targets: there sharing must be requested.
+    tokens has more targets: there sharing must be requested.
     """
     is_on_cpu = next(model.parameters()).device.type == "cpu"
-    if train.layout != "auto" or not (is_on_cpu and can_pack(model) and _separates_sequences(model)):
-        return train
-    return train.model_copy(update={"layout": "shared"})
+    if layout != "auto" or not (is_on_cpu and can_pack(model) and _separates_sequences(model)):
+        return layout
+    return "shared"
 
 
-def _separates_sequences(model: PreTrainedModel) -> bool:
+def _separates_sequences(model: Any) -> bool:
     """Returns whether a model gives sequences in one row the same outputs as alone, tried on two short ones."""
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     if "position_ids" not in signature(base.forward).parameters:

@@ -15,8 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from evolvent.errors import BatchMismatch
-from evolvent.learn.packing import Batch, collate_padded, common_columns
-from evolvent.learn.token_sequences import TokenSequence
+from evolvent.learn.token_sequences import Batch, TokenSequence, collate_padded, common_columns
 
 __all__ = ["add_branches", "ancestor_mask", "collate", "collate_trees", "token_depths"]
 

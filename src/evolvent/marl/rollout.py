@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from evolvent.engine.sampling import uniforms
+from evolvent.engine.streams import uniforms
 from evolvent.errors import BatchMismatch, ConfigError, NonFinite
 from evolvent.trajectory import Array, sample_seed
 from evolvent.worlds.teams.base import Continuous, Discrete, TeamSpec, TeamView

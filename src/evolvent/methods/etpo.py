@@ -35,7 +35,7 @@ from evolvent.identity import version_1_text
 from evolvent.learn.forward import compute_outputs, eval_mode, target_logits
 from evolvent.learn.learner import Learner
 from evolvent.learn.objectives import Objective, Outputs, require_output
-from evolvent.learn.packing import Batch
+from evolvent.learn.token_sequences import Batch
 from evolvent.models.policy import Policy
 from evolvent.models.tuned import light_copy
 from evolvent.rl.advantages import Advantages, q_targets

@@ -36,7 +36,7 @@ from evolvent.errors import ConfigError, EvolventError, Problem
 from evolvent.memory.records import Demonstration, Key, make_demonstration
 from evolvent.memory.steps import StepMemory
 from evolvent.models.policy import Policy
-from evolvent.rollout.collect import collect
+from evolvent.rollout.episode import collect
 from evolvent.trajectory import Start, Trajectory, sample_seed
 from evolvent.worlds.base import World
 

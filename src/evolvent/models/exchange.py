@@ -26,9 +26,8 @@ from evolvent.files import disk_errors, sync_folder
 from evolvent.models.heads import ValueHead
 from evolvent.models.pieces import Entry, Index, fill_all
 from evolvent.models.policy import Policy
-from evolvent.models.stored import StoredCheckpoint, open_checkpoint
 from evolvent.models.tuned import kind_of
-from evolvent.models.writing import group_shards, write_tensors
+from evolvent.models.writing import StoredCheckpoint, group_shards, open_checkpoint, write_tensors
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -20,9 +20,8 @@ from torch import Tensor
 from evolvent.errors import ConfigError, SampleInvalid
 from evolvent.learn.forward import compute_outputs
 from evolvent.learn.objectives import Need, Objective, outcome, require_output, value_objective
-from evolvent.learn.packing import Batch
 from evolvent.learn.preferences import append_readout
-from evolvent.learn.token_sequences import TokenSequence, flatten
+from evolvent.learn.token_sequences import Batch, TokenSequence, flatten
 from evolvent.models.policy import Policy
 from evolvent.reward.offline import SiblingSpans, advantage_weights
 from evolvent.reward.process import TagIds, build_tagged_tree

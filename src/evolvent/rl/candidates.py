@@ -19,8 +19,7 @@ from torch import Tensor
 from evolvent.errors import BatchMismatch
 from evolvent.identity import version_1_text
 from evolvent.learn.objectives import Need, Objective, Outputs, require_output
-from evolvent.learn.packing import Batch
-from evolvent.learn.token_sequences import TokenSequence
+from evolvent.learn.token_sequences import Batch, TokenSequence
 from evolvent.learn.trees import add_branches
 from evolvent.rl import policy_losses as losses
 from evolvent.rl.objective import Clip, ValueLoss

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from evolvent.errors import BatchMismatch
 from evolvent.learn.objectives import Objective, Outputs
-from evolvent.learn.packing import Batch
+from evolvent.learn.token_sequences import Batch
 from evolvent.rl import policy_losses as losses
 from evolvent.rl.objective import ValueLoss
 

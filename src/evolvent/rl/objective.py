@@ -21,7 +21,7 @@ from evolvent.errors import BatchMismatch, ConfigError, Problem
 from evolvent.former_names import former_fields
 from evolvent.identity import version_1_text
 from evolvent.learn.objectives import Need, Objective, Outputs, require_output
-from evolvent.learn.packing import Batch
+from evolvent.learn.token_sequences import Batch
 from evolvent.rl import policy_losses as losses
 
 __all__ = [

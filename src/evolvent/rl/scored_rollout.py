@@ -13,13 +13,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from evolvent.engine.asks import Sampling
-from evolvent.engine.sampling import ChoiceTrie
+from evolvent.engine.streams import ChoiceTrie
 from evolvent.errors import BatchMismatch
 from evolvent.learn.forward import compute_outputs, eval_mode, report_memory_errors, target_logits
 from evolvent.learn.objectives import Outputs, require_output
-from evolvent.learn.packing import Batch
 from evolvent.learn.prefix_sharing import PrefixSharing, build_batches
-from evolvent.learn.token_sequences import TokenSequence
+from evolvent.learn.token_sequences import Batch, TokenSequence
 from evolvent.models.dialects import Dialect
 from evolvent.models.policy import Policy
 from evolvent.rl.advantages import Advantages

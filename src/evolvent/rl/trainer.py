@@ -28,15 +28,19 @@ from evolvent.errors import ConfigError, NonFinite, Problem
 from evolvent.learn.checkpoint import CheckpointContent, Checkpointer
 from evolvent.learn.learner import Learner
 from evolvent.learn.objectives import Objective
-from evolvent.learn.packing import Batch, collate_packed, pack_rows
 from evolvent.learn.prefix_sharing import build_batches
-from evolvent.learn.token_sequences import TokenSequence, flatten
-from evolvent.learn.trained import OptimizerNumbers, check_resumes
+from evolvent.learn.progress import OptimizerNumbers, check_resumes
+from evolvent.learn.token_sequences import Batch, TokenSequence, collate_packed, flatten, pack_rows
 from evolvent.models.policy import Policy
 from evolvent.rl.advantages import Advantages
 from evolvent.rl.candidates import add_candidates
-from evolvent.rl.credit_samples import is_sampled_iteration, sample_credit
-from evolvent.rl.diagnostics import DegenerateBatchMonitor, measure_episodes, measure_tokens
+from evolvent.rl.diagnostics import (
+    DegenerateBatchMonitor,
+    is_sampled_iteration,
+    measure_episodes,
+    measure_tokens,
+    sample_credit,
+)
 from evolvent.rl.prefetch import RolloutPrefetcher
 from evolvent.rl.rollout_batch import CUT_OFF, TRUNCATED, Rewards, add_columns, build_rollout_batch
 from evolvent.rl.scored_rollout import HistoryTruncation, ScoredRollout, ScoringConfig, score_rollout
@@ -345,7 +349,7 @@ class PolicyTrainer:
         play: plays starts with a policy in an iteration.
         checkpointer: saves and loads checkpoints.
         log: appends numbers to the run's metrics.
-        save_samples: is called with the advantages of two episodes, for inspection (`rl/credit_samples.py`); None: not.
+        save_samples: is called with the advantages of two episodes, for inspection (`rl/diagnostics.py`); None: not.
     Attributes:
         learner: of the policy.
         critic: learner of a separate critic, or None.

@@ -1,26 +1,192 @@
-"""One episode as a job for the driver: an agent's mind and an environment take turns until one of them ends it."""
+"""One episode as a job for the driver: an agent's mind and an environment take turns until one of them ends it.
+
+Branches: episodes that start in the middle of an earlier one, by `restore` or by replaying it.
+
+A branch is (parent, step, token). Its episode stores its own steps only. The environment is brought to the
+parent's `step`; the agent takes the parent's tokens up to there, and `token` tokens of the action, as its own
+past (`agents.base.Resuming`). Reverse curricula start in the middle of demonstrations this way.
+
+Collection: many episodes, many environments, one engine, no barrier. A free slot takes the next start at once.
+"""
 
 from __future__ import annotations
 
 import logging
 import math
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from evolvent.agents.base import Agent, Mind
-from evolvent.engine.asks import Answer, Ask, BlockingCall, Job
-from evolvent.errors import EnvLost, ErrorRecord, EvolventError, StepTimeout, boundary
+from evolvent.agents.base import Agent, Mind, SupportsResume
+from evolvent.engine.asks import Answer, Ask, BlockingCall, Engine, Job
+from evolvent.engine.driver import run_jobs
+from evolvent.errors import (
+    ConfigError,
+    EnvLost,
+    ErrorRecord,
+    EvolventError,
+    Problem,
+    StepTimeout,
+    boundary,
+    unknown_name_problem,
+)
 from evolvent.logs import set_episode
-from evolvent.rollout.branches import BranchOrigins, BranchState, check_replayed, require_resuming
-from evolvent.trajectory import Branch, EndedBy, Start, Step, Task, Trajectory, Value, unscored
-from evolvent.worlds.base import Env, Forkable, Info, Reply, World
-from evolvent.worlds.deferred_close import DeferredClose, Limits
+from evolvent.trajectory import (
+    Branch,
+    EndedBy,
+    Start,
+    Step,
+    Task,
+    Trajectory,
+    Value,
+    sample_seed,
+    trajectory_name,
+    unscored,
+)
+from evolvent.worlds.base import DeferredClose, Env, Forkable, Info, Limits, Reply, World
 
-__all__ = ["Limits", "play_episode"]
+__all__ = [
+    "BranchOrigins",
+    "BranchState",
+    "BranchedStarts",
+    "Limits",
+    "check_branches",
+    "check_replayed",
+    "collect",
+    "play_episode",
+    "require_resuming",
+    "trajectory_name",
+]
+
+
+_MAX_PARENTS = 1024  # parents whose snapshots are kept
+
+
+@dataclass(frozen=True, slots=True)
+class BranchState:
+    """An environment before a step of a parent.
+
+    Args:
+        observation, info: Observation and info there.
+        rewards: Rewards of the steps before.
+        snapshot: Snapshot for `restore`; None where the Env cannot be forked.
+    """
+
+    observation: Value
+    info: Info
+    rewards: tuple[float | None, ...] = ()
+    snapshot: object = None
+
+
+@dataclass(eq=False)
+class BranchOrigins:
+    """The episodes that others branch from, and snapshots of the steps that were reached in them.
+
+    Where an Env can be forked, each step of a parent is replayed once, however many episodes start after it.
+    Replayed steps belong to no episode's environment steps: they are counted here.
+
+    Args:
+        parents: Episodes by id.
+        max_parents: Maximum number of parents with snapshots; the least recently used are dropped.
+    Attributes:
+        replayed: Number of replayed steps of parents.
+        restored: Number of restored snapshots.
+    """
+
+    parents: Mapping[str, Trajectory] = field(default_factory=dict)
+    max_parents: int = _MAX_PARENTS
+    replayed: int = 0
+    restored: int = 0
+    _moments: OrderedDict[str, list[BranchState]] = field(default_factory=OrderedDict)
+
+    def get_states(self, parent: str) -> list[BranchState]:
+        """Returns the known states of a parent, from its beginning without gaps. Appended states are kept."""
+        states = self._moments.setdefault(parent, [])
+        self._moments.move_to_end(parent)
+        while len(self._moments) > self.max_parents:
+            self._moments.popitem(last=False)
+        return states
+
+
+@dataclass(frozen=True, slots=True)
+class BranchedStarts:
+    """Starts together with the origins of branches."""
+
+    starts: Sequence[Start]
+    origins: BranchOrigins
+
+
+def check_branches(starts: Sequence[Start], origins: BranchOrigins) -> None:
+    """Raises an error for branches at which no episode can start.
+
+    Raises:
+        ConfigError: all of them, once for each branch.
+    """
+    branches = dict.fromkeys((start.task.id, start.branch) for start in starts if start.branch is not None)
+    problems = [problem for task, branch in branches for problem in _find_problems(task, branch, origins.parents)]
+    if problems:
+        raise ConfigError(problems)
+
+
+def _find_problems(task: str, branch: Branch, parents: Mapping[str, Trajectory]) -> list[Problem]:
+    description, parent = (
+        f"branch at step {branch.step}, token {branch.token} of {branch.parent!r}",
+        parents.get(branch.parent),
+    )
+    if parent is None:
+        return [
+            Problem(
+                description, "this parent was not handed in", "give `Origins` the trajectories that starts branch from"
+            )
+        ]
+    problems = []
+    if parent.task.id != task:
+        problems.append(
+            Problem(description, f"its task is {parent.task.id}, the start's {task}", "branch from the same task")
+        )
+    if parent.branch is not None:
+        problems.append(Problem(description, "the parent is a branch itself", "branch from a whole episode"))
+    if not 0 <= branch.step < len(parent.steps) or branch.token < 0:
+        problems.append(Problem(description, f"the parent has {len(parent.steps)} steps", "branch at one of them"))
+    return problems
+
+
+def check_replayed(parent: Trajectory, step: int, observation: Value, *, is_over: bool) -> None:
+    """Raises an error where a replayed episode differs from its record.
+
+    Args:
+        step: the step that was reached. observation: what was seen there. is_over: whether the episode ended before it.
+    Raises:
+        EnvLost: names the parent and the step.
+    """
+    recorded = parent.steps[step].observation
+    if is_over or not np.array_equal(observation, recorded):
+        raise EnvLost(
+            f"{parent.id!r}, played again, is another episode at step {step}",
+            value="its end" if is_over else observation,
+            expected=recorded,
+        )
+
+
+def require_resuming(agent: Agent) -> SupportsResume:
+    """Returns the agent, if it can start in the middle of an episode.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    if not isinstance(agent, SupportsResume):
+        raise ConfigError(
+            "this agent cannot begin in the middle of an episode",
+            value=type(agent).__name__,
+            expected="one with `resume`, such as LanguageAgent",
+        )
+    return agent
+
 
 _log = logging.getLogger(__name__)
 
@@ -260,3 +426,76 @@ def _recorded_info(info: Info) -> dict[str, Any]:
     """Returns the parts of an environment's info that the record of a step keeps."""
     recorded: dict[str, Any] = {"invalid": True} if info.get("invalid") else {}
     return recorded | ({"answered": bool(info["answered"])} if "answered" in info else {})
+
+
+def collect(
+    worlds: Mapping[str, World],
+    starts: Sequence[Start] | BranchedStarts,
+    agent: Agent,
+    *,
+    engine: Engine | None,
+    seed: int = 0,
+    slots: int = 192,
+    limits: Limits | None = None,
+    name: Callable[[Start], str] = trajectory_name,
+) -> Generator[Trajectory, None, None]:
+    """Plays every start; yields trajectories in order of completion.
+
+    The random stream of an episode is its own, SHA-256 of (seed, task id, sample number): the set of trajectories
+    depends on neither order nor concurrency. A world that fails ends only its own episode with an error.
+
+    Args:
+        worlds: Worlds by name, as the tasks name them.
+        starts: Starts; `BranchedStarts` where some of them are in the middle of an episode.
+        agent: The agent.
+        engine: The engine; None for agents that make no requests.
+        seed: Seed of all episodes.
+        slots: Number of simultaneous episodes.
+        limits: Deadlines and horizon of the environments.
+        name: Returns the id of the trajectory of a start.
+    Raises:
+        ConfigError: a task of a missing world; two starts of one id; slots below 1; a branch whose parent is
+            missing or does not fit; a branch for an agent that cannot start there.
+    """
+    starts, origins = (
+        (starts.starts, starts.origins) if isinstance(starts, BranchedStarts) else (starts, BranchOrigins())
+    )
+    if slots < 1:
+        raise ConfigError("no slots to play in", value=slots, expected="1 or more")
+    repeated = [trajectory for trajectory, count in Counter(map(name, starts)).items() if count > 1]
+    if repeated:
+        raise ConfigError(
+            "two starts would become trajectories of one id",
+            value=repeated[:5],
+            hint="give samples of one task different numbers",
+        )
+    missing = sorted({start.task.world for start in starts} - set(worlds))
+    if missing:
+        raise ConfigError([unknown_name_problem("world", world, worlds, location="task") for world in missing])
+    check_branches(starts, origins)
+    if any(start.branch for start in starts):
+        require_resuming(agent)
+    limits = limits or Limits()
+    episodes = (
+        play_episode(
+            worlds[start.task.world],
+            start,
+            agent,
+            name=name(start),
+            seed=sample_seed(seed, start.task.id, start.sample),
+            limits=limits,
+            origins=origins,
+        )
+        for start in starts
+    )
+    # A thread a slot: calls that wait for room on a server must not keep others from the steps that make room.
+    playing = run_jobs(episodes, engine, slots=slots, threads=max(32, slots))
+    with closing(playing) as finished:  # at once, also where a traceback would keep it
+        for finished_episode in finished:
+            if (
+                finished_episode.value is None
+            ):  # an episode catches what worlds and engines do; this is a mistake in an agent
+                raise finished_episode.error or EvolventError(
+                    "an episode ended without a trajectory", value=finished_episode.index
+                )
+            yield finished_episode.value

@@ -30,8 +30,7 @@ from evolvent.errors import ConfigError, ErrorRecord, Problem, VocabularyMismatc
 from evolvent.models.policy import Policy
 from evolvent.models.snapshots import publish_snapshot
 from evolvent.models.tuned import plain_model
-from evolvent.rollout.branches import BranchedStarts
-from evolvent.rollout.collect import collect
+from evolvent.rollout.episode import BranchedStarts, collect
 from evolvent.scale.local_backend import LocalBackend
 from evolvent.trajectory import Start, Trajectory, trajectory_name, unscored
 

@@ -10,7 +10,7 @@ from evolvent.engine.asks import Engine, Sampling
 from evolvent.engine.fitting import engine_for
 from evolvent.errors import ConfigError, Problem
 from evolvent.models.policy import Policy
-from evolvent.rollout.collect import collect
+from evolvent.rollout.episode import collect
 from evolvent.rollout.evaluate import Evaluation, panel_starts, summarize_outcomes
 from evolvent.trajectory import Trajectory, trajectory_name
 from evolvent.worlds.base import World

@@ -10,7 +10,7 @@ from random import Random
 from evolvent.agents.plain import Expert
 from evolvent.errors import ConfigError
 from evolvent.models.policy import Policy, tiny_policy
-from evolvent.rollout.collect import collect
+from evolvent.rollout.episode import collect
 from evolvent.trajectory import Start, Task, Trajectory, sample_seed
 from evolvent.worlds.base import SupportsRenaming, World
 

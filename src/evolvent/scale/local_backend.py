@@ -1,4 +1,12 @@
-"""A backend in this process: one engine, one learner, and local worlds."""
+"""A backend in this process: one engine, one learner, and local worlds.
+
+The prompt that an agent would have read next, had its episode not been cut: its value stands for the
+remaining rewards.
+
+Where a conversation continues, the prompt is the conversation and its final observation. Where these do not fit
+the context, it is what the agent's history policy makes of them, computed here from the record alone without a
+model.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +24,9 @@ from typing import Any
 
 import torch
 
+from evolvent.agents.base import recorded_turn
 from evolvent.agents.candidates import CandidateAgent
-from evolvent.agents.history import History, Refuse
+from evolvent.agents.history import History, Refuse, Turn
 from evolvent.agents.language import LanguageAgent
 from evolvent.backend import StageSettings
 from evolvent.engine.asks import Engine, Sampling, Usage
@@ -34,34 +43,75 @@ from evolvent.learn.objectives import Objective
 from evolvent.learn.optim.make import OptimizerConfig
 from evolvent.learn.prefix_sharing import resolve_rl_layout
 from evolvent.learn.token_sequences import TokenSequence, flatten
+from evolvent.models.dialects import Dialect
 from evolvent.models.policy import Policy, load_policy
 from evolvent.reward.labelling import LabellingConfig
 from evolvent.rl.trainer import PolicyTrainer, RLSpec
-from evolvent.rollout.branches import BranchedStarts, BranchOrigins
-from evolvent.rollout.collect import collect
-from evolvent.rollout.episode import Limits
+from evolvent.rollout.episode import BranchedStarts, BranchOrigins, Limits, collect
 from evolvent.rollout.evaluate import example_row, panel_starts, summarize_outcomes
 from evolvent.rollout.search import SearchOutcome, SearchPlayer, graded, search_starts
 from evolvent.run import Evaluation, Run, RunStage
 from evolvent.scale.judging import JUDGE, combine_engines, make_scorer
-from evolvent.scale.reading import next_prompt
 from evolvent.search.settings import SearchConfig
-from evolvent.store.ledger import read_stage_cost
-from evolvent.trajectory import (
-    Json,
-    JsonObject,
-    Start,
-    Step,
-    Task,
-    Trajectory,
-    canonical_json,
-    sample_seed,
-    trajectory_name,
-)
-from evolvent.worlds.base import World
-from evolvent.worlds.grammar import Parsed
+from evolvent.store.log import read_stage_cost
+from evolvent.trajectory import Start, Step, Task, Trajectory, canonical_json, sample_seed, trajectory_name
+from evolvent.worlds.base import Parsed, World
 
-__all__ = ["EvaluationPanel", "LocalBackend", "local_run", "log_search", "save_credit"]
+__all__ = ["EvaluationPanel", "LocalBackend", "local_run", "log_search", "next_prompt", "save_credit"]
+
+
+def next_prompt(
+    trajectory: Trajectory, agent: LanguageAgent | CandidateAgent, *, world: World, parents: Mapping[str, Trajectory]
+) -> Sequence[int] | None:
+    """Returns the new prompt of the agent's history policy at the end of this episode; None where the policy gives
+    up.
+
+    An agent that chooses among listed actions reserves tokens for the longest of them, too: the next list of the
+    world is not recorded, so that of the last step is used.
+
+    Args:
+        trajectory: Episode of the agent, cut at its horizon.
+        agent: The agent.
+        world: World of its task.
+        parents: Trajectories that branches started from, by id; None is returned for a branch with a missing
+            parent.
+    """
+    policy = agent.policy
+    turns = _collect_turns(trajectory, policy.dialect, world=world, parents=parents)
+    if turns is None:
+        return None
+    make_prompt = partial(agent.history, policy.dialect, world.instructions, turns, str(trajectory.final_observation))
+    if isinstance(agent, LanguageAgent):
+        return make_prompt(policy.context - agent.max_tokens)
+    max_candidate_length = max(map(len, trajectory.steps[-1].info.get("candidates", ())), default=1)
+    prompt = make_prompt(policy.context - 1)
+    return (
+        prompt
+        if prompt is None or len(prompt) + max_candidate_length <= policy.context
+        else make_prompt(policy.context - max_candidate_length)
+    )
+
+
+def _collect_turns(
+    trajectory: Trajectory, dialect: Dialect, *, world: World, parents: Mapping[str, Trajectory]
+) -> list[Turn] | None:
+    """Returns all turns, from the first turn of the parent on where the episode is a branch."""
+
+    def render(step: Step) -> str:
+        return world.grammar.render(Parsed(str(step.action), step.thought))
+
+    turns, branch = [recorded_turn(step, dialect, render=render) for step in trajectory.steps], trajectory.branch
+    if branch is None:
+        return turns
+    parent = parents.get(branch.parent)
+    if parent is None:
+        return None
+    parent_turns = [recorded_turn(step, dialect, render=render) for step in parent.steps[: branch.step]]
+    if branch.token and turns:  # the first action began with tokens of the parent's
+        parent_tokens = recorded_turn(parent.steps[branch.step], dialect, render=render).action[: branch.token]
+        turns[0] = replace(turns[0], action=(*parent_tokens, *turns[0].action))
+    return [*parent_turns, *turns]
+
 
 _log = logging.getLogger(__name__)
 _MAX_SEARCHES, _MAX_TREES = 64, 4  # searches of a call that are under way at once; trees that are kept of it
@@ -195,7 +245,7 @@ class LocalBackend:
 
     def label(
         self, policy: Policy, data: Sequence[Trajectory], stage: RunStage, *, labeler: LabellingConfig
-    ) -> Iterator[tuple[str, list[dict[str, Json]]]]:
+    ) -> Iterator[tuple[str, list[dict[str, Any]]]]:
         """Labels trajectories by completions of the policy; in order of completion."""
         jobs = (
             labeler.work(
@@ -302,7 +352,8 @@ class LocalBackend:
             yield from (found[name] for name in names)
 
         def trains(learning: Policy, objective: Objective, name: str) -> Learner:
-            train = resolve_rl_layout(self.rl_train or self.train, learning.model)
+            train = self.rl_train or self.train
+            train = train.model_copy(update={"layout": resolve_rl_layout(train.layout, learning.model)})
             if name != "policy" and config.critic_lr is not None:
                 train = train.model_copy(update={"lr": config.critic_lr})
             return Learner(learning, objective, train, seed=sample_seed(stage.seed, name), optimizer=self.optimizer)
@@ -387,7 +438,7 @@ class LocalBackend:
         split: str | None = None,
         search: SearchConfig | None = None,
         value_model: Policy | None = None,
-    ) -> tuple[list[Evaluation], list[JsonObject]]:
+    ) -> tuple[list[Evaluation], list[dict[str, Any]]]:
         """Plays the panel, or that of another split, or with a search; every episode is stored."""
         panel = self.panel
         with self._lock, stage.exclusive():  # what a practice plays ahead meanwhile is not this measurement's
@@ -499,8 +550,8 @@ def log_search(folder: Path, outcome: SearchOutcome) -> None:
         append_line(folder / "trees.jsonl", {"id": outcome.trajectory.id, **outcome.tree}, durable=False)
 
 
-def save_credit(path: Path, row: Mapping[str, object]) -> None:
-    """Writes a row (`rl/credit_samples.py`) to the file and replaces the row of the same stage and iteration."""
+def save_credit(path: Path, row: Mapping[str, Any]) -> None:
+    """Writes a row (`rl/diagnostics.py`) to the file and replaces the row of the same stage and iteration."""
     rows: Any = None
     with suppress(OSError, ValueError):  # no file yet, or one that is damaged: it is for people to look at
         rows = json.loads(path.read_text(encoding="utf-8"))

@@ -27,8 +27,7 @@ from evolvent.backend import RunStage
 from evolvent.errors import ConfigError, ErrorRecord, Problem
 from evolvent.models.policy import Policy
 from evolvent.reward.labelling import LabellingConfig
-from evolvent.rollout.branches import BranchedStarts, BranchOrigins
-from evolvent.rollout.episode import Limits
+from evolvent.rollout.episode import BranchedStarts, BranchOrigins, Limits
 from evolvent.rollout.search import SearchOutcome
 from evolvent.scale.local_backend import LocalBackend, log_search
 from evolvent.scale.ray_players import FinishedItem, PlayerPool

@@ -31,9 +31,7 @@ from evolvent.engine.driver import run_jobs
 from evolvent.errors import ConfigError, EngineError, EvolventError, VersionMismatch, boundary
 from evolvent.models.policy import Policy
 from evolvent.reward.labelling import LabellingConfig
-from evolvent.rollout.branches import BranchedStarts, BranchOrigins
-from evolvent.rollout.collect import collect
-from evolvent.rollout.episode import Limits
+from evolvent.rollout.episode import BranchedStarts, BranchOrigins, Limits, collect
 from evolvent.rollout.search import SearchPlayer as Searcher
 from evolvent.rollout.search import search_starts
 from evolvent.scale.judging import JUDGE, combine_engines, make_scorer

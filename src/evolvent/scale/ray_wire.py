@@ -27,7 +27,7 @@ from evolvent.engine.asks import Sampling
 from evolvent.errors import ConfigError, Problem
 from evolvent.files import safe_join
 from evolvent.models.policy import Policy, load_policy
-from evolvent.store.frame import encode_line
+from evolvent.store.log import encode_line
 from evolvent.store.schema import decode_trajectory, encode_episode_start, encode_trajectory
 from evolvent.trajectory import Branch, JsonObject, Start, Task, Trajectory
 

@@ -27,16 +27,15 @@ from evolvent.learn.learner import FitReport, Learner, TrainConfig, UpdateMetric
 from evolvent.learn.monitor import build_monitor
 from evolvent.learn.objectives import Objective
 from evolvent.learn.optim.make import OptimizerConfig
-from evolvent.learn.parallel.mesh import Parallelism
-from evolvent.learn.parallel.ranks import Ranks
+from evolvent.learn.parallel.ranks import Parallelism, Ranks
 from evolvent.learn.token_sequences import TokenSequence
 from evolvent.models.exchange import write_hf
 from evolvent.models.heads import ValueHead
 from evolvent.models.policy import Policy
 from evolvent.models.snapshots import publish_snapshot
-from evolvent.models.stored import MARKER, open_checkpoint
 from evolvent.models.tuned import FILES as ADAPTER_FILES
 from evolvent.models.tuned import adapter_names, kind_of
+from evolvent.models.writing import MARKER, open_checkpoint
 
 __all__ = ["CheckpointConfig", "TrainingJob", "TrainingProgress", "read_progress", "run_training"]
 

@@ -23,8 +23,7 @@ from evolvent.search.records import Budget, Child, EndedBy, ExpandRequest, Reque
 from evolvent.search.scorers import BoundedScorer, Scorer
 from evolvent.search.stage import EnvSession
 from evolvent.trajectory import Task, Value, sample_seed
-from evolvent.worlds.base import World
-from evolvent.worlds.deferred_close import Limits
+from evolvent.worlds.base import Limits, World
 
 __all__ = ["BoundedEstimator", "StateValue", "TextValue", "ValueEstimator", "search_env"]
 

@@ -12,8 +12,7 @@ import numpy as np
 from evolvent.engine.asks import Answer, Ask, BlockingCall, RoutedAsk
 from evolvent.errors import ConfigError, EnvLost, StepTimeout, boundary
 from evolvent.trajectory import Task, Value
-from evolvent.worlds.base import Env, Forkable, Info, World
-from evolvent.worlds.deferred_close import DeferredClose, Limits
+from evolvent.worlds.base import DeferredClose, Env, Forkable, Info, Limits, World
 
 __all__ = ["EnvMoment", "EnvSession"]
 

@@ -9,8 +9,7 @@ from typing import TypeVar
 from evolvent.engine.asks import Answer, Ask, BlockingCall, RoutedAsk
 from evolvent.errors import EnvLost, EvolventError, ScoringError, boundary
 from evolvent.trajectory import Score, Task, unscored
-from evolvent.worlds.base import World
-from evolvent.worlds.deferred_close import Limits
+from evolvent.worlds.base import Limits, World
 
 __all__ = ["ResponseGrade", "call_world", "graded", "read_question"]
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 
 from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.trajectory import Score, Task, canonical_json
-from evolvent.worlds.base import SPLITS, Info, score_episode, split_of
-from evolvent.worlds.grammar import Grammar, Plain
+from evolvent.worlds.base import SPLITS, Grammar, Info, Plain, score_episode, split_of
 
 __all__ = ["ClientTimeouts", "SpecWorld", "TaskPanels", "TaskSpecs", "WorldRules"]
 

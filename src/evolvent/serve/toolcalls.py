@@ -17,8 +17,7 @@ from evolvent.errors import EvolventError, InvalidAction, SampleInvalid, boundar
 from evolvent.messages import Call, Tool
 from evolvent.serve.wire import decode_json, to_json
 from evolvent.trajectory import Task
-from evolvent.worlds.base import World
-from evolvent.worlds.grammar import Parsed
+from evolvent.worlds.base import Parsed, World
 
 __all__ = [
     "ACT",

@@ -55,8 +55,7 @@ from evolvent.errors import (
 )
 from evolvent.serve.host import ResetResult, SessionSnapshot, StepResult
 from evolvent.trajectory import Json, Score, Task
-from evolvent.worlds.base import World
-from evolvent.worlds.grammar import Grammar, Parsed
+from evolvent.worlds.base import Grammar, Parsed, World
 
 __all__ = [
     "OPS",
@@ -100,8 +99,8 @@ OPS = ("create", "step", "steps", "look", "close")
 _LOCAL_ERRORS = (CorruptRecord, Locked, MissingExtra)  # made of more than a sentence; no world raises them
 # The grammars that a server may name: their modules, the options that travel, and arguments that reading does not need.
 _GRAMMARS: Mapping[str, tuple[str, tuple[str, ...], Mapping[str, Any]]] = {
-    "Plain": ("evolvent.worlds.grammar", (), {}),
-    "ReAct": ("evolvent.worlds.grammar", (), {}),
+    "Plain": ("evolvent.worlds.base", (), {}),
+    "ReAct": ("evolvent.worlds.base", (), {}),
     "Fenced": ("evolvent.worlds.sql.grammar", (), {}),
     "SearchGrammar": ("evolvent.worlds.searchqa.tags", ("tags",), {}),
     "ToolGrammar": ("evolvent.worlds.tools.calls", ("style",), {"specs": {}}),

@@ -18,8 +18,7 @@ from typing import Any
 from evolvent.errors import EvolventError, SampleInvalid, boundary
 from evolvent.files import atomic_writer, disk_errors, plain_json
 from evolvent.messages import Call, Message, Tool
-from evolvent.store.frame import encode_line, read_lines
-from evolvent.store.log import Record
+from evolvent.store.log import Record, encode_line, read_lines
 from evolvent.store.schema import decode_trajectory, encode_trajectory
 from evolvent.trajectory import JsonObject, Score, Step, Task, Trajectory, Value
 

@@ -3,26 +3,263 @@
 A killed process loses at most the line being written; only a power failure loses the lines written since the last
 `fsync`, at most 200 ms while episodes keep ending. Every writer begins its own segments. When a segment is full, the
 lines of episodes that are still open are copied to the next one, so that each segment can be read, and sealed, alone.
+
+One record, one line: compact JSON that begins with a fixed header and ends with the CRC-32 of the rest.
+
+    {"v":1,"run":"r","traj":"t","n":0,"kind":"trajectory", ... ,"crc":123456789}
+
+`n` counts a trajectory's lines. The checksum is of the line without the `crc` field and without the newline. The fixed
+order of the header lets a reader find a record's id without parsing the whole line.
+
+The ledger of a run: a line for every finished stage, and the cost so far of unfinished stages.
+
+    stages.jsonl               one row a finished stage, by its key
+    stages/NAME/spent.json     the cost of an interrupted try of a stage: added up when the stage is finished
+
+So the cost of a stage does not depend on how often it was interrupted. The cost of a killed process since its last
+note is lost with it.
+
+Restores a store after a kill: whole records are kept, torn ones are dropped and counted.
 """
 
 from __future__ import annotations
 
 import errno
+import json
+import logging
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from threading import RLock
 
-from evolvent.errors import CorruptRecord, NoSpace
-from evolvent.files import TEMPORARY_SUFFIX, disk_error, disk_errors, ensure_space, sync_folder
-from evolvent.store.frame import RecordLine, encode_line, parse_line, read_lines
+from evolvent.errors import CorruptRecord, NoSpace, SampleInvalid, UnknownSchema
+from evolvent.files import (
+    TEMPORARY_SUFFIX,
+    append_line,
+    disk_error,
+    disk_errors,
+    ensure_space,
+    plain_json,
+    sync_folder,
+    write_atomic,
+)
 from evolvent.store.schema import INTERRUPTED, interruption_error
 from evolvent.trajectory import JsonObject
 
-__all__ = ["DiskOperations", "LogWriter", "Record", "list_segments", "log_folder", "read_records", "segment_path"]
+__all__ = [
+    "SCHEMA_VERSION",
+    "DiskOperations",
+    "Ledger",
+    "LogWriter",
+    "Record",
+    "RecordLine",
+    "RecoveryReport",
+    "encode_line",
+    "find_last_line_end",
+    "list_segments",
+    "log_folder",
+    "parse_line",
+    "read_lines",
+    "read_records",
+    "read_rows",
+    "read_stage_cost",
+    "repair_log",
+    "segment_path",
+    "write_stage_cost",
+]
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Reads the rows of a JSON-lines file. Text after the last newline is torn (its writer was killed) and left out.
+
+    Raises:
+        CorruptRecord: a broken line before it, or a line that is not an object.
+    """
+    with disk_errors(path):
+        lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    rows, offset = [], 0
+    for line in lines:
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise CorruptRecord(f"{path} has a broken line", offset=offset, value=line[:80]) from error
+        if not isinstance(row, dict):
+            raise CorruptRecord(f"{path} has a line that is no object", offset=offset, value=line[:80])
+        rows.append(row)
+        offset += len(line) + 1
+    return rows
+
+
+class Ledger:
+    """The finished stages of a run, by key.
+
+    Raises:
+        CorruptRecord: `stages.jsonl` is not a ledger.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "stages.jsonl"
+        self._rows: dict[str, dict[str, Any]] = {}
+        for row in read_rows(self._path):
+            if not isinstance(row.get("key"), str):
+                raise CorruptRecord(f"{self._path} has a row that is no finished stage", offset=0, value=str(row)[:80])
+            self._rows[row["key"]] = row
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def key_version(self) -> int:
+        """Returns the newest version of the keys of its rows; rows without one are of version 1."""
+        return max((int(row.get("key_version", 1)) for row in self._rows.values()), default=1)
+
+    def get(self, key: str) -> Mapping[str, Any] | None:
+        """Returns the row of a finished stage, None if the stage is not finished."""
+        return self._rows.get(key)
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Records a finished stage; it is on disk when this returns."""
+        append_line(self._path, row)
+        self._rows[row["key"]] = dict(row)
+
+
+def read_stage_cost(stage: Path) -> dict[str, float]:
+    """Returns the cost of interrupted tries of a stage, by name; empty if there were none."""
+    path = stage / "spent.json"
+    with disk_errors(path):
+        raw = path.read_bytes() if path.exists() else b"{}"
+    try:
+        return {str(name): float(value) for name, value in json.loads(raw).items()}
+    except (ValueError, TypeError, AttributeError) as error:
+        raise CorruptRecord(
+            f"{path} cannot be read", offset=0, hint="remove it: the cost of the try is lost"
+        ) from error
+
+
+def write_stage_cost(stage: Path, cost: Mapping[str, float]) -> None:
+    """Records the cost of a stage so far."""
+    write_atomic(stage / "spent.json", plain_json(dict(cost)))
+
+
+SCHEMA_VERSION = 1
+_TEXT = rb'"((?:[^"\\]|\\.)*)"'
+_HEADER = re.compile(rb'\{"v":(\d+),"run":' + _TEXT + rb',"traj":' + _TEXT + rb',"n":(\d+),"kind":"(\w+)"')
+_CRC = b',"crc":'
+_ENCODE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+@dataclass(frozen=True, slots=True)
+class RecordLine:
+    """One verified line: its offset in the file, its header, and its bytes without the newline."""
+
+    offset: int
+    traj: str
+    n: int
+    kind: str
+    raw: bytes
+
+
+def encode_line(fields: Mapping[str, Any], *, run: str, traj: str, n: int = 0, kind: str = "trajectory") -> bytes:
+    """Encodes the line of a record. Half surrogates, which UTF-8 cannot hold, become U+FFFD and are counted in
+    `replaced`.
+
+    Raises:
+        SampleInvalid: for NaN, infinities outside the fields that may hold them, and values that are not JSON.
+    """
+    record = {"v": SCHEMA_VERSION, "run": run, "traj": traj, "n": n, "kind": kind, **fields}
+    try:
+        text = _ENCODE(record)
+        try:
+            body = text.encode()
+        except UnicodeEncodeError:
+            count = len(_SURROGATE.findall(text))
+            body = _SURROGATE.sub("\ufffd", _ENCODE({**record, "replaced": count})).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise SampleInvalid(f"trajectory {traj!r} cannot be stored: {error}", expected="JSON values, no NaN") from error
+    return body[:-1] + _CRC + str(zlib.crc32(body)).encode() + b"}\n"
+
+
+def _has_valid_crc(raw: bytes) -> bool:
+    """Returns whether a line (without its newline) fits its checksum."""
+    crc_start = raw.rfind(_CRC)
+    digits = raw[crc_start + len(_CRC) : -1]
+    return (
+        crc_start > 0 and raw.endswith(b"}") and digits.isdigit() and zlib.crc32(raw[:crc_start] + b"}") == int(digits)
+    )
+
+
+def _parse_header(path: Path, offset: int, raw: bytes) -> RecordLine:
+    match = _HEADER.match(raw)
+    if match:
+        version, traj = int(match[1]), match[3]
+        name = traj.decode() if b"\\" not in traj else json.loads(b'"' + traj + b'"')
+        line = RecordLine(offset, name, int(match[4]), match[5].decode(), raw)
+    else:
+        record = json.loads(raw)
+        version = record.get("v", -1)
+        line = RecordLine(offset, str(record.get("traj")), int(record.get("n", 0)), str(record.get("kind")), raw)
+    if version != SCHEMA_VERSION:
+        raise UnknownSchema(
+            f"{path} holds a record of another schema at byte {offset}",
+            value=version,
+            expected=f"version {SCHEMA_VERSION}",
+            hint="read it with the version of evolvent that wrote it",
+        )
+    return line
+
+
+def parse_line(line: RecordLine) -> dict[str, Any]:
+    """Parses the fields of a verified line."""
+    record: dict[str, Any] = json.loads(line.raw)
+    return record
+
+
+def read_lines(path: Path, *, torn: bool, begin: int = 0) -> Iterator[RecordLine]:
+    """Yields the lines of a segment from byte `begin`, each verified.
+
+    Args:
+        torn: whether the last line may be unterminated (a killed or still writing writer); it is then left out.
+    Raises:
+        CorruptRecord: a checksum that does not fit, with file and byte offset.
+        UnknownSchema: a line of another schema version.
+        StoreUnavailable: a file that cannot be read.
+    """
+    with disk_errors(path), path.open("rb") as file:
+        file.seek(begin)
+        offset = begin
+        for raw in file:
+            is_terminated = raw.endswith(b"\n")
+            if not is_terminated and torn:
+                return
+            if not is_terminated or not _has_valid_crc(raw[:-1]):
+                raise CorruptRecord(
+                    f"a record of {path} is damaged at byte {offset}",
+                    offset=offset,
+                    value=repr(raw[:60]),
+                    hint="restore the file from a copy; records before this byte are good",
+                )
+            yield _parse_header(path, offset, raw[:-1])
+            offset += len(raw)
+
+
+def find_last_line_end(path: Path) -> int:
+    """Returns the size of a segment without an unterminated last line."""
+    with disk_errors(path), path.open("rb") as file:
+        end = file.seek(0, 2)
+        while end > 0:
+            begin = max(0, end - (1 << 16))
+            file.seek(begin)
+            newline = file.read(end - begin).rfind(b"\n")
+            if newline >= 0:
+                return begin + newline + 1
+            end = begin
+    return 0
+
 
 _NAME = re.compile(r"seg-(\d{6,})\.jsonl")
 _MIN_FREE_BYTES = 1 << 14  # bytes that must be free to begin a segment
@@ -272,3 +509,51 @@ def read_records(path: Path, *, torn: bool, prefix: str = "", annotations: bool 
                 yield Record(line.traj, "trajectory", tuple(open_lines.pop(line.traj)))
     for trajectory_id, lines in open_lines.items():
         yield Record(trajectory_id, "trajectory", tuple(lines))
+
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryReport:
+    """The content of a store after recovery.
+
+    Args:
+        num_finished: number of finished trajectories.
+        dropped_bytes: bytes of a record that was being written when its process ended.
+        num_interrupted: number of trajectories without an end; they read as `ended_by="error"`, error "interrupted".
+    """
+
+    num_finished: int
+    dropped_bytes: int
+    num_interrupted: int
+
+
+def repair_log(root: Path, *, sealed: set[int]) -> int:
+    """Removes the torn end of the last segment, unfinished files, and segments that are sealed already.
+
+    The caller holds the store's lock. Returns the number of bytes cut off; running it twice changes nothing more.
+    """
+    with disk_errors(root):
+        for path in root.rglob(f"*{TEMPORARY_SUFFIX}"):
+            path.unlink()
+        for number in list_segments(root):
+            if number in sealed:
+                segment_path(root, number).unlink()
+    live_segments = list_segments(root)
+    return _cut_torn_end(segment_path(root, live_segments[-1])) if live_segments else 0
+
+
+def _cut_torn_end(path: Path) -> int:
+    end = find_last_line_end(path)
+    with disk_errors(path):
+        size = path.stat().st_size
+        if end == 0:
+            path.unlink()
+        elif end < size:
+            with path.open("r+b") as file:
+                file.truncate(end)
+                os.fsync(file.fileno())
+    if end < size:
+        _LOG.warning("%s: dropped the last %d bytes, a record that was not written to its end", path, size - end)
+    return size - end

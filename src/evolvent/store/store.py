@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING
 from evolvent.errors import ConfigError, Locked, SampleInvalid, StoreUnavailable
 from evolvent.files import disk_errors
 from evolvent.store.lock import WriterLock
-from evolvent.store.log import DiskOperations, LogWriter, list_segments, log_folder
-from evolvent.store.recover import RecoveryReport, repair_log
+from evolvent.store.log import DiskOperations, LogWriter, RecoveryReport, list_segments, log_folder, repair_log
 from evolvent.store.schema import (
     INTERRUPTED,
     encode_annotation,
@@ -36,8 +35,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from evolvent.errors import ErrorRecord
-    from evolvent.store.scan import Table
-    from evolvent.store.seal import SealReport
+    from evolvent.store.query import SealReport, Table
 
 __all__ = ["Store"]
 
@@ -101,7 +99,7 @@ class Store:
                 self._lock.release()
 
     def _next_segment(self) -> int:
-        from evolvent.store.seal import read_seal_manifest
+        from evolvent.store.query import read_seal_manifest
 
         return max([0, *list_segments(self.path), *read_seal_manifest(self.path)]) + 1
 
@@ -284,7 +282,7 @@ class Store:
         table: Table = "trajectories",
     ) -> Iterator[pa.RecordBatch]:
         """Yields Arrow batches of the table of trajectories or of steps, for queries over few columns."""
-        from evolvent.store.scan import scan
+        from evolvent.store.query import scan
 
         return scan(self.path, columns=columns, filters=filters, table=table)
 
@@ -306,8 +304,7 @@ class Store:
             lock.release()
 
     def _recover(self) -> RecoveryReport:
-        from evolvent.store.query import find_trajectories
-        from evolvent.store.seal import read_seal_manifest
+        from evolvent.store.query import find_trajectories, read_seal_manifest
 
         dropped_bytes = repair_log(self.path, sealed=set(read_seal_manifest(self.path)))
         self._finished = {stored.id: not stored.interrupted for stored in find_trajectories(self.path, ids_only=True)}
@@ -323,7 +320,7 @@ class Store:
             Locked: another process writes the store.
             NoSpace, StoreUnavailable, CorruptRecord: segments that are not sealed stay in the log.
         """
-        from evolvent.store.seal import seal_segments
+        from evolvent.store.query import seal_segments
 
         if older_than < 0:
             raise ConfigError("older_than is a number of seconds", value=older_than, expected="0 or more")

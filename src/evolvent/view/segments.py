@@ -14,10 +14,9 @@ import pyarrow.compute as pc
 from evolvent.errors import SampleInvalid
 from evolvent.files import disk_errors
 from evolvent.store.columns import STEPS, read_annotations, trajectory_reader
-from evolvent.store.frame import RecordLine, parse_line, read_lines
-from evolvent.store.log import Record, segment_path
+from evolvent.store.log import Record, RecordLine, parse_line, read_lines, segment_path
+from evolvent.store.query import read_part, read_seal_manifest
 from evolvent.store.schema import decode_annotation, decode_trajectory
-from evolvent.store.seal import read_part, read_seal_manifest
 from evolvent.store.store import Store
 from evolvent.trajectory import Annotation, JsonObject, Trajectory
 

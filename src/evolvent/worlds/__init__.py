@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from evolvent.worlds.backoffice.world import Backoffice as Backoffice
     from evolvent.worlds.base import Env as Env
     from evolvent.worlds.base import Forkable as Forkable
+    from evolvent.worlds.base import Grammar as Grammar
+    from evolvent.worlds.base import Parsed as Parsed
+    from evolvent.worlds.base import Plain as Plain
+    from evolvent.worlds.base import ReAct as ReAct
     from evolvent.worlds.base import SupportsRationales as SupportsRationales
     from evolvent.worlds.base import SupportsRenaming as SupportsRenaming
     from evolvent.worlds.base import TextWorld as TextWorld
@@ -24,10 +28,6 @@ if TYPE_CHECKING:
     from evolvent.worlds.datasci.world import DataSci as DataSci
     from evolvent.worlds.deduction.world import Deduction as Deduction
     from evolvent.worlds.functions.world import Functions as Functions
-    from evolvent.worlds.grammar import Grammar as Grammar
-    from evolvent.worlds.grammar import Parsed as Parsed
-    from evolvent.worlds.grammar import Plain as Plain
-    from evolvent.worlds.grammar import ReAct as ReAct
     from evolvent.worlds.grid.world import GridWorld as GridWorld
     from evolvent.worlds.household.nouns import HouseholdNouns as HouseholdNouns
     from evolvent.worlds.household.world import HouseholdWorld as HouseholdWorld

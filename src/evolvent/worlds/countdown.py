@@ -25,8 +25,7 @@ from typing import NamedTuple
 
 from evolvent.errors import ConfigError, Problem, VersionMismatch
 from evolvent.trajectory import Json, Score, Task, Value, sample_seed
-from evolvent.worlds.base import TIERS, Info, Reply, score_if_won
-from evolvent.worlds.grammar import Grammar, Plain
+from evolvent.worlds.base import TIERS, Grammar, Info, Plain, Reply, StateEnv, score_if_won
 from evolvent.worlds.numbers import (
     LIMIT,
     Form,
@@ -42,7 +41,6 @@ from evolvent.worlds.numbers import (
     solve_probability,
 )
 from evolvent.worlds.panel import Candidate, Panels, Sizes
-from evolvent.worlds.state_env import StateEnv
 
 __all__ = ["UNDEMONSTRATED", "Countdown", "CountdownEnv", "tier_of_shape"]
 

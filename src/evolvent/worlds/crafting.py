@@ -16,8 +16,7 @@ from typing import Literal
 
 from evolvent.errors import ConfigError, Problem, SessionGone, VersionMismatch
 from evolvent.trajectory import Json, Score, Task, Value, canonical_json, sample_seed
-from evolvent.worlds.base import TIERS, Info, Reply, check_snapshot, score_if_won
-from evolvent.worlds.grammar import Grammar, Plain
+from evolvent.worlds.base import TIERS, Grammar, Info, Plain, Reply, check_snapshot, score_if_won
 from evolvent.worlds.panel import Candidate, Panels, Sizes
 from evolvent.worlds.recipes import Book, Recipe, canonical_key, read_folder, read_recipe, workshop_book
 from evolvent.worlds.shapes import LEVELS, NAMES, Level, draw_tasks, kinds_of

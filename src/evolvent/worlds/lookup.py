@@ -18,11 +18,9 @@ from itertools import count, pairwise
 
 from evolvent.errors import ConfigError, Problem
 from evolvent.trajectory import Json, Score, Task, Value, sample_seed
-from evolvent.worlds.base import TIERS, Info, Reply, check_task, score_if_won
+from evolvent.worlds.base import TIERS, Grammar, Info, Plain, Reply, StateEnv, check_task, score_if_won
 from evolvent.worlds.facts import NAMES, RELATIONS, Chain, FactsDatabase, chains, draw_facts
-from evolvent.worlds.grammar import Grammar, Plain
 from evolvent.worlds.panel import Candidate, Panels, Sizes
-from evolvent.worlds.state_env import StateEnv
 
 __all__ = ["Lookup", "LookupEnv", "tiers_of_chains"]
 

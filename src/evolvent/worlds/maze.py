@@ -24,8 +24,7 @@ from typing import Literal
 
 from evolvent.errors import ConfigError, Problem, SessionGone, unknown_name_problem
 from evolvent.trajectory import Json, Score, Task, Value, sample_seed
-from evolvent.worlds.base import Info, Reply, check_snapshot, check_task, score_if_won
-from evolvent.worlds.grammar import Grammar, Plain
+from evolvent.worlds.base import Grammar, Info, Plain, Reply, check_snapshot, check_task, score_if_won
 from evolvent.worlds.panel import Candidate, Panels, Sizes, choose_split
 
 __all__ = [

@@ -25,10 +25,8 @@ from typing import Any
 
 from evolvent.errors import ConfigError, Problem
 from evolvent.trajectory import Score, Task, Value
-from evolvent.worlds.base import SPLITS, Info, Reply, check_task, score_if_won
-from evolvent.worlds.grammar import Grammar, Plain
+from evolvent.worlds.base import SPLITS, Grammar, Info, Plain, Reply, StateEnv, check_task, score_if_won
 from evolvent.worlds.panel import check_names
-from evolvent.worlds.state_env import StateEnv
 
 __all__ = ["PHRASES", "STATES", "Microwave", "MicrowaveEnv", "advantages", "values"]
 

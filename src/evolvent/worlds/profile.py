@@ -11,8 +11,7 @@ from typing import Literal
 
 from evolvent.trajectory import Score, Task, Value, sample_rng
 from evolvent.worlds.audit import TierAudit, audit
-from evolvent.worlds.base import SPLITS, Forkable, Info, SupportsRationales, SupportsRenaming, World
-from evolvent.worlds.grammar import Parsed
+from evolvent.worlds.base import SPLITS, Forkable, Info, Parsed, SupportsRationales, SupportsRenaming, World
 
 __all__ = ["ExampleEpisode", "ExampleStep", "GrammarExample", "TierProfile", "WorldProfile", "profile_world"]
 

@@ -35,10 +35,8 @@ from numpy.typing import NDArray
 
 from evolvent.errors import ConfigError, Problem, VersionMismatch, unknown_name_problem
 from evolvent.trajectory import Score, Task, Value, sample_seed
-from evolvent.worlds.base import Info, Reply, check_task, score_if_won
-from evolvent.worlds.grammar import Grammar, Plain
+from evolvent.worlds.base import Grammar, Info, Plain, Reply, StateEnv, check_task, score_if_won
 from evolvent.worlds.panel import Candidate, Panels, Sizes
-from evolvent.worlds.state_env import StateEnv
 
 __all__ = [
     "MARKS",

@@ -19,8 +19,8 @@ from evolvent.learn.checkpoint import Checkpointer
 from evolvent.learn.learner import Learner
 from evolvent.learn.objectives import weighted_nll
 from evolvent.learn.optim.make import OptimizerConfig, build_optimizer
-from evolvent.learn.trained import LEARNING, TrainState
-from evolvent.models.stored import open_checkpoint
+from evolvent.learn.progress import LEARNING, TrainState
+from evolvent.models.writing import open_checkpoint
 from evolvent.rl.presets import DR_GRPO
 from evolvent.rl.trainer import PolicyTrainer, RLSpec, run_epochs
 from tests.rl.acting import Echo, quick, run_of, talking

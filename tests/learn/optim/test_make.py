@@ -180,7 +180,7 @@ def test_the_configuration_is_small_closed_and_read_from_words():
 
 
 def test_every_public_name_of_the_room_is_there():
-    for module in ("clip", "fused", "lomo", "adalomo", "adan", "sophia", "make"):
+    for module in ("clip", "fused", "adan", "sophia", "make"):
         found = importlib.import_module(f"evolvent.learn.optim.{module}")
         assert all(hasattr(found, name) for name in found.__all__)
     assert all(hasattr(room, name) for name in room.__all__) and not set(dir(builtins)) & set(room.__all__)

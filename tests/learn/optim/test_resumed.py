@@ -9,7 +9,7 @@ import pytest
 import torch
 from small_training import small_config, small_parts, small_policy
 
-import evolvent.learn.trained as trained
+import evolvent.learn.progress as trained
 from evolvent.errors import ConfigError
 from evolvent.learn.checkpoint import Checkpointer
 from evolvent.learn.learner import FitReport, Learner

@@ -10,8 +10,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from evolvent.learn.learner import Learner
 from evolvent.learn.objectives import weighted_nll
-from evolvent.learn.parallel.mesh import Mesh, Parallelism
-from evolvent.learn.parallel.ranks import join_ranks
+from evolvent.learn.parallel.ranks import Mesh, Parallelism, join_ranks
 from evolvent.models.adapters import AdapterConfig, adapt, adapter_tensors, trainable
 from evolvent.models.dialects import dialect_for
 from evolvent.models.policy import Policy

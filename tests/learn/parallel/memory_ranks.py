@@ -10,10 +10,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from evolvent.learn.objectives import weighted_nll
 from evolvent.learn.optim import OptimizerConfig, build_optimizer
-from evolvent.learn.packing import Batch
 from evolvent.learn.parallel.lay import distribute_model
-from evolvent.learn.parallel.mesh import Parallelism
-from evolvent.learn.parallel.ranks import join_ranks
+from evolvent.learn.parallel.ranks import Parallelism, join_ranks
+from evolvent.learn.token_sequences import Batch
 
 
 def config_of(family="llama", *, tied=False, layers=4, **more):

@@ -13,9 +13,8 @@ from torch.distributed.tensor import DTensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from evolvent.errors import BatchMismatch, ConfigError
-from evolvent.learn.parallel import local, plan
-from evolvent.learn.parallel.mesh import Mesh
-from evolvent.learn.parallel.ranks import SINGLE_PROCESS, join_ranks
+from evolvent.learn.parallel import lay
+from evolvent.learn.parallel.ranks import SINGLE_PROCESS, Mesh, join_ranks
 from evolvent.models.heads import ValueHead
 
 STEPS, ROWS, LENGTH, WORDS, WIDTH = 10, 4, 16, 64, 32
@@ -87,7 +86,7 @@ def loss_of(model, ids, weights, *, count, ranks):
     row, column = learned.nonzero().T
     with head_at(model.get_output_embeddings(), row * ids.shape[1] + column):
         logits = model(input_ids=ids, use_cache=False).logits[0]
-    return -(plan.vocab_logprobs(logits, ids[:, 1:][learned], ranks) * weights[:, 1:][learned]).sum() / count
+    return -(lay.vocab_logprobs(logits, ids[:, 1:][learned], ranks) * weights[:, 1:][learned]).sum() / count
 
 
 def train(model, ranks, *, micro=1):
@@ -115,13 +114,13 @@ def train(model, ranks, *, micro=1):
 
 def curve(family, settings, mesh, *, targets=None, sequence=True, micro=1, deaf=False):
     """`train` of a model on a mesh. `deaf`: gradients of whole weights are not summed over the ranks."""
-    shared = local.SHARED
+    shared = lay.SHARED
     with join_ranks(mesh) as ranks:
         model = tiny(family, **settings)
         model = lora(model, targets) if targets else model
-        local.SHARED = local.COPIED if deaf else shared
-        plan.apply_tp(model, ranks, sequence=sequence)
-        local.SHARED = shared
+        lay.SHARED = lay.COPIED if deaf else shared
+        lay.apply_tp(model, ranks, sequence=sequence)
+        lay.SHARED = shared
         if mesh.dp > 1:
             over = ranks.devices["replicate", "shard"] if mesh.replicate > 1 else ranks.devices["shard"]
             for layer in base_of(model).model.layers:
@@ -179,7 +178,7 @@ def once(model, way, ranks):
     assert type(logits) is torch.Tensor
     assert type(seen[0]) is torch.Tensor
     assert logits.shape == (ROWS, LENGTH, WORDS // ranks.mesh.tp)
-    found = plan.vocab_logprobs(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten(), ranks)
+    found = lay.vocab_logprobs(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten(), ranks)
     loss = -(found * weights[:, 1:].flatten()).sum()
     if way == "value":
         loss = loss + base_of(model).value_head(seen[0]).square().sum()
@@ -193,7 +192,7 @@ def compared(way, family, settings, targets, sequence):
     """The largest relative differences of loss and of gradients between a whole model and its parts on 2 ranks."""
     with join_ranks(Mesh(tp=2)) as ranks:
         whole, model = prepared(way, family, settings, targets), prepared(way, family, settings, targets)
-        plan.apply_tp(model, ranks, sequence=sequence)
+        lay.apply_tp(model, ranks, sequence=sequence)
         if way == "compile":
             for layer in base_of(model).model.layers:
                 layer.compile(backend="eager", fullgraph=True)
@@ -227,7 +226,7 @@ def staged(sequence):
             for number in (0, 3):
                 model.model.layers[number] = Skip()
             model.model.embed_tokens, model.model.norm, model.lm_head = None, nn.Identity(), None
-            plan.apply_tp(model, here, sequence=sequence)
+            lay.apply_tp(model, here, sequence=sequence)
             states = torch.randn(2, 8, WIDTH, generator=torch.Generator().manual_seed(5)).requires_grad_()
             left = model.model(inputs_embeds=states, use_cache=False).last_hidden_state
             (left * torch.arange(WIDTH)).sum().backward()
@@ -245,8 +244,8 @@ def held(tied):
         empty.tie_weights()
         sizes = {name: weight.shape for name, weight in model.named_parameters()}
         whole = sum(weight.nbytes for weight in model.parameters())
-        plan.apply_tp(model, ranks, sequence=True)
-        plan.apply_tp(empty, ranks, sequence=True)
+        lay.apply_tp(model, ranks, sequence=True)
+        lay.apply_tp(empty, ranks, sequence=True)
         assert {name: weight.shape for name, weight in model.named_parameters()} == sizes
         parts = {weight.to_local().untyped_storage() for weight in model.parameters()}
         shapes = [[weight.to_local().shape for weight in laid.parameters()] for laid in (model, empty)]
@@ -261,7 +260,7 @@ def slices(logits, ids, gradient):
     """Log-probabilities from this rank's slice, and its slice of the gradient."""
     with join_ranks(Mesh(tp=2)) as ranks:
         own = logits.chunk(2, dim=-1)[ranks.rank_along("tp")].clone().requires_grad_()
-        found = plan.vocab_logprobs(own, ids, ranks)
+        found = lay.vocab_logprobs(own, ids, ranks)
         found.backward(gradient)
         return found.detach(), own.grad
 
@@ -269,7 +268,7 @@ def slices(logits, ids, gradient):
 def draws(logits, seed):
     with join_ranks(Mesh(tp=2)) as ranks:
         generator = torch.Generator().manual_seed(seed)
-        return plan.vocab_sample(logits.chunk(2, dim=-1)[ranks.rank_along("tp")], ranks, generator)
+        return lay.vocab_sample(logits.chunk(2, dim=-1)[ranks.rank_along("tp")], ranks, generator)
 
 
 # ------------------------------------------------------------------ what is refused
@@ -298,7 +297,7 @@ def refusals():
     def told(model):
         before = [(name, type(weight), weight.shape) for name, weight in model.named_parameters()]
         try:
-            plan.apply_tp(model, ranks, sequence=True)
+            lay.apply_tp(model, ranks, sequence=True)
         except ConfigError as error:
             found.append(str(error))
         assert before == [(name, type(weight), weight.shape) for name, weight in model.named_parameters()]
@@ -311,7 +310,7 @@ def refusals():
         told(get_peft_model(tiny(), IA3Config(target_modules=["k_proj"], feedforward_modules=[])))
         told(get_peft_model(tiny(), PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)))
         model = tiny()
-        plan.apply_tp(model, ranks, sequence=True)
+        lay.apply_tp(model, ranks, sequence=True)
         try:
             model(input_ids=data()[0][:, :7], use_cache=False)
         except BatchMismatch as error:

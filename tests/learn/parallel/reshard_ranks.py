@@ -17,8 +17,7 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from evolvent.errors import EvolventError
 from evolvent.learn.checkpoint import CheckpointContent, Checkpointer
-from evolvent.learn.parallel.mesh import Mesh
-from evolvent.learn.parallel.ranks import join_ranks
+from evolvent.learn.parallel.ranks import Mesh, join_ranks
 
 SHAPES = {
     "embed": (7, 3),  # cut in rows by tp

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 from evolvent.errors import RankFailed
-from evolvent.learn.parallel.mesh import Mesh
-from evolvent.learn.parallel.ranks import RankCoordinator, join_ranks
+from evolvent.learn.parallel.ranks import Mesh, RankCoordinator, join_ranks
 
 
 def rank(number: int, size: int, port: int, how: tuple[str, float], said: Any) -> None:

@@ -29,7 +29,7 @@ from evolvent.learn.parallel.memory import (
     format_plans,
     suggest_plans,
 )
-from evolvent.learn.parallel.mesh import Parallelism
+from evolvent.learn.parallel.ranks import Parallelism
 from evolvent.learn.parallel.stages import min_micro_batches
 from evolvent.models.adapters import AdapterConfig, adapt
 from evolvent.models.dialects import dialect_for

@@ -18,8 +18,7 @@ from transformers import AutoModelForCausalLM
 
 from evolvent.errors import BatchMismatch, ConfigError, NonFinite
 from evolvent.learn.forward import compute_outputs
-from evolvent.learn.parallel.mesh import Mesh
-from evolvent.learn.parallel.ranks import Ranks
+from evolvent.learn.parallel.ranks import Mesh, Ranks
 from evolvent.learn.parallel.stages import check_pipeline, min_micro_batches, split_into_stages, split_layers
 from evolvent.models.tuned import seeded_silence
 

@@ -1,9 +1,7 @@
 """Optimizers: torch's own, those that save memory (LOMO, AdaLomo), Lion, Adan, SophiaG, and the long tail by name."""
 
-from evolvent.learn.optim.adalomo import AdaLomo
 from evolvent.learn.optim.adan import Adan, Lion
-from evolvent.learn.optim.fused import FusedOptimizer
-from evolvent.learn.optim.lomo import Lomo
+from evolvent.learn.optim.fused import AdaLomo, FusedOptimizer, Lomo
 from evolvent.learn.optim.make import OptimizerConfig, build_optimizer, check_fused
 from evolvent.learn.optim.sophia import SophiaG
 

@@ -15,12 +15,14 @@ from torch.optim import Optimizer
 
 from evolvent.config import Config
 from evolvent.errors import ConfigError, MissingExtra, Problem, boundary, unknown_name_problem
-from evolvent.learn.optim import adalomo, adan, lomo, sophia
+from evolvent.learn.optim.adan import Adan, Lion
+from evolvent.learn.optim.fused import AdaLomo, Lomo
+from evolvent.learn.optim.sophia import SophiaG
 
 __all__ = ["OptimizerConfig", "build_optimizer", "check_fused", "is_builtin"]
 
 _UNSUPPORTED = {"lbfgs", "sparseadam", "optimizer"}  # a closure, sparse gradients, the base class
-_OWN_CLASSES = (adalomo.AdaLomo, adan.Adan, adan.Lion, lomo.Lomo, sophia.SophiaG)
+_OWN_CLASSES = (AdaLomo, Adan, Lion, Lomo, SophiaG)
 _TORCH_CLASSES = [cls for cls in vars(torch.optim).values() if isinstance(cls, type) and issubclass(cls, Optimizer)]
 _CLASSES = {
     cls.__name__.lower(): cls for cls in (*_TORCH_CLASSES, *_OWN_CLASSES) if cls.__name__.lower() not in _UNSUPPORTED

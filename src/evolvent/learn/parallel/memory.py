@@ -20,9 +20,9 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from evolvent.learn.forward import compute_outputs
 from evolvent.learn.optim import OptimizerConfig, build_optimizer
-from evolvent.learn.packing import Batch
-from evolvent.learn.parallel.mesh import Parallelism
+from evolvent.learn.parallel.ranks import Parallelism
 from evolvent.learn.parallel.stages import split_layers
+from evolvent.learn.token_sequences import Batch
 from evolvent.models.tuned import virtual_tokens
 
 if TYPE_CHECKING:

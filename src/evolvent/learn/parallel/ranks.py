@@ -1,4 +1,14 @@
-"""This process among the ranks of a training: its groups, and sums over them. One process needs no process group."""
+"""This process among the ranks of a training: its groups, and sums over them. One process needs no process group.
+
+The shape of a layout: number of ranks in each direction.
+
+Nothing here needs torch's process groups: impossible layouts are refused before a model is built.
+
+Log-probabilities and samples where every rank of the tp dimension has the logits of its own slice of the
+vocabulary.
+
+Shapes: `N` positions, `V` tokens, `P = V / tp` tokens per rank. No rank ever holds `[N, V]` logits.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +26,76 @@ from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
+from pydantic import Field
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.rendezvous import rendezvous
+from torch.nn import functional as F
 
+from evolvent.config import Config
 from evolvent.errors import ConfigError, Problem, RankFailed
-from evolvent.learn.parallel.mesh import Mesh
 
-__all__ = ["SINGLE_PROCESS", "RankCoordinator", "Ranks", "join_ranks"]
+__all__ = [
+    "SINGLE_PROCESS",
+    "Mesh",
+    "Parallelism",
+    "RankCoordinator",
+    "Ranks",
+    "Schedule",
+    "join_ranks",
+    "vocab_entropy",
+    "vocab_logprobs",
+    "vocab_sample",
+]
+
+
+Schedule = Literal["gpipe", "1f1b", "interleaved", "looped_bfs", "zero_bubble", "zbv"]
+
+
+@dataclass(frozen=True, slots=True)
+class Mesh:
+    """Ranks in each direction: `pp` pipeline stages, `replicate` copies, `shard` parts of every weight, `tp` parts of
+    every matrix product. Size 1 everywhere is one plain process."""
+
+    pp: int = 1
+    replicate: int = 1
+    shard: int = 1
+    tp: int = 1
+
+    @property
+    def size(self) -> int:
+        """Returns the number of ranks."""
+        return self.pp * self.replicate * self.shard * self.tp
+
+    @property
+    def dp(self) -> int:
+        """Returns the number of shares that the data is split into."""
+        return self.replicate * self.shard
+
+    def __str__(self) -> str:
+        sizes = [("pp", self.pp), ("replicate", self.replicate), ("shard", self.shard), ("tp", self.tp)]
+        return " x ".join(f"{name} {size}" for name, size in sizes if size > 1) or "one process"
+
+
+class Parallelism(Config):
+    """Distribution of one model over processes. The default is one plain process."""
+
+    pp: int = Field(default=1, ge=1, description="pipeline stages")
+    replicate: int = Field(default=1, ge=1, description="whole copies that share the data")
+    shard: int = Field(default=1, ge=1, description="ranks that share the data and hold a part of every weight (FSDP)")
+    tp: int = Field(default=1, ge=1, description="ranks that share every matrix product")
+    schedule: Schedule = Field(default="1f1b", description="order of forwards and backwards in a pipeline")
+    sequence: bool = Field(default=True, description="with tp: share norms and residuals along the sequence too")
+    recompute: bool = Field(default=False, description="keep the inputs of layers only and compute the rest again")
+    compile: bool = Field(default=False, description="torch.compile on every layer")
+    timeout: float = Field(default=600.0, gt=0, description="seconds after which a silent rank ends the training")
+
+    @property
+    def mesh(self) -> Mesh:
+        """Returns the four sizes."""
+        return Mesh(self.pp, self.replicate, self.shard, self.tp)
+
 
 _FAILED, _HERE, _BEAT, _READY = (f"evolvent/{name}" for name in ("failed", "here", "beat", "ready"))
 _CALL, _ANSWER, _CAME = (f"evolvent/{name}" for name in ("call", "answer", "came"))
@@ -293,3 +365,121 @@ def _is_rank_loss(error: BaseException | None) -> bool:
     phrases = ("gloo", "nccl", "connection closed", "timed out", "connection reset")
     is_backend_error = isinstance(error, RuntimeError) and any(word in str(error).lower() for word in phrases)
     return is_backend_error or _is_rank_loss(error.__cause__)
+
+
+_ROWS = 256  # positions whose noise is drawn at once: it covers the whole vocabulary
+
+
+def vocab_logprobs(logits: Tensor, ids: Tensor, ranks: Ranks) -> Tensor:
+    """Computes `log p` of tokens in float32, shaped like `ids` and equal on all ranks; differentiable once in the
+    logits.
+
+    Args:
+        logits: `[N, P]`, this rank's slice, in the order of ranks; all of them where tp is 1.
+        ids: `[N]` or `[N, k]`, token ids of the whole vocabulary, the same on all ranks.
+    """
+    group = ranks.group("tp")
+    if group is not None and group.size() > 1:
+        columns = ids if ids.dim() == logits.dim() else ids.unsqueeze(-1)
+        logprobs: Tensor = _LogProbs.apply(logits, columns, ranks.rank_along("tp") * logits.shape[-1], group)  # type: ignore[no-untyped-call]
+        return logprobs.view_as(ids)
+    if ids.dim() == 1:
+        return -F.cross_entropy(logits.float(), ids, reduction="none")
+    float_logits = logits.float()
+    return float_logits.gather(-1, ids) - float_logits.logsumexp(-1, keepdim=True)
+
+
+class _LogProbs(torch.autograd.Function):
+    """`x_y - log sum exp x` over slices. Its gradient is local: `g (1[y] - p)` in each slice."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, ids: Tensor, first: int, group: dist.ProcessGroup) -> Tensor:
+        slice_ = logits.float()
+        is_local = (ids >= first) & (ids < first + slice_.shape[-1])
+        columns = torch.where(is_local, ids - first, 0)
+        local_log_sum = slice_.logsumexp(-1, keepdim=True)
+        top = local_log_sum.clone()
+        dist.all_reduce(top, dist.ReduceOp.MAX, group=group)
+        sums = torch.cat(
+            [(local_log_sum - top).exp(), torch.where(is_local, slice_.gather(-1, columns) - top, 0.0)], dim=-1
+        )
+        dist.all_reduce(sums, group=group)
+        log_remainder = sums[..., :1].log()
+        ctx.save_for_backward(logits, top + log_remainder, columns, is_local)
+        return sums[..., 1:] - log_remainder
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        logits, total, columns, is_local = ctx.saved_tensors
+        gradient = (logits.float() - total).exp_().mul_(-grad.sum(-1, keepdim=True))
+        gradient.scatter_add_(-1, columns, torch.where(is_local, grad, 0.0))
+        return gradient.to(logits.dtype), None, None, None
+
+
+def vocab_entropy(logits: Tensor, ranks: Ranks) -> Tensor:
+    """Computes `-sum_v p_v log p_v` of `softmax(logits)` in nats, float32 `[N]`, equal on all ranks; differentiable
+    once.
+
+    Args:
+        logits: `[N, P]`, this rank's slice.
+    """
+    group = ranks.group("tp")
+    if group is not None and group.size() > 1:
+        entropy: Tensor = _Entropy.apply(logits, group)  # type: ignore[no-untyped-call]
+        return entropy
+    logp = logits.float().log_softmax(-1)
+    return -(logp.exp() * logp).sum(-1)
+
+
+class _Entropy(torch.autograd.Function):
+    """`H = log Z - E[x]` over slices. Its gradient is local: `-p (log p + H)` in each slice."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, group: dist.ProcessGroup) -> Tensor:
+        slice_ = logits.float()
+        top = slice_.amax(-1)
+        dist.all_reduce(top, dist.ReduceOp.MAX, group=group)
+        shifted = slice_ - top[:, None]
+        weights = shifted.exp()
+        sums = torch.stack([weights.sum(-1), (weights * shifted).sum(-1)])
+        dist.all_reduce(sums, group=group)
+        log_remainder = sums[0].log()
+        entropy = log_remainder - sums[1] / sums[0]
+        ctx.save_for_backward(logits, top + log_remainder, entropy)
+        return entropy
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        logits, total, entropy = ctx.saved_tensors
+        logp = logits.float() - total[:, None]
+        gradient = -logp.exp() * (logp + entropy[:, None]) * grad[:, None]
+        return gradient.to(logits.dtype), None
+
+
+@torch.no_grad()
+def vocab_sample(logits: Tensor, ranks: Ranks, generator: torch.Generator | None = None) -> Tensor:
+    """Samples one token per position from `softmax(logits)`, `[N]`, the same on all ranks of the tp dimension.
+
+    The largest of logit plus Gumbel noise is such a sample (Gumbel-max), and a maximum can be found slice by slice.
+    Every rank draws the noise of the whole vocabulary and uses its part, so that a sample does not depend on tp.
+
+    Args:
+        logits: `[N, P]`, this rank's slice.
+        generator: in the same state on all ranks of the dimension; None: torch's own.
+    """
+    size, first = logits.shape[-1], ranks.rank_along("tp") * logits.shape[-1]
+    best, ids = [], []
+    for rows in torch.split(logits, _ROWS):
+        noise = torch.empty(len(rows), size * ranks.mesh.tp, device=rows.device).exponential_(generator=generator)
+        score, column = (rows.float() - noise[:, first : first + size].log()).max(-1)
+        best.append(score)
+        ids.append(column + first)
+    best_pairs = torch.stack([torch.cat(best).double(), torch.cat(ids).double()])  # [2, N]; a double holds any id
+    if ranks.mesh.tp > 1:
+        parts = [torch.empty_like(best_pairs) for _ in range(ranks.mesh.tp)]
+        dist.all_gather(parts, best_pairs, group=ranks.group("tp"))
+        stacked = torch.stack(parts)
+        best_pairs = stacked.gather(0, stacked[:, :1].argmax(0, keepdim=True).expand(1, 2, -1))[0]
+    return best_pairs[1].long()

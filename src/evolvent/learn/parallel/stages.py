@@ -20,9 +20,8 @@ from torch.distributed.tensor import DTensor
 from evolvent.errors import BatchMismatch, ConfigError, Problem
 from evolvent.learn.forward import model_inputs
 from evolvent.learn.objectives import Need, Outputs
-from evolvent.learn.packing import Batch
-from evolvent.learn.parallel.mesh import Schedule
-from evolvent.learn.parallel.ranks import Ranks
+from evolvent.learn.parallel.ranks import Ranks, Schedule
+from evolvent.learn.token_sequences import Batch
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel

@@ -32,8 +32,7 @@ from evolvent.serve.agentgym.dialects import EnvDialect, get_dialect
 from evolvent.serve.agentgym.link import AgentGymClient, LinkLimits
 from evolvent.serve.wire import finite_or_none
 from evolvent.trajectory import Json, Score, Task, Value, sample_seed
-from evolvent.worlds.base import SPLITS, Info, Reply, check_task, split_of
-from evolvent.worlds.grammar import Grammar
+from evolvent.worlds.base import SPLITS, Grammar, Info, Reply, check_task, split_of
 
 __all__ = ["AgentGymEnv", "AgentGymWorld", "LinkLimits"]
 

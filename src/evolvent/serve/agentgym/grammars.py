@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from evolvent.errors import InvalidAction
-from evolvent.worlds.grammar import Grammar, Parsed
+from evolvent.worlds.base import Grammar, Parsed
 from evolvent.worlds.searchqa.tags import SearchGrammar, parse_move
 
 __all__ = [

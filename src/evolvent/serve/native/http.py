@@ -44,8 +44,7 @@ from evolvent.serve.wire import (
 )
 from evolvent.trajectory import JsonObject, Task
 from evolvent.web import Receive, Scope, Send, is_too_deep, send_response
-from evolvent.worlds.base import SupportsRationales, World
-from evolvent.worlds.grammar import Parsed
+from evolvent.worlds.base import Parsed, SupportsRationales, World
 
 __all__ = ["MAX_DEPTH", "MAX_IN_FLIGHT", "MAX_PENDING_CHARS", "NativeDialect", "serve_socket"]
 

@@ -31,8 +31,7 @@ from evolvent.serve.remote.http import ServerPeer, parse_server_url
 from evolvent.serve.remote.link import RemoteConnection, Transport
 from evolvent.serve.wire import WorldCard, decode_score, decode_task, to_json
 from evolvent.trajectory import Score, Task, Value, canonical_json
-from evolvent.worlds.base import Env, Info, Reply, check_task
-from evolvent.worlds.grammar import Parsed
+from evolvent.worlds.base import Env, Info, Parsed, Reply, check_task
 from evolvent.worlds.panel import check_names
 
 __all__ = ["RemoteWorld", "remote_worlds"]

@@ -14,7 +14,7 @@ from evolvent.worlds.backoffice.jobs import ADDITIONS, Job, Pick, describe_job, 
 from evolvent.worlds.backoffice.office import PAGE, Office, Window
 from evolvent.worlds.backoffice.rules import Act, Refusal, apply_act, filter_rows, find_obstacle
 from evolvent.worlds.backoffice.text import format_act, format_cell
-from evolvent.worlds.grammar import Parsed
+from evolvent.worlds.base import Parsed
 
 __all__ = ["solve", "thought_texts"]
 

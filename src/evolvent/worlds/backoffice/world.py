@@ -36,11 +36,9 @@ from evolvent.worlds.backoffice.text import (
     render_screen,
     vocabulary_texts,
 )
-from evolvent.worlds.base import TIERS, Info, Reply, check_task, score_if_won
+from evolvent.worlds.base import TIERS, Grammar, Info, Parsed, Plain, Reply, StateEnv, check_task, score_if_won
 from evolvent.worlds.crafting import words_of
-from evolvent.worlds.grammar import Grammar, Parsed, Plain
 from evolvent.worlds.panel import Candidate, Panels, Sizes
-from evolvent.worlds.state_env import StateEnv
 
 __all__ = ["Backoffice", "BackofficeEnv", "Scene"]
 

@@ -11,10 +11,9 @@ from evolvent.errors import EnvLost, InvalidAction, SampleInvalid, SessionGone
 from evolvent.grade.calls import Form, decode_calls
 from evolvent.messages import Call, CallSample, Message, Tool
 from evolvent.trajectory import Task, Value, canonical_json
-from evolvent.worlds.base import Info, Reply
+from evolvent.worlds.base import Info, Reply, StateEnv
 from evolvent.worlds.bfcl.items import CallItem, judge_calls
 from evolvent.worlds.bfcl.multi_turn import MOST_STEPS, MultiTurn, Scene, TurnsVerdict, judge_turns, run_calls
-from evolvent.worlds.state_env import StateEnv
 
 __all__ = ["CallEnv", "TurnsEnv", "render_request", "select_tools"]
 

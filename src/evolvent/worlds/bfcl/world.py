@@ -13,12 +13,11 @@ from evolvent.errors import ConfigError, Problem, SampleInvalid, VersionMismatch
 from evolvent.grade.calls import Form, encode_calls
 from evolvent.messages import Tool
 from evolvent.trajectory import Score, Task
-from evolvent.worlds.base import Env, Info, check_task, score_if_won
+from evolvent.worlds.base import Env, Grammar, Info, Parsed, check_task, score_if_won
 from evolvent.worlds.bfcl.episode import CallEnv, TurnsEnv
 from evolvent.worlds.bfcl.files import read_documents, read_items
 from evolvent.worlds.bfcl.items import CATEGORIES, IRRELEVANCE, MULTI_TURN, RELEVANCE, CallItem, TurnsItem, language_of
 from evolvent.worlds.bfcl.multi_turn import MOST_STEPS, MultiTurn, find_padding, read_multi_turn
-from evolvent.worlds.grammar import Grammar, Parsed
 from evolvent.worlds.panel import check_names
 
 __all__ = ["GROUPS", "Bfcl", "Reply", "group_of"]

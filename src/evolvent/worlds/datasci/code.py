@@ -37,16 +37,14 @@ from evolvent.errors import ConfigError, Problem
 from evolvent.sandbox.limits import CallRequest, CodeRunner, Outcome, SandboxLimits
 from evolvent.sandbox.pool import SandboxPool
 from evolvent.trajectory import Score, Task, Value, canonical_json, sample_rng
-from evolvent.worlds.base import Info, Reply
+from evolvent.worlds.base import Grammar, Info, Plain, Reply, StateEnv
 from evolvent.worlds.code.answers import extract_source
 from evolvent.worlds.datasci.pipelines import Pipeline, read_pipeline
 from evolvent.worlds.datasci.sets import DataSet, load_set
 from evolvent.worlds.datasci.table import Table, read_table
 from evolvent.worlds.datasci.tasks import build_panel, first_text, parse_spec
 from evolvent.worlds.datasci.world import score_fit
-from evolvent.worlds.grammar import Grammar, Plain
 from evolvent.worlds.panel import Sizes, check_names
-from evolvent.worlds.state_env import StateEnv
 
 __all__ = [
     "ENTRY",

@@ -16,14 +16,12 @@ from dataclasses import dataclass
 
 from evolvent.errors import ConfigError, Problem
 from evolvent.trajectory import Score, Task, Value, canonical_json
-from evolvent.worlds.base import Info, Reply
+from evolvent.worlds.base import Grammar, Info, Plain, Reply, StateEnv
 from evolvent.worlds.crafting import words_of
 from evolvent.worlds.datasci.pipelines import MODELS, SCALES, SELECTS, SIZES, WORDS, pipelines, read_pipeline
 from evolvent.worlds.datasci.table import Table, read_table
 from evolvent.worlds.datasci.tasks import build_panel, first_text, parse_spec, task_words
-from evolvent.worlds.grammar import Grammar, Plain
 from evolvent.worlds.panel import Sizes, check_names
-from evolvent.worlds.state_env import StateEnv
 
 __all__ = ["DataSci", "DataSciEnv", "score_fit"]
 

@@ -13,11 +13,9 @@ from evolvent.grade.calls import decode_calls, encode_calls, exact_gold_calls, g
 from evolvent.messages import Call, Message, Tool
 from evolvent.schemas import json_schema
 from evolvent.trajectory import Task, Value, canonical_json
-from evolvent.worlds.base import Info, Reply
+from evolvent.worlds.base import Info, Parsed, Reply, StateEnv
 from evolvent.worlds.functions.spelling import decode_words, encode_words, resolve_names, show_messages, show_tools
 from evolvent.worlds.functions.tasks import CallConversation, remove_defaults
-from evolvent.worlds.grammar import Parsed
-from evolvent.worlds.state_env import StateEnv
 
 __all__ = ["FORMS", "UNREADABLE", "CallForm", "Calls", "FunctionsEnv", "Scene", "read_calls", "write_calls"]
 

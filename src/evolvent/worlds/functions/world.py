@@ -22,7 +22,7 @@ from random import Random
 from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.messages import Call, CallSample, Tool
 from evolvent.trajectory import Score, Task
-from evolvent.worlds.base import TIERS, Info, check_task
+from evolvent.worlds.base import TIERS, Grammar, Info, check_task
 from evolvent.worlds.crafting import words_of
 from evolvent.worlds.functions.catalogue import catalogue
 from evolvent.worlds.functions.episode import FORMS, UNREADABLE, CallForm, Calls, FunctionsEnv, Scene, write_calls
@@ -32,7 +32,6 @@ from evolvent.worlds.functions.requests import CONNECTORS, FRAMES
 from evolvent.worlds.functions.slots import Slot
 from evolvent.worlds.functions.spelling import show_tools
 from evolvent.worlds.functions.tasks import build_sample, conversation_of_sample, parse_spec
-from evolvent.worlds.grammar import Grammar
 from evolvent.worlds.panel import Sizes, check_names
 
 __all__ = ["Functions", "Toolbox", "closed_vocabulary"]

@@ -25,9 +25,8 @@ from typing import Any, Literal
 
 from evolvent.errors import ConfigError, Problem, SessionGone
 from evolvent.trajectory import Score, Task, Value
-from evolvent.worlds.base import TIERS, Info, Reply, check_snapshot, check_task
+from evolvent.worlds.base import TIERS, Grammar, Info, Plain, Reply, check_snapshot, check_task
 from evolvent.worlds.crafting import words_of
-from evolvent.worlds.grammar import Grammar, Plain
 from evolvent.worlds.grid.expert import solve
 from evolvent.worlds.grid.kinds import list_kinds_by_tier
 from evolvent.worlds.grid.levels import LEVELS, draw_level, full_level_name

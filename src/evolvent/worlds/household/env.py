@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from evolvent.trajectory import Task, Value
-from evolvent.worlds.base import Info, Reply
+from evolvent.worlds.base import Info, Reply, StateEnv
 from evolvent.worlds.household.game import FAMILIES, State
 from evolvent.worlds.household.rules import apply_action, is_possible, is_won
 from evolvent.worlds.household.text import NOTHING, Speaker
-from evolvent.worlds.state_env import StateEnv
 
 __all__ = ["HouseholdEnv"]
 

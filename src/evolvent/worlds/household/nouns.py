@@ -19,9 +19,8 @@ from types import MappingProxyType
 
 from evolvent.errors import ConfigError, Problem
 from evolvent.trajectory import Json, Score, Task, sample_seed
-from evolvent.worlds.base import Info, check_task
+from evolvent.worlds.base import Grammar, Info, Parsed, Plain, check_task
 from evolvent.worlds.crafting import words_of
-from evolvent.worlds.grammar import Grammar, Parsed, Plain
 from evolvent.worlds.household.env import HouseholdEnv
 from evolvent.worlds.household.game import Game, Goal, Layout
 from evolvent.worlds.household.kinds import list_possible_goals

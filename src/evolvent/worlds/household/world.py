@@ -17,9 +17,8 @@ from pathlib import Path
 
 from evolvent.errors import ConfigError, CorruptRecord, Problem, VersionMismatch, WorldError, unknown_name_problem
 from evolvent.trajectory import Json, Score, Step, Task
-from evolvent.worlds.base import TIERS, Info, check_task, score_if_won
+from evolvent.worlds.base import TIERS, Grammar, Info, Parsed, Plain, check_task, score_if_won
 from evolvent.worlds.crafting import words_of
-from evolvent.worlds.grammar import Grammar, Parsed, Plain
 from evolvent.worlds.household.collection import Collection
 from evolvent.worlds.household.env import HouseholdEnv
 from evolvent.worlds.household.game import Game, Goal

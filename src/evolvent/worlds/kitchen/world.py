@@ -16,8 +16,7 @@ from collections.abc import Iterator, Sequence
 
 from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.trajectory import Json, Score, Task, Value
-from evolvent.worlds.base import TIERS, Info, Reply, check_task
-from evolvent.worlds.grammar import Grammar, Plain
+from evolvent.worlds.base import TIERS, Grammar, Info, Plain, Reply, StateEnv, check_task
 from evolvent.worlds.kitchen.orders import Order, iterate_orders, list_orders_by_tier, parse_part, part_name
 from evolvent.worlds.kitchen.plans import plan
 from evolvent.worlds.kitchen.rooms import LEVELS, State, canonical_key, draw_kitchen
@@ -25,7 +24,6 @@ from evolvent.worlds.kitchen.rooms import Kitchen as Room
 from evolvent.worlds.kitchen.rules import Rewards, apply_action, find_refusal
 from evolvent.worlds.kitchen.text import DELIVERED, FORMS, WRONG, Speaker, collect_vocabulary
 from evolvent.worlds.panel import Candidate, Panels, Sizes
-from evolvent.worlds.state_env import StateEnv
 
 __all__ = ["Kitchen", "KitchenEnv"]
 

@@ -24,8 +24,7 @@ import numpy as np
 
 from evolvent.errors import ConfigError, Problem, SessionGone
 from evolvent.trajectory import Score, Task, Value
-from evolvent.worlds.base import Info, Reply, check_snapshot, check_task, score_if_won
-from evolvent.worlds.grammar import Grammar, Plain
+from evolvent.worlds.base import Grammar, Info, Plain, Reply, check_snapshot, check_task, score_if_won
 from evolvent.worlds.panel import Candidate, Panels, Sizes
 from evolvent.worlds.plume.batch import PlumeBatch, PlumeState
 from evolvent.worlds.plume.model import Sensor, SourceTerm

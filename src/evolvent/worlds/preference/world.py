@@ -22,15 +22,13 @@ from typing import Any
 
 from evolvent.errors import ConfigError, Problem
 from evolvent.trajectory import Json, Score, Task, Value, sample_seed
-from evolvent.worlds.base import Info, Reply, check_task, score_episode
+from evolvent.worlds.base import Grammar, Info, Plain, Reply, StateEnv, check_task, score_episode
 from evolvent.worlds.crafting import words_of
-from evolvent.worlds.grammar import Grammar, Plain
 from evolvent.worlds.panel import Candidate, Panels, Sizes
 from evolvent.worlds.preference.language import WORDS
 from evolvent.worlds.preference.quality import LENGTH, compute_quality
 from evolvent.worlds.preference.writer import FORMS, Faults, write_continuation, write_prompt
 from evolvent.worlds.reasoning.chains import Chain, Chains
-from evolvent.worlds.state_env import StateEnv
 
 __all__ = ["SUCCESS", "Pair", "Preference", "PreferenceEnv"]
 

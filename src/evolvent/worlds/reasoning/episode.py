@@ -7,8 +7,7 @@ from collections.abc import Callable
 from evolvent.errors import ScoringError
 from evolvent.grade.base import Grade
 from evolvent.trajectory import Task, Value
-from evolvent.worlds.base import Info, Reply
-from evolvent.worlds.state_env import StateEnv
+from evolvent.worlds.base import Info, Reply, StateEnv
 
 __all__ = ["OUTCOMES", "QuestionEnv"]
 

@@ -1,9 +1,17 @@
-"""Worlds over a user's files: word problems, entailment, reading and rules in the formats of their data sets.
+r"""Worlds over a user's files: word problems, entailment, reading and rules in the formats of their data sets.
 
 A file belongs to the split that its name contains: train, dev (or val) or test. Without a dev file, about a
 tenth of the training rows becomes dev. Rows of other files are dealt by the hash of the question. A question is
 in one split only: questions of test or dev are left out of train. There is one tier, `seen`; the vocabulary is
 open.
+
+A file holds GSM8K (JSON lines), SVAMP (JSON) or R3's questions (JSON arrays):
+
+    GSM8K   {"question": ..., "answer": "... <<48/2=24>>24 ...\n#### 72"}
+    SVAMP   {"ID": ..., "Body": ..., "Question": ..., "Equation": ..., "Answer": 145.0, "Type": ...}
+    R3      {"instruction": ..., "input": ..., "output": "rationale ### answer"}, or a program as the output
+
+The fields of a row decide its form. An unusable row raises `SampleInvalid`, and the others are read.
 """
 
 from __future__ import annotations

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from evolvent.grade.base import Grade
 from evolvent.grade.numbers import parse_number
 from evolvent.trajectory import Score, Task
-from evolvent.worlds.base import Info, score_if_won
-from evolvent.worlds.grammar import Grammar, Plain
+from evolvent.worlds.base import Grammar, Info, Plain, score_if_won
 from evolvent.worlds.reasoning.episode import QuestionEnv
 from evolvent.worlds.reasoning.question import Question, format_demonstration, grade_question
 

@@ -8,12 +8,11 @@ from itertools import chain
 from typing import NamedTuple
 
 from evolvent.trajectory import Task, Value
-from evolvent.worlds.base import Info, Reply
+from evolvent.worlds.base import Info, Reply, StateEnv
 from evolvent.worlds.searchqa.answers import exact_match
 from evolvent.worlds.searchqa.bm25 import Index
 from evolvent.worlds.searchqa.pages import Document, render_results
 from evolvent.worlds.searchqa.tags import Move, parse_move
-from evolvent.worlds.state_env import StateEnv
 
 __all__ = ["SENTENCES", "Material", "Rules", "Scene", "SearchQAEnv"]
 

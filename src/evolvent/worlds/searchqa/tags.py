@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from evolvent.errors import InvalidAction
-from evolvent.worlds.grammar import Parsed
+from evolvent.worlds.base import Parsed
 
 __all__ = ["Move", "SearchGrammar", "parse_move"]
 

@@ -21,9 +21,8 @@ from typing import Literal
 
 from evolvent.errors import ConfigError, Problem
 from evolvent.trajectory import Score, Task
-from evolvent.worlds.base import Info, check_task, score_if_won
+from evolvent.worlds.base import Grammar, Info, check_task, score_if_won
 from evolvent.worlds.crafting import words_of
-from evolvent.worlds.grammar import Grammar
 from evolvent.worlds.panel import Sizes
 from evolvent.worlds.searchqa.episode import SENTENCES, Rules, Scene, SearchQAEnv
 from evolvent.worlds.searchqa.library import Library, read_library

@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 
 from evolvent.errors import EnvLost
 from evolvent.trajectory import Task, Value
-from evolvent.worlds.base import Info, Reply
+from evolvent.worlds.base import Info, Reply, StateEnv
 from evolvent.worlds.sql.database import MEMORY_LIMITS, Answer, Database, Row
 from evolvent.worlds.sql.equal import Comparison, same_result
 from evolvent.worlds.sql.grammar import extract_query
 from evolvent.worlds.sql.lexer import is_ordered, remove_spaces
-from evolvent.worlds.state_env import StateEnv
 
 __all__ = ["DONE", "NUMBERS", "Scene", "SqlEnv", "render_answer", "render_closed"]
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from evolvent.errors import InvalidAction
-from evolvent.worlds.grammar import Parsed
+from evolvent.worlds.base import Parsed
 
 __all__ = ["Fenced", "extract_query"]
 

@@ -23,9 +23,8 @@ from typing import Protocol
 
 from evolvent.errors import ConfigError, Problem, find_nearest, unknown_name_problem
 from evolvent.trajectory import Json, Score, Task
-from evolvent.worlds.base import TIERS, Info, check_task, score_if_won
+from evolvent.worlds.base import TIERS, Grammar, Info, check_task, score_if_won
 from evolvent.worlds.crafting import words_of
-from evolvent.worlds.grammar import Grammar
 from evolvent.worlds.panel import Panels, Sizes, check_names
 from evolvent.worlds.sql.bird import Bird
 from evolvent.worlds.sql.database import FILE_LIMITS, Limits

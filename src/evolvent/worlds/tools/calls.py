@@ -20,7 +20,7 @@ from typing import Any, Literal
 from evolvent.errors import InvalidAction
 from evolvent.messages import Call
 from evolvent.trajectory import Json
-from evolvent.worlds.grammar import Parsed
+from evolvent.worlds.base import Parsed
 from evolvent.worlds.tools.engine import ANY, UNKNOWN_TOOL, Argument, ToolSpec
 
 __all__ = ["STYLES", "Style", "ToolGrammar", "compact"]

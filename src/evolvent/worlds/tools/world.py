@@ -21,11 +21,9 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 from evolvent.errors import ConfigError, InvalidAction, Problem, unknown_name_problem
 from evolvent.messages import Call
 from evolvent.trajectory import Json, Score, Task, Value
-from evolvent.worlds.base import TIERS, Info, Reply, check_task
+from evolvent.worlds.base import TIERS, Grammar, Info, Reply, StateEnv, check_task
 from evolvent.worlds.crafting import words_of
-from evolvent.worlds.grammar import Grammar
 from evolvent.worlds.panel import Candidate, Panels, Sizes
-from evolvent.worlds.state_env import StateEnv
 from evolvent.worlds.tools.calls import STYLES, Style, ToolGrammar, compact
 from evolvent.worlds.tools.engine import CHECK, FINISH, UNKNOWN_TOOL, Result, Toolbox, ToolSpec, build_tool
 from evolvent.worlds.tools.expert import Quest, Solution, ToolExpert

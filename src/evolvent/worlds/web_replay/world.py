@@ -39,11 +39,9 @@ from evolvent.grade.web_actions import (
     score_step,
 )
 from evolvent.trajectory import Score, Task, Trajectory, Value
-from evolvent.worlds.base import Info, Reply, check_task
+from evolvent.worlds.base import Grammar, Info, Parsed, Reply, StateEnv, check_task
 from evolvent.worlds.crafting import words_of
-from evolvent.worlds.grammar import Grammar, Parsed
 from evolvent.worlds.panel import Sizes
-from evolvent.worlds.state_env import StateEnv
 from evolvent.worlds.web_replay.pages import Folder, Generated, Library, parse_page, prune, render
 from evolvent.worlds.web_replay.records import WebStep, WebTask
 
