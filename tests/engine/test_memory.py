@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import torch
 
+from evolvent.engine.arena import available_bytes, lazy_zeros
 from evolvent.engine.asks import SampleAsk
 from evolvent.engine.local import LocalEngine
-from evolvent.engine.memory import available_bytes, lazy_zeros
 from evolvent.models.policy import tiny_policy
 
 CPU = torch.device("cpu")

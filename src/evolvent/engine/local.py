@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from evolvent.engine.arena import Arena, RowAllocator
+from evolvent.engine.arena import Arena, RowAllocator, available_bytes
 from evolvent.engine.asks import (
     Ask,
     Continuation,
@@ -30,7 +30,6 @@ from evolvent.engine.asks import (
 )
 from evolvent.engine.attention import STRIDE, plan
 from evolvent.engine.decoders import decoder_for
-from evolvent.engine.memory import available_bytes
 from evolvent.engine.stops import completes_stop_string
 from evolvent.engine.streams import Stream, Streams, TicketState, build_limit, draw, draw_plain, uniforms
 from evolvent.engine.trie import Prefix, Trie
