@@ -51,8 +51,7 @@ from evolvent.worlds.base import World
 from evolvent.worlds.countdown import Countdown
 from evolvent.worlds.deduction.world import Deduction
 from evolvent.worlds.panel import Sizes
-from evolvent.worlds.preference.world import Preference
-from evolvent.worlds.preference.writer import Faults
+from evolvent.worlds.preference.world import Faults, Preference
 from evolvent.worlds.reasoning.generated import Generated
 from evolvent.worlds.reasoning.problems import Problems
 

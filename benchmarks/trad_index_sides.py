@@ -40,8 +40,7 @@ def evolvent_flat(vectors: Any, k: int) -> Search:
 
 
 def evolvent_usearch(vectors: Any, k: int) -> Search:
-    from evolvent.memory.approximate import UsearchIndex
-    from evolvent.memory.index import FlatIndex
+    from evolvent.memory.index import FlatIndex, UsearchIndex
 
     index = UsearchIndex(FlatIndex([vectors]))
     return lambda queries: index.search(queries, k).rows

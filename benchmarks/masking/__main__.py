@@ -27,7 +27,7 @@ from evolvent.curate.irrelevance import row_to_sample, sample_to_row
 from evolvent.curate.masking import MaskSpec, mask_sample
 from evolvent.errors import unknown_name_problem
 from evolvent.trajectory import sample_rng
-from evolvent.worlds.functions.panels import call_samples
+from evolvent.worlds.functions.world import call_samples
 
 FOLDER = RESULTS / "masking"
 PROTOCOL = Protocol()

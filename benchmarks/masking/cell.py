@@ -31,8 +31,7 @@ from evolvent.models.toolprompt import Compact
 from evolvent.run import Run
 from evolvent.scale.local_backend import LocalBackend
 from evolvent.trajectory import canonical_json, sample_seed
-from evolvent.worlds.functions.panels import call_samples
-from evolvent.worlds.functions.world import Functions
+from evolvent.worlds.functions.world import Functions, call_samples
 
 __all__ = ["MAIN", "PANELS", "VARIANTS", "Cell", "Protocol", "panels", "run_cell"]
 

@@ -26,9 +26,7 @@ from evolvent.models.dialects import dialect_for
 from evolvent.models.policy import Policy
 from evolvent.models.tiny import init_tiny, tiny_config, word_tokenizer
 from evolvent.trajectory import Task, sample_seed
-from evolvent.worlds.deduction.draw import ENDS, PARTS
-from evolvent.worlds.deduction.ontology import Theory
-from evolvent.worlds.deduction.world import Deduction
+from evolvent.worlds.deduction.world import ENDS, PARTS, Deduction, Theory
 from evolvent.worlds.panel import Sizes
 from evolvent.worlds.reasoning.chains import Chains
 from evolvent.worlds.reasoning.episode import QuestionEnv

@@ -11,15 +11,17 @@ from hypothesis import strategies as st
 
 from evolvent.curate.irrelevance import (
     LIMIT,
+    accepts,
+    content_words,
     drop_gold,
     find_substitute,
+    measure_similarity,
     mix_irrelevant,
     row_to_sample,
     sample_to_row,
     write_irrelevance,
 )
 from evolvent.curate.masking import MaskSpec, mask_sample
-from evolvent.curate.similarity import accepts, content_words, measure_similarity
 from evolvent.errors import ConfigError, SampleInvalid
 from evolvent.messages import Call, CallSample, Message, Tool
 from evolvent.trajectory import sample_rng

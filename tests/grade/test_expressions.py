@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evolvent.grade.expressions import FAILURES, Unsupported, evaluate, find_calls
+from evolvent.grade.code import FAILURES, Unsupported, evaluate, find_calls
 
 
 def read(text):

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evolvent.errors import InvalidAction
-from evolvent.grade.expressions import evaluate
-from evolvent.grade.java_literals import parse_java_literal
-from evolvent.grade.javascript_literals import parse_javascript_literal
+from evolvent.grade.code import evaluate
+from evolvent.grade.foreign_literals import parse_java_literal, parse_javascript_literal
 from evolvent.grade.literals import (
     MAX_CHARS,
     MAX_DEPTH,

@@ -98,7 +98,7 @@ def test_bad_input():
 
 
 def graph_or_skip(*args, **options):
-    from evolvent.memory.approximate import UsearchIndex
+    from evolvent.memory.index import UsearchIndex
 
     try:
         return UsearchIndex(*args, **options)
@@ -136,7 +136,7 @@ def test_two_extensions_of_one_graph_do_not_meet():
 def test_the_graph_says_what_is_missing(monkeypatch):
     import sys
 
-    from evolvent.memory.approximate import UsearchIndex
+    from evolvent.memory.index import UsearchIndex
 
     monkeypatch.setitem(sys.modules, "usearch.index", None)
     with pytest.raises(MissingExtra, match="embed"):

@@ -22,9 +22,18 @@ from evolvent.engine.driver import run_jobs
 from evolvent.engine.local import LocalEngine
 from evolvent.errors import ConfigError, GraderTimeout
 from evolvent.models.policy import tiny_policy
-from evolvent.reward.labelling import LabelledSolution, LabellingConfig, label_spans, rows_to_solutions
-from evolvent.reward.omega import OmegaConfig, OmegaTree, build_omega_tree, find_first_error, priority
-from evolvent.reward.rollouts import Completer
+from evolvent.reward.labelling import (
+    Completer,
+    LabelledSolution,
+    LabellingConfig,
+    OmegaConfig,
+    OmegaTree,
+    build_omega_tree,
+    find_first_error,
+    label_spans,
+    priority,
+    rows_to_solutions,
+)
 from evolvent.reward.solutions import Solution
 from evolvent.trajectory import AnnotationTarget, Generation, Step, Task, Trajectory, sample_rng
 from evolvent.worlds.numbers import State, is_reachable, moves, solve_probability

@@ -12,9 +12,8 @@ from evolvent.agents.plain import Script
 from evolvent.cli.registry import load_worlds
 from evolvent.rollout.episode import collect
 from evolvent.serve.agentgym.client import AgentGymWorld
-from evolvent.serve.agentgym.desk import task_by_number
 from evolvent.serve.agentgym.dialects import default_mounts
-from evolvent.serve.agentgym.face import AgentGymDialect
+from evolvent.serve.agentgym.face import AgentGymDialect, task_by_number
 from evolvent.serve.app import build_app
 from evolvent.serve.catalogue import TaskIndex
 from evolvent.serve.pool.host import PooledHost

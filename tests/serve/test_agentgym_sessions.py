@@ -11,9 +11,8 @@ import httpx2
 import pytest
 
 from evolvent.errors import ConfigError, SessionGone
-from evolvent.serve.agentgym.desk import AgentGymMount
 from evolvent.serve.agentgym.dialects import get_dialect
-from evolvent.serve.agentgym.face import AgentGymDialect
+from evolvent.serve.agentgym.face import AgentGymDialect, AgentGymMount
 from evolvent.serve.catalogue import TaskIndex
 from evolvent.serve.local import LocalHost
 from evolvent.web import Access

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evolvent.errors import ConfigError, InvalidAction
-from evolvent.serve.agentgym.desk import task_by_number
 from evolvent.serve.agentgym.dialects import DIALECTS, default_mounts, get_dialect
+from evolvent.serve.agentgym.face import task_by_number
 from evolvent.serve.agentgym.grammars import (
     ActionLineGrammar,
     CraftingGrammar,

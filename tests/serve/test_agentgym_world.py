@@ -11,7 +11,7 @@ from evolvent.agents.plain import Random, Script
 from evolvent.errors import AtCapacity, ConfigError, EnvLost, LimitExceeded, SessionGone, StepTimeout, WorldError
 from evolvent.rollout.episode import collect
 from evolvent.serve.agentgym.client import AgentGymWorld, LinkLimits
-from evolvent.serve.agentgym.desk import task_by_number
+from evolvent.serve.agentgym.face import task_by_number
 from evolvent.trajectory import Score, Start
 from evolvent.worlds.base import SPLITS
 from tests.serve.agentgym_support import serving, worlds

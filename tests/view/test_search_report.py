@@ -16,7 +16,7 @@ from evolvent.search.export import tree_row
 from evolvent.stats import wilson_interval
 from evolvent.view import page, read_run
 from evolvent.view.charts import Frame, Line, line_chart, log_ticks
-from evolvent.view.search import build_search_report
+from evolvent.view.document import build_search_report
 from evolvent.view.searches import SearchRow, aggregate_cells, parse_search_row
 
 

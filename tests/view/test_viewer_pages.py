@@ -18,7 +18,7 @@ from evolvent.view.beliefs import encode_belief, parse_belief
 from evolvent.view.data import read_run
 from evolvent.view.document import page
 from evolvent.view.library import Library
-from evolvent.view.pages_compare import draw_curves
+from evolvent.view.pages_trajectories import draw_curves
 from evolvent.view.shading import find_colorings, shade_tokens
 from tests.view.fabricated import write_run
 

@@ -14,11 +14,10 @@ from evolvent.trajectory import Task
 from evolvent.worlds.audit import audit
 from evolvent.worlds.backoffice.applications import APPLICATIONS, Cell, Row
 from evolvent.worlds.backoffice.draw import canonical_key, draw_task, kinds_of_tiers
-from evolvent.worlds.backoffice.expert import solve
 from evolvent.worlds.backoffice.jobs import ADDITIONS, Job
 from evolvent.worlds.backoffice.office import Office, State
 from evolvent.worlds.backoffice.rules import check_row
-from evolvent.worlds.backoffice.world import Backoffice, BackofficeEnv, Scene
+from evolvent.worlds.backoffice.world import Backoffice, BackofficeEnv, Scene, solve
 from evolvent.worlds.check import check_env
 from evolvent.worlds.crafting import words_of
 from evolvent.worlds.panel import Sizes

@@ -9,12 +9,11 @@ import pytest
 
 from evolvent.errors import ConfigError
 from evolvent.worlds.backoffice.applications import APPLICATIONS, Application, Field, Row
-from evolvent.worlds.backoffice.expert import solve
 from evolvent.worlds.backoffice.jobs import Change, Job, Pick, describe_job
 from evolvent.worlds.backoffice.office import Office, State
 from evolvent.worlds.backoffice.rules import Act, apply_act, find_obstacle, possible_acts
 from evolvent.worlds.backoffice.text import format_act, parse_act, render_outcome
-from evolvent.worlds.backoffice.world import Scene
+from evolvent.worlds.backoffice.world import Scene, solve
 
 CITIES = ("oslo", "rome")
 PEOPLE = Application(

@@ -12,9 +12,19 @@ from hypothesis import strategies as st
 
 from evolvent.errors import ConfigError
 from evolvent.worlds.crafting import words_of
-from evolvent.worlds.deduction.draw import ENDS, PARTS, draw_deduction
-from evolvent.worlds.deduction.ontology import Fact, Predicate, Rule, Theory, parse_fact, parse_rule, parse_theory
-from evolvent.worlds.deduction.world import Deduction
+from evolvent.worlds.deduction.world import (
+    ENDS,
+    PARTS,
+    Deduction,
+    Fact,
+    Predicate,
+    Rule,
+    Theory,
+    draw_deduction,
+    parse_fact,
+    parse_rule,
+    parse_theory,
+)
 from evolvent.worlds.panel import Sizes
 from evolvent.worlds.reasoning.question import split_rationale
 

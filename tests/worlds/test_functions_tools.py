@@ -15,8 +15,7 @@ from evolvent.errors import ConfigError, InvalidAction
 from evolvent.messages import Call
 from evolvent.trajectory import sample_rng
 from evolvent.worlds.crafting import words_of
-from evolvent.worlds.functions.catalogue import UNSEEN, Entry, catalogue, run_call, select_entries
-from evolvent.worlds.functions.formulas import FORMULAS
+from evolvent.worlds.functions.catalogue import FORMULAS, UNSEEN, Entry, catalogue, run_call, select_entries
 from evolvent.worlds.functions.requests import FRAMES, SHAPES, Draft, draw_draft
 from evolvent.worlds.functions.slots import (
     Slot,

@@ -23,11 +23,9 @@ from evolvent.worlds.base import Forkable, SupportsRenaming
 from evolvent.worlds.crafting import words_of
 from evolvent.worlds.functions.catalogue import catalogue
 from evolvent.worlds.functions.episode import FORMS, read_calls, write_calls
-from evolvent.worlds.functions.naming import fresh_names, rename_talk
-from evolvent.worlds.functions.panels import call_samples
 from evolvent.worlds.functions.spelling import decode_words, encode_words, resolve_names, show_tools
 from evolvent.worlds.functions.tasks import build_spec, parse_spec, remove_defaults
-from evolvent.worlds.functions.world import Functions
+from evolvent.worlds.functions.world import Functions, call_samples, fresh_names, rename_talk
 from evolvent.worlds.panel import Sizes, digest
 
 SMALL = Sizes(train=40, dev=20, test=20)

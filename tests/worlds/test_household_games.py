@@ -16,13 +16,14 @@ from evolvent.worlds.household.game import FAMILIES, Game, Goal
 from evolvent.worlds.household.games import (
     OfficialTexts,
     find_games,
+    parse_problem,
     read_folder,
     read_game,
     read_official_texts,
+    render_problem,
     write_game,
 )
 from evolvent.worlds.household.kinds import list_possible_goals
-from evolvent.worlds.household.pddl import parse_problem, render_problem
 from evolvent.worlds.household.plans import plan
 from evolvent.worlds.household.rooms import canonical_key, draw_game, draw_layout
 from evolvent.worlds.household.text import DIALECTS, Speaker

@@ -16,13 +16,11 @@ from evolvent.worlds.base import SPLITS
 from evolvent.worlds.check import check_env
 from evolvent.worlds.crafting import words_of
 from evolvent.worlds.kitchen.orders import FOODS, PARTS, list_orders_by_tier, parse_part, part_name
-from evolvent.worlds.kitchen.plans import plan
 from evolvent.worlds.kitchen.rooms import BIN, BOARDS, MAPS, PLATES, SHELVES, Kitchen, State, draw_kitchen
 from evolvent.worlds.kitchen.rooms import _compute_distances as ways_of
 from evolvent.worlds.kitchen.rules import Action, Rewards, apply_action, find_refusal, list_commands, list_macro_actions
-from evolvent.worlds.kitchen.text import Speaker
 from evolvent.worlds.kitchen.world import Kitchen as KitchenWorld
-from evolvent.worlds.kitchen.world import KitchenEnv
+from evolvent.worlds.kitchen.world import KitchenEnv, Speaker, plan
 from evolvent.worlds.panel import Sizes
 
 SMALL = Sizes(train=30, dev=20, test=20)

@@ -19,8 +19,7 @@ from evolvent.worlds.crafting import words_of
 from evolvent.worlds.panel import Sizes
 from evolvent.worlds.preference.language import NOUNS, OPPOSITE, TOPIC_OF, WORDS, parse_sentence, parse_sentences
 from evolvent.worlds.preference.quality import WEIGHTS, compute_quality, compute_true_reward, parse_prompt
-from evolvent.worlds.preference.world import SUCCESS, Preference
-from evolvent.worlds.preference.writer import Faults
+from evolvent.worlds.preference.world import SUCCESS, Faults, Preference
 
 WORLD = Preference(sizes=Sizes(train=60, dev=20, test=40))
 PROMPT = "the boat is old . these bright gulls rest ."

@@ -17,8 +17,8 @@ from pydantic import Field
 from rich.console import Console
 
 from evolvent.cli.registry import POLICIES, load_worlds, require_train_extra, resolve_policy
-from evolvent.cli.servers import TOKEN_VARIABLE
 from evolvent.cli.settings import Command, WorldsConfig, parse_command
+from evolvent.cli.world_registry import TOKEN_VARIABLE
 from evolvent.errors import ConfigError, MissingExtra, Problem, unknown_name_problem
 from evolvent.serve.app import Dialect, build_app
 from evolvent.serve.catalogue import TaskIndex

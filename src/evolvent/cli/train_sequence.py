@@ -3,6 +3,8 @@
 The episodes come from a file (D4RL's or Minari's layout) or are made here: mixtures of a control world, or the
 maze of pieces. The run folder holds settings and state, `data.json` (a description of the data), the training's
 state, the policy, `history.json`, `table.json` and the report. A run resumes where its training stopped.
+
+Tasks of sequence policies: a world and its data, from a file, a mixture, or the maze of pieces.
 """
 
 from __future__ import annotations
@@ -21,8 +23,7 @@ from evolvent.cli.console import render_table
 from evolvent.cli.method_option import parse_method
 from evolvent.cli.record import RunRecord, choose_run_folder, record_run
 from evolvent.cli.registry import require_train_extra
-from evolvent.cli.sequence_tasks import SEQUENCE_WORLDS, SequenceTask, make_sequence_task
-from evolvent.cli.settings import AnyCommand, Command, parse_command
+from evolvent.cli.settings import Command, parse_command
 from evolvent.config import Config
 from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.files import write_atomic
@@ -32,15 +33,177 @@ from evolvent.methods.online_dt import OnlineDTConfig
 from evolvent.methods.q_transformer import QTransformerConfig
 from evolvent.methods.trajectory_transformer import PRESETS as TT_PRESETS
 from evolvent.methods.trajectory_transformer import TrajectoryTransformerConfig
-from evolvent.trajectory import JsonObject, sample_seed
+from evolvent.trajectory import sample_seed
 from evolvent.view.escape import show_hidden
 
 if TYPE_CHECKING:
     from evolvent.offline.acting import ArrayActor
     from evolvent.offline.state import SequenceCheckpoint
     from evolvent.store.episodes import Episodes
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-__all__ = ["COMMANDS", "METHODS", "CloningConfig", "OnlineConfig", "SequenceMethod", "TrainSequenceConfig", "run"]
+if TYPE_CHECKING:
+    from evolvent.offline.acting import ArrayActor
+    from evolvent.store.episodes import Episodes
+
+__all__ = [
+    "COMMANDS",
+    "METHODS",
+    "SEQUENCE_WORLDS",
+    "CloningConfig",
+    "OnlineConfig",
+    "SequenceMethod",
+    "SequenceTask",
+    "TrainSequenceConfig",
+    "make_sequence_task",
+    "run",
+]
+
+
+SEQUENCE_WORLDS = ("cartpole", "pendulum", "hopper", "stitching")
+_REFERENCE_EPISODES = 10  # episodes of random actions, and of the expert, that scores are measured by
+
+
+@dataclass(frozen=True)
+class SequenceTask:
+    """The world in which a sequence policy acts, its data, and the returns that define scores of 0 and 100.
+
+    Attributes:
+        data: the recorded episodes.
+        manifest: JSON values about the data.
+        make_env: makes a new environment.
+        horizon: maximum steps of an episode.
+        action_scale: factor of actions in -1..1.
+        random_return: mean return of random actions.
+        expert_return: mean return of the expert.
+    """
+
+    data: Episodes
+    manifest: dict[str, Any]
+    make_env: Callable[[], Any]
+    horizon: int
+    action_scale: float
+    random_return: float
+    expert_return: float
+
+    def play(self, actor: ArrayActor, *, episodes: int, seed: int) -> Episodes:
+        """Plays episodes with an actor."""
+        from evolvent.rollout.arrays import play_arrays
+
+        return play_arrays(
+            actor,
+            self.make_env,
+            episodes=episodes,
+            horizon=self.horizon,
+            num_actions=self.data.actions,
+            dim=self.data.action_dim,
+            seed=seed,
+            scale=self.action_scale,
+        )
+
+    def normalize_return(self, value: float) -> float:
+        """Scales a return to a score: 0 for random actions, 100 for the expert."""
+        return 100.0 * (value - self.random_return) / (self.expert_return - self.random_return)
+
+
+def make_sequence_task(config: Any) -> SequenceTask:
+    """Builds the task that the settings of `cli/train_sequence.py` select.
+
+    Raises:
+        ConfigError: a mixture that the world does not have, or data of another world. Also the errors of file
+            readers.
+    """
+    from evolvent.worlds.control import get_control, make_control
+
+    if config.world == "stitching":
+        return _make_maze_task(config)
+    if config.mixture in ("pieces", "whole"):
+        raise ConfigError(
+            [Problem("mixture", f"{config.world} has no {config.mixture}", "give random, medium, replay or expert")]
+        )
+    if config.data is not None and config.mixture is not None:
+        raise ConfigError([Problem("mixture", "episodes come from a file, none are made", "leave out --mixture")])
+    control = get_control(config.world)
+    control = replace(control, horizon=min(control.horizon, config.horizon or control.horizon))
+    from evolvent.rollout.mixtures import play_mixture
+
+    make_env, seed = partial(make_control, control), config.learn.seed
+    reference_returns = [
+        float(play_mixture(control, kind=kind, episodes=_REFERENCE_EPISODES, seed=seed + 1).episodes.returns.mean())
+        for kind in ("random", "expert")
+    ]
+    if reference_returns[0] == reference_returns[1]:  # a score would have no unit
+        raise ConfigError(
+            [
+                Problem(
+                    "horizon",
+                    (
+                        f"random actions and the expert both earn {reference_returns[0]:g} in {control.horizon} "
+                        f"steps of {config.world}"
+                    ),
+                    "give a longer one",
+                )
+            ]
+        )
+    if config.data is None:
+        played_mixture = play_mixture(control, kind=config.mixture or "replay", episodes=config.episodes, seed=seed)
+        data, manifest = played_mixture.episodes, played_mixture.manifest
+    else:
+        data, manifest = _read_episodes(config, scale=config.scale or control.scale, actions=control.actions)
+        data_shape = (data.observation.shape[1], data.action_dim)
+        if data_shape != (control.observation, control.dim):
+            message = f"{config.data} holds observations and actions of {data_shape} numbers"
+            world_shape = (control.observation, control.dim)
+            raise ConfigError([Problem("data", message, f"{config.world} has {world_shape}: name their world")])
+    manifest = {**manifest, "return_random": reference_returns[0], "return_expert": reference_returns[1]}
+    return SequenceTask(data, manifest, make_env, control.horizon, control.scale, *reference_returns)
+
+
+def _make_maze_task(config: Any) -> SequenceTask:
+    from evolvent.worlds.stitching import Stitching, StitchingEnv, compute_reachable, demonstrations
+
+    if config.data is not None or config.mixture not in (None, "pieces", "whole"):
+        raise ConfigError([Problem("mixture", "the maze has pieces or whole ways, made here", "give pieces or whole")])
+    maze, kind = Stitching(), config.mixture or "pieces"
+    data, full_reachability = (
+        demonstrations(maze, include_best=kind == "whole"),
+        compute_reachable(maze, demonstrations(maze, include_best=True)),
+    )
+    data_reachability = compute_reachable(maze, data)
+    manifest = {
+        "world": "stitching",
+        "kind": kind,
+        "episodes": len(data.lengths),
+        "decisions": len(data.reward),
+        "digest": data.digest,
+        "reachable": {name: getattr(data_reachability, name) for name in data_reachability.__slots__},
+        "return_random": 0.0,
+        "return_expert": full_reachability.optimum,
+    }
+    return SequenceTask(data, manifest, partial(StitchingEnv, maze), maze.horizon, 1.0, 0.0, full_reachability.optimum)
+
+
+def _read_episodes(config: Any, *, scale: float, actions: int) -> tuple[Episodes, dict[str, Any]]:
+    from evolvent.store.offline import read_d4rl, read_minari
+
+    read_file = read_minari if config.data.is_dir() else read_d4rl
+    data = read_file(config.data, scale=1.0 if actions else scale, actions=actions)
+    return_statistics = {
+        "mean": float(data.returns.mean()),
+        "least": float(data.returns.min()),
+        "most": float(data.returns.max()),
+    }
+    return data, {
+        "world": config.world,
+        "file": str(config.data),
+        "episodes": len(data.lengths),
+        "decisions": len(data.reward),
+        "return": return_statistics,
+        "digest": data.digest,
+    }
+
 
 _NUM_TARGETS = 5  # returns that are asked for where none are named
 _EVALUATION_SEED = sample_seed("measured", 77)  # of no data: a mixture's seeds are --learn.seed and the next
@@ -82,11 +245,11 @@ class SequenceMethod:
     about: str
     takes_target: bool = False
     needs_continuous_actions: bool = False
-    small: JsonObject = field(default_factory=dict)
-    paper: JsonObject = field(default_factory=dict)
+    small: Mapping[str, Any] = field(default_factory=dict)
+    paper: Mapping[str, Any] = field(default_factory=dict)
 
 
-_SHORT_TRAINING = {"max_steps": 2000, "lr": 1e-3, "warmup": 100, "grad_norm": 1.0}
+_SHORT_TRAINING = {"updates": 2000, "lr": 1e-3, "warmup": 100, "grad_norm": 1.0}
 METHODS: Mapping[str, SequenceMethod] = {
     "dt": SequenceMethod(
         DecisionTransformerConfig,
@@ -188,7 +351,7 @@ def _make_command(name: str, method: SequenceMethod) -> Command[Any]:
     )
 
 
-COMMANDS: dict[str, AnyCommand] = {name: _make_command(name, method) for name, method in METHODS.items()}
+COMMANDS: dict[str, Command[Any]] = {name: _make_command(name, method) for name, method in METHODS.items()}
 """The command of each method."""
 
 
@@ -272,7 +435,7 @@ def _train_policy(
     from evolvent.offline.state import SequenceCheckpoint
 
     def print_loss(row: Mapping[str, float]) -> None:
-        if row["update"] <= config.learn.train.max_steps:  # what is learned between episodes is in the report
+        if row["update"] <= config.learn.train.updates:  # what is learned between episodes is in the report
             console.print(f"{row['update']:10,.0f}  loss {row['loss']:.4f}", soft_wrap=True)
 
     checkpoint = SequenceCheckpoint(folder / "training.safetensors", every=config.keep_every, on_row=print_loss)

@@ -1,17 +1,94 @@
-"""The embedded worlds by their command-line names, with their options. A world is imported only on request."""
+"""The embedded worlds by their command-line names, with their options. A world is imported only on request.
+
+Worlds of servers by name: `http://HOST/v1/worlds/NAME`, `agentgym:DIALECT@URL#0-99`, `openenv:URL#100`.
+
+The part after `#` selects the tasks: indices of an AgentGym server, or the number of seeds of an OpenEnv
+server.
+"""
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Literal
 
-from evolvent.cli import servers
 from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.worlds.base import World
 
-__all__ = ["EMBEDDED"]
+__all__ = [
+    "EMBEDDED",
+    "TOKEN_VARIABLE",
+    "open_agentgym_world",
+    "open_http_world",
+    "open_https_world",
+    "open_openenv_world",
+]
+
+
+TOKEN_VARIABLE = "EVOLVENT_TOKEN"  # the environment variable that holds the token of a server
+_MAX_TASKS = 100_000  # tasks of one server
+
+
+def _read_token() -> str | None:
+    return os.environ.get(TOKEN_VARIABLE) or None
+
+
+def open_http_world(address: str) -> World:
+    """Opens a world of an evolvent server by its address without `http:`."""
+    from evolvent.serve.remote.world import RemoteWorld
+
+    return RemoteWorld(f"http:{address}", token=_read_token())
+
+
+def open_https_world(address: str) -> World:
+    """Opens a world of an evolvent server by its address without `https:`."""
+    from evolvent.serve.remote.world import RemoteWorld
+
+    return RemoteWorld(f"https:{address}", token=_read_token())
+
+
+def open_agentgym_world(option: str) -> World:
+    """Opens a world of an AgentGym server: `DIALECT@URL#FIRST-LAST`."""
+    from evolvent.serve.agentgym.client import AgentGymWorld
+
+    match = re.fullmatch(r"(?P<dialect>[^@#]+)@(?P<url>[^#]+)#(?P<first>\d{1,9})-(?P<last>\d{1,9})", option)
+    if match is None:
+        raise ConfigError(
+            [
+                Problem(
+                    "agentgym",
+                    f"got {option!r}, expected DIALECT@URL#FIRST-LAST",
+                    "for example agentgym:textcraft@http://127.0.0.1:36001#0-99",
+                )
+            ]
+        )
+    first, last = int(match["first"]), int(match["last"])
+    if last < first or last - first >= _MAX_TASKS:
+        raise ConfigError(
+            [Problem("agentgym", f"got the tasks {first}-{last}", f"give at most {_MAX_TASKS:,}, upwards")]
+        )
+    return AgentGymWorld(match["url"], match["dialect"], range(first, last + 1), token=_read_token())
+
+
+def open_openenv_world(option: str) -> World:
+    """Opens the environment of an OpenEnv server, `URL#SEEDS`, reset with the seeds 0, 1, ..."""
+    from evolvent.serve.openenv.client import OpenEnvWorld
+
+    url, hash_sign, seeds = option.partition("#")
+    if not url or (hash_sign and not re.fullmatch(r"[1-9]\d{0,4}", seeds)):
+        raise ConfigError(
+            [
+                Problem(
+                    "openenv",
+                    f"got {option!r}, expected URL or URL#SEEDS",
+                    "for example openenv:http://127.0.0.1:8000#100",
+                )
+            ]
+        )
+    return OpenEnvWorld(url, tasks=[{"seed": seed} for seed in range(int(seeds or 100))], token=_read_token())
 
 
 def _make_crafting(option: str) -> World:
@@ -324,7 +401,7 @@ EMBEDDED: Mapping[str, tuple[Callable[[str], World], str, str]] = {
     "microwave": (_make_microwave, "", "three states, three phrases: credit that can be told by hand"),
     "datasci": (_make_datasci, "form", "pipelines scored by ROC-AUC; datasci:code runs free Python code in boxes"),
     "crafting": (_make_crafting, "level", "read recipes, get, craft; a fresh book a task; crafting:0 to crafting:3"),
-    "agentgym": (servers.open_agentgym_world, "server", "a world of an AgentGym server; agentgym:DIALECT@URL#0-99"),
+    "agentgym": (open_agentgym_world, "server", "a world of an AgentGym server; agentgym:DIALECT@URL#0-99"),
     "backoffice": (_make_backoffice, "", "work at forms and tables of an office; only what is saved counts"),
     "babyai": (
         _make_babyai,
@@ -344,13 +421,13 @@ EMBEDDED: Mapping[str, tuple[Callable[[str], World], str, str]] = {
         "text or folder",
         "ALFWorld's tasks in our rooms; household:large, :alfworld03, :nouns (swapped), or a FOLDER of games",
     ),
-    "http": (servers.open_http_world, "server", "a world of an evolvent server; http://HOST:PORT/v1/worlds/NAME"),
-    "https": (servers.open_https_world, "server", "the same over https"),
+    "http": (open_http_world, "server", "a world of an evolvent server; http://HOST:PORT/v1/worlds/NAME"),
+    "https": (open_https_world, "server", "the same over https"),
     "lookup": (_make_lookup, "", "answer a question by asking a hidden database, a fresh one a task"),
     "maze": (_make_maze, "map", "find the way by the walls nearby, a fresh maze a task; maze:double_t"),
     "minigrid": (_extra_world("babyai", "MiniGridBabyAI"), "level", "BabyAI by minigrid itself"),
     "movie": (_tool_world("movie"), "form", "tools over films, people and their credits"),
-    "openenv": (servers.open_openenv_world, "server", "an environment of an OpenEnv server; openenv:URL#100"),
+    "openenv": (open_openenv_world, "server", "an environment of an OpenEnv server; openenv:URL#100"),
     "reasoning": (
         _extra_world("reasoning_gym", "ReasoningGym", plain=False),
         "data set",

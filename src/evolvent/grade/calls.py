@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 
 from evolvent.errors import ConfigError, SampleInvalid
 from evolvent.grade.call_forms import Form, decode_calls, encode_calls, has_call
-from evolvent.grade.java_literals import parse_java_literal
-from evolvent.grade.javascript_literals import parse_javascript_literal
+from evolvent.grade.foreign_literals import parse_java_literal, parse_javascript_literal
 from evolvent.grade.matching import maximum_matching
 from evolvent.messages import Call, Tool
 from evolvent.trajectory import Json

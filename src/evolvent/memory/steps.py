@@ -238,7 +238,7 @@ class StepMemory:
             if self._index == "flat":
                 indexes[key] = flat
             else:
-                from evolvent.memory.approximate import UsearchIndex
+                from evolvent.memory.index import UsearchIndex
 
                 indexes[key] = UsearchIndex(flat, path=(graphs or {}).get(key))
         return _MemoryState(tables, tables.owners(), rows, indexes)

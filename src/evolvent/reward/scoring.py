@@ -1,7 +1,7 @@
 """Reward models on whole episodes, outside of a search: training rows, scores of spans, rewards instead of the
 world's.
 
-A search requests its values from an engine (`search/scoring.py`). Here all tokens are known already: one
+A search requests its values from an engine (`search/texts.py`). Here all tokens are known already: one
 forward reads many episodes, each token once.
 """
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from evolvent.view.data import ReportData, read_run
     from evolvent.view.document import page, report
-    from evolvent.view.tables import summary
+    from evolvent.view.outcome import summary
 
 __all__ = ["ReportData", "page", "read_run", "report", "summary"]
 
-_MODULES = {"ReportData": "data", "page": "document", "read_run": "data", "report": "document", "summary": "tables"}
+_MODULES = {"ReportData": "data", "page": "document", "read_run": "data", "report": "document", "summary": "outcome"}
 
 
 def __getattr__(name: str) -> Any:

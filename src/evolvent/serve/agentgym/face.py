@@ -6,27 +6,344 @@
 The released clients append their paths to such an address and work unchanged. The application is plain ASGI: a path is
 found in a dictionary, a body is read once and an answer is written once, because a step of a world costs less than the
 machinery of a web framework. `GET /agentgym` lists the mounts.
+
+One mount: one world in one dialect. It converts the requests of AgentGym's clients to calls of the host and back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 from starlette.routing import BaseRoute
 
-from evolvent.errors import ConfigError, Problem, SampleInvalid, find_nearest, unknown_name_problem
-from evolvent.serve.agentgym.desk import AgentGymMount, Handler
-from evolvent.serve.agentgym.dialects import default_mounts, get_dialect
+from evolvent.errors import (
+    ConfigError,
+    EnvLost,
+    InvalidAction,
+    Problem,
+    SampleInvalid,
+    SessionGone,
+    StepTimeout,
+    WorldError,
+    find_nearest,
+    unknown_name_problem,
+)
+from evolvent.serve.agentgym.dialects import EnvDialect, default_mounts, get_dialect
+from evolvent.serve.agentgym.replies import Play, refused_body, reset_body, step_body
+from evolvent.serve.agentgym.text import TextTranslator, get_translator, list_admissible, parse_goal, parse_recipes
 from evolvent.serve.app import PrefixRoute, send_not_allowed
 from evolvent.serve.catalogue import TaskIndex
 from evolvent.serve.host import SessionHost
-from evolvent.serve.wire import NotFound, decode_json, encode_json
-from evolvent.trajectory import Json
+from evolvent.serve.wire import EpisodeEnded, NotFound, decode_json, encode_json, to_json
+from evolvent.trajectory import Json, Task
 from evolvent.web import Receive, Scope, Send, send_response
+from evolvent.worlds.base import World
+from evolvent.worlds.grid.world import GridWorld
+from evolvent.worlds.maze import Maze
+from evolvent.worlds.sql.world import SqlWorld
 
-__all__ = ["PREFIX", "AgentGymDialect"]
+__all__ = ["PREFIX", "AgentGymDialect", "AgentGymMount", "Handler", "Lookup", "list_lookups", "task_by_number"]
+
+
+Lookup = Callable[[Play], Json]
+
+
+def _get_clickables(play: Play) -> Json:
+    actions = list_admissible(play.info)
+    clickables: list[Json] = [action[6:-1] for action in actions if action.startswith("click[") and action[-1] == "]"]
+    return {"has_search_bar": any(action.startswith("search[") for action in actions), "clickables": clickables}
+
+
+def _get_instruction(play: Play) -> str:
+    """Returns WebShop's instruction: from the world's info, else the part of the first page after `Instruction:`."""
+    instruction = play.info.get("instruction_text")
+    if isinstance(instruction, str):
+        return instruction
+    parts = [part.strip() for part in play.first.split("[SEP]")]
+    if "Instruction:" in parts[:-1]:
+        return parts[parts.index("Instruction:") + 1]
+    return parts[0]
+
+
+def _get_page(play: Play) -> Json:
+    parts = {key: str(play.info.get(key, "")) for key in ("url", "html")}
+    return {**parts, "instruction_text": _get_instruction(play)}
+
+
+def _info_lookup(key: str) -> Lookup:
+    """Returns a lookup of one field of the world's info, in an object of one key; empty text if the field is
+    missing.
+    """
+    return lambda play: {key: to_json(play.info.get(key, ""))}
+
+
+def _get_hints(play: Play) -> Json:
+    objects = to_json(play.info.get("objects", []))
+    return {"possible_actions": to_json(list_admissible(play.info)), "possible_objects": objects}
+
+
+def _get_state(play: Play) -> Json:
+    done = play.over is not None
+    return {"observation": play.text, "reward": play.reward, "score": play.total, "deleted": False, "done": done}
+
+
+def _description_lookup(dialect: EnvDialect) -> Lookup:
+    def get_description(play: Play) -> Json:
+        body = reset_body(dialect, play)
+        return {"task_description": body["task_description"] if isinstance(body, dict) else ""}
+
+    return get_description
+
+
+def _dialect_lookups(dialect: EnvDialect) -> Mapping[str, Lookup]:
+    actions: Lookup = lambda play: to_json(list_admissible(play.info))  # noqa: E731
+    tables: Mapping[str, Mapping[str, Lookup]] = {
+        "textcraft": {"commands": lambda play: parse_recipes(play.first), "goal": lambda play: parse_goal(play.first)},
+        "babyai": {"observation": _get_state},
+        "sciworld": {
+            "action_hint": _get_hints,
+            "goals": _info_lookup("goals"),
+            "task_description": _description_lookup(dialect),
+            "object_tree": _info_lookup("object_tree"),
+            "state": _get_state,
+        },
+        "alfworld": {"available_actions": actions},
+        "maze": {"available_actions": actions},
+        "wordle": {"filtered_vocab": lambda play: [word.replace(" ", "") for word in list_admissible(play.info)]},
+        "webshop": {"available_actions": _get_clickables, "instruction_text": _get_instruction, "state": _get_page},
+        "webarena": {"observation_metadata": lambda play: to_json(play.info.get("observation_metadata", {}))},
+    }
+    return tables.get(dialect.name, {})
+
+
+def list_lookups(dialect: EnvDialect, translator: TextTranslator) -> Mapping[str, Lookup]:
+    """Returns path -> lookup, which answers a GET of that path for a session."""
+    common: dict[str, Lookup] = {"observation": lambda play: translator.observation(play.text)}
+    if dialect.shape == "object":
+        common["detail"] = _get_state
+    return {**common, **_dialect_lookups(dialect)}
+
+
+def task_by_number(world: World) -> Callable[[int], Task] | None:
+    """Returns a function from AgentGym's number to the task (it raises ConfigError); None if the world has no such
+    numbers.
+    """
+    if isinstance(world, GridWorld) and world.name == "babyai":
+        return world.task_at_index
+    if isinstance(world, SqlWorld) and world.name == "bird":
+        return world.task_at_index
+    return world.task_from if isinstance(world, Maze) and world.published else None
+
+
+T = TypeVar("T")
+Handler = Callable[[Mapping[str, Any]], Awaitable[Json]]
+_WORLD_TYPES = ("Text", "Embody", "Hybrid")
+_MAX_EXTRA_SESSIONS = 64  # sessions remembered beyond those that can be open
+
+
+class AgentGymMount:
+    """The sessions of one mount.
+
+    It keeps the state that the dialect needs of each: the texts sent, the rewards so far, the last answer. At most
+    twice as
+    many are kept as the host can hold, and the least recently used are dropped. A host closes idle sessions in the same
+    order, so that every open session is known here.
+    """
+
+    def __init__(self, host: SessionHost, task_index: TaskIndex, *, world: str, dialect: EnvDialect) -> None:
+        self.dialect = dialect
+        self._host, self._catalogue, self._name, self._world = host, task_index, world, host.worlds[world]
+        self._voice = get_translator(dialect.name, self._world)
+        self._lookups = list_lookups(dialect, self._voice)
+        self._plays: OrderedDict[int, Play] = OrderedDict()
+        self._vocabulary: Mapping[str, Any] = {}
+        self._numbered = task_by_number(self._world)
+
+    def routes(self) -> dict[str, dict[str, Handler]]:
+        """Returns the handlers: path below the mount -> method -> handler."""
+        handlers: dict[str, dict[str, Handler]] = {
+            "/create": {"POST": self.create},
+            "/reset": {"POST": self.reset},
+            "/step": {"POST": self.step},
+            "/close": {"POST": self.close},
+            "/": {"GET": self.get_root},
+            "": {"GET": self.get_root},
+        }
+        for name, lookup in self._lookups.items():
+            handlers[f"/{name}"] = {"GET": self._lookup_handler(lookup)}
+        if self.dialect.shape != "object":
+            handlers["/list_envs"] = {"GET": self.list_sessions}
+        if self.dialect.name == "sciworld":
+            handlers["/step_visual"] = {"POST": self.step}
+        if self.dialect.name == "babyai":
+            handlers["/render"] = {"POST": self.render}
+        if self.dialect.name == "wordle":
+            handlers["/filtered_vocab"] = {"GET": self.list_words}
+        return handlers
+
+    async def get_root(self, body: Mapping[str, Any]) -> Json:
+        """Returns the original server's answer at its root."""
+        return f"This is environment {self.dialect.title}." if self.dialect.shape == "object" else "ok"
+
+    async def create(self, body: Mapping[str, Any]) -> Json:
+        """Creates a session. TextCraft starts an episode at once; the folder in its request is never read."""
+        session = await self._host.create(self._name, short=True)
+        play = Play(int(session), session, high=self._world.reward_range[1])
+        self._plays[play.number] = play
+        while len(self._plays) > 2 * self._host.status().capacity + _MAX_EXTRA_SESSIONS:
+            self._plays.popitem(last=False)
+        if self.dialect.name != "textcraft":
+            return self.dialect.creation_body(play.number)
+        try:
+            await self._begin_episode(play, 0)
+        except (ConfigError, WorldError):
+            await self._close_play(play)
+            raise
+        return reset_body(self.dialect, play)
+
+    async def reset(self, body: Mapping[str, Any]) -> Json:
+        """Starts or restarts an episode. Without a number: the same task again, at first task 0."""
+        play = self._get_play(body)
+        kind = body.get("world_type", _WORLD_TYPES[0])
+        if self.dialect.name == "alfworld" and kind not in _WORLD_TYPES:
+            raise SampleInvalid("an unknown type of world", value=kind, expected=", ".join(_WORLD_TYPES))
+        index = body.get(self.dialect.index)
+        await self._begin_episode(play, play.index if index is None else _get_number(body, self.dialect.index))
+        return reset_body(self.dialect, play)
+
+    async def step(self, body: Mapping[str, Any]) -> Json:
+        """Plays a step. After the end of an episode, returns the last answer again, with `ended: true`."""
+        play, action = self._get_play(body), body.get("action")
+        if not isinstance(action, str):
+            raise SampleInvalid("no text of an action", value=action, expected='"action": "the text"')
+        if play.over is not None:
+            return {**play.over, "ended": True}
+        if play.task is None:
+            raise EpisodeEnded("a step before the first reset", value=action, expected="POST /reset first")
+        try:
+            action_text = self._voice.parse_action(action)
+        except InvalidAction as error:
+            return refused_body(self.dialect, play, f"{error.what}; expected {error.expected}")
+        try:
+            result = await self._forget_if_lost(play, self._host.step(play.session, action_text))
+        except InvalidAction as error:  # no text at all: refused before anything happened
+            return refused_body(self.dialect, play, str(error))
+        except EpisodeEnded:
+            if play.over is None:
+                raise
+            return {**play.over, "ended": True}
+        try:
+            play.add_reward(result)
+        except WorldError:
+            await self._close_play(play)
+            raise
+        play.text = self._voice.translate(
+            result.observation, result.info, action=action_text, truncated=result.truncated and not result.terminated
+        )
+        answer_body = step_body(
+            self.dialect, play, terminated=result.terminated, truncated=result.truncated, info=result.info
+        )
+        if result.terminated or result.truncated or self.dialect.horizon == 1:
+            play.over = answer_body
+        return answer_body
+
+    async def close(self, body: Mapping[str, Any]) -> Json:
+        """Closes a session; returns false if there is none."""
+        play = self._plays.pop(_get_number(body, self.dialect.session_key), None)
+        closed = play is not None and await self._host.close(play.session)
+        return {"closed": "closed" if closed else "not open"} if self.dialect.shape == "web" else closed
+
+    async def list_sessions(self, body: Mapping[str, Any]) -> Json:
+        """Returns the known sessions of this mount, oldest first."""
+        return list(self._plays)
+
+    async def list_words(self, body: Mapping[str, Any]) -> Json:
+        """Returns Wordle's words. Its client asks before the first reset, so an episode is started to read the legal
+        guesses.
+        """
+        play = self._get_play(body)
+        if not self._vocabulary:
+            if play.task is None:
+                reset_result = await self._forget_if_lost(play, self._host.reset(play.session, await self._get_task(0)))
+                self._vocabulary = reset_result.info
+            else:
+                self._vocabulary = play.info
+        return self._lookups["filtered_vocab"](Play(play.number, play.session, info=self._vocabulary))
+
+    async def render(self, body: Mapping[str, Any]) -> Json:
+        """Raises NotFound: no world here draws BabyAI's picture."""
+        self._get_play(body)
+        raise NotFound("this server draws no pictures", hint="read the observation")
+
+    def _lookup_handler(self, lookup: Lookup) -> Handler:
+        async def answer(body: Mapping[str, Any]) -> Json:
+            play = self._get_play(body)
+            await self._forget_if_lost(play, self._host.look(play.session))
+            return lookup(play)
+
+        return answer
+
+    async def _begin_episode(self, play: Play, index: int) -> None:
+        task = await self._get_task(index)
+        reset_result = await self._forget_if_lost(play, self._host.reset(play.session, task))
+        play.begin(
+            task,
+            index,
+            text=self._voice.format_first(reset_result.observation, reset_result.info),
+            info=reset_result.info,
+        )
+
+    async def _get_task(self, index: int) -> Task:
+        """Returns the task of a number; Wordle's number is a seed, so it wraps around.
+
+        Raises:
+            NotFound: no task has this number.
+        """
+        try:
+            if self._numbered is not None:
+                return await asyncio.to_thread(self._numbered, index)
+            if self.dialect.index == "seed":
+                index %= max(1, await self._catalogue.count_tasks(self._name))
+            return await self._catalogue.get_by_index(self._name, index)
+        except ConfigError as error:
+            raise NotFound(error.what, value=error.value, expected=error.expected, hint=error.hint) from error
+
+    def _get_play(self, body: Mapping[str, Any]) -> Play:
+        number = _get_number(body, self.dialect.session_key)
+        play = self._plays.get(number)
+        if play is None:
+            raise SessionGone(f"no session {number} here", hint="it was closed, was idle for too long, or never was")
+        self._plays.move_to_end(number)
+        return play
+
+    async def _forget_if_lost(self, play: Play, answer: Awaitable[T]) -> T:
+        """Returns the host's answer; a session that the host has lost is forgotten here."""
+        try:
+            return await answer
+        except EpisodeEnded:
+            raise
+        except (EnvLost, StepTimeout, SessionGone):
+            self._plays.pop(play.number, None)
+            raise
+
+    async def _close_play(self, play: Play) -> None:
+        self._plays.pop(play.number, None)
+        await self._host.close(play.session)
+
+
+def _get_number(body: Mapping[str, Any], key: str) -> int:
+    """Returns a whole number of a body or a query; a text of digits counts."""
+    value = body.get(key)
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 18:
+        return int(value)
+    if type(value) is not int:
+        raise SampleInvalid(f"no whole number {key!r}", value=value, expected=f'"{key}": 0')
+    return value
+
 
 PREFIX = "/agentgym"
 _MAX_QUERY_FIELDS = 32  # of a query

@@ -11,7 +11,9 @@ import json
 import logging
 from collections.abc import Callable
 
-__all__ = ["ItemProtocol"]
+__all__ = ["HEARTBEAT_S", "ItemProtocol"]
+
+HEARTBEAT_S = 1.0  # seconds between two signs of life of a worker
 
 _log = logging.getLogger(__name__)
 _MAX_MESSAGE_BYTES = 2**30

@@ -22,13 +22,12 @@ from evolvent.logs import configure
 from evolvent.serve.host import StepRequest, StepResult
 from evolvent.serve.local import LocalHost, WorldDeadlines
 from evolvent.serve.native.rows import encode_compact
-from evolvent.serve.pool.frames import ItemProtocol
+from evolvent.serve.pool.frames import HEARTBEAT_S, ItemProtocol
 from evolvent.serve.wire import decode_task, encode_error, encode_snapshot
 from evolvent.worlds.base import World
 
-__all__ = ["HEARTBEAT_S", "build_worlds", "main"]
+__all__ = ["build_worlds", "main"]
 
-HEARTBEAT_S = 1.0
 _CLOSE_TIMEOUT_S = 6.0  # how long worlds may take to close when the process in front is gone
 
 

@@ -10,31 +10,285 @@ dev and test (`panels`). `grade.calls` checks answers: every expected call with 
 call. A right answer earns its share; the first wrong answer ends the episode. `rename` restates a task with
 other names of tools and parameters, so that only the descriptions identify them. Any conversation can be a task
 (`task_of`), including those with masked names or without a fitting tool.
+
+Panels and samples: the shapes of each tier, the tools they use, and the number of tasks of each kind.
+
+| tier | tools | shapes |
+|---|---|---|
+| seen | domains in training | simple, multiple; one of ten irrelevant, one of ten missing |
+| evo | the same | parallel, parallel_multiple |
+| combo | domains without a tool in training | all of one turn, abstentions in the same share as in seen |
+| longer | as seen | multi_turn, and three calls of different tools, among five or six tools |
+
+All tools of a task, unneeded ones included, belong to the task's split. There is no training on combo, which
+has no training tools, and on longer.
+
+Renaming: a conversation with other names of tools and parameters, replaced everywhere at once.
+
+Descriptions, values and user messages stay, so that a tool and its parameters can be found by their function
+alone. New names are two meaningless syllables; a model over words knows all syllables, but has seen hardly any
+pair.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from math import inf
 from random import Random
+from typing import Any
 
 from evolvent.errors import ConfigError, Problem, unknown_name_problem
-from evolvent.messages import Call, CallSample, Tool
-from evolvent.trajectory import Score, Task
+from evolvent.messages import Call, CallSample, Message, Tool
+from evolvent.trajectory import Score, Task, canonical_json, sample_rng, sample_seed
 from evolvent.worlds.base import TIERS, Grammar, Info, check_task
 from evolvent.worlds.crafting import words_of
-from evolvent.worlds.functions.catalogue import catalogue
+from evolvent.worlds.functions.catalogue import catalogue, select_entries
 from evolvent.worlds.functions.episode import FORMS, UNREADABLE, CallForm, Calls, FunctionsEnv, Scene, write_calls
-from evolvent.worlds.functions.naming import SYLLABLES, fresh_names, rename_talk
-from evolvent.worlds.functions.panels import NAME, VERSION, build_panel, build_task, canonical_key
-from evolvent.worlds.functions.requests import CONNECTORS, FRAMES
+from evolvent.worlds.functions.requests import CONNECTORS, FRAMES, SHAPES, Draft, draw_draft
 from evolvent.worlds.functions.slots import Slot
 from evolvent.worlds.functions.spelling import show_tools
-from evolvent.worlds.functions.tasks import build_sample, conversation_of_sample, parse_spec
-from evolvent.worlds.panel import Sizes, check_names
+from evolvent.worlds.functions.tasks import (
+    CallConversation,
+    Turn,
+    build_sample,
+    build_spec,
+    conversation_of_draft,
+    conversation_of_sample,
+    parse_spec,
+)
+from evolvent.worlds.panel import UNTRAINED, Sizes, check_names
 
-__all__ = ["Functions", "Toolbox", "closed_vocabulary"]
+__all__ = [
+    "NAME",
+    "SYLLABLES",
+    "VERSION",
+    "Functions",
+    "Toolbox",
+    "build_panel",
+    "build_task",
+    "call_samples",
+    "canonical_key",
+    "canonical_names",
+    "closed_vocabulary",
+    "fresh_names",
+    "rename_talk",
+]
+
+
+SYLLABLES = tuple(onset + ending for onset in "bdfgklmnprstvz" for ending in ("ax", "ov", "uk"))
+Names = Mapping[str, tuple[str, Mapping[str, str]]]
+
+
+def _parameter_names(schema: Any) -> list[str]:
+    """Returns the names of all parameters of a schema, nested parameters included, without duplicates."""
+    names: dict[str, None] = {}
+    if isinstance(schema, Mapping):
+        rows = schema.get("properties")
+        for name, row in rows.items() if isinstance(rows, Mapping) else ():
+            names |= dict.fromkeys([name, *_parameter_names(row)])
+        names |= dict.fromkeys(_parameter_names(schema.get("items")))
+    return list(names)
+
+
+def fresh_names(tools: Sequence[Tool], rng: Random) -> Names:
+    """Draws new names: tool -> (its name, parameter -> its name). Names are unique among tools and within a tool."""
+    names = iter(rng.sample(range(len(SYLLABLES) ** 2), len(tools)))
+    new_names: dict[str, tuple[str, Mapping[str, str]]] = {}
+    for tool in tools:
+        parameters = _parameter_names(tool.parameters)
+        parameter_numbers = rng.sample(range(len(SYLLABLES) ** 2), len(parameters))
+        new_names[tool.name] = (
+            _syllable_pair(next(names)),
+            dict(zip(parameters, map(_syllable_pair, parameter_numbers), strict=True)),
+        )
+    return new_names
+
+
+def _syllable_pair(number: int) -> str:
+    return f"{SYLLABLES[number // len(SYLLABLES)]}_{SYLLABLES[number % len(SYLLABLES)]}"
+
+
+def canonical_names(tools: Sequence[Tool]) -> Names:
+    """Returns names that depend only on the order, equal for conversations that differ in names only."""
+    return {
+        tool.name: (f"t{index}", {name: f"p{n}" for n, name in enumerate(_parameter_names(tool.parameters))})
+        for index, tool in enumerate(tools)
+    }
+
+
+def rename_talk(talk: CallConversation, names: Names) -> CallConversation:
+    """Renames tools and parameters in a conversation: in schemas and in calls, earlier calls included."""
+    tools = []
+    for tool in talk.tools:
+        name, parameter_names = names[tool.name]
+        tools.append(Tool(name, tool.description, _rename_schema(tool.parameters, parameter_names)))
+    turns = tuple(
+        Turn(_rename_calls(turn.calls, names), _rename_messages(turn.messages_after, names)) for turn in talk.turns
+    )
+    return CallConversation(_rename_messages(talk.messages, names), tuple(tools), turns)
+
+
+def _rename_schema(schema: Any, parameter_names: Mapping[str, str]) -> Any:
+    if not isinstance(schema, Mapping):
+        return schema
+    renamed = dict(schema)
+    if isinstance(schema.get("properties"), Mapping):
+        renamed["properties"] = {
+            parameter_names[name]: _rename_schema(row, parameter_names) for name, row in schema["properties"].items()
+        }
+    if isinstance(schema.get("required"), list):
+        renamed["required"] = [parameter_names.get(name, name) for name in schema["required"]]
+    if "items" in schema:
+        renamed["items"] = _rename_schema(schema["items"], parameter_names)
+    return renamed
+
+
+def _rename_calls(calls: Sequence[Call], names: Names) -> tuple[Call, ...]:
+    """Renames calls; a call of a tool that is no longer offered keeps its names."""
+    renamed = []
+    for call in calls:
+        name, parameter_names = names.get(call.name, (call.name, {}))
+        renamed.append(Call(name, _rename_values(call.arguments, parameter_names), call.id))
+    return tuple(renamed)
+
+
+def _rename_values(value: Any, parameter_names: Mapping[str, str]) -> Any:
+    if isinstance(value, Mapping):
+        return {parameter_names.get(name, name): _rename_values(item, parameter_names) for name, item in value.items()}
+    return [_rename_values(item, parameter_names) for item in value] if isinstance(value, list) else value
+
+
+def _rename_messages(messages: Sequence[Message], names: Names) -> tuple[Message, ...]:
+    return tuple(
+        Message(message.role, message.content, _rename_calls(message.calls, names), message.tool_call_id, message.extra)
+        for message in messages
+    )
+
+
+NAME = "functions"
+VERSION = "1"
+_SHAPES_BY_TIER: Mapping[str, tuple[str, ...]] = {
+    "seen": (
+        "simple",
+        "multiple",
+        "irrelevant",
+        "multiple",
+        "simple",
+        "multiple",
+        "simple",
+        "missing",
+        "multiple",
+        "simple",
+    ),
+    "evo": ("parallel", "parallel_multiple"),
+    "combo": (
+        "simple",
+        "multiple",
+        "irrelevant",
+        "parallel",
+        "multiple",
+        "simple",
+        "parallel_multiple",
+        "missing",
+        "multiple",
+        "multiple",
+    ),
+    "longer": ("multi_turn", "parallel_multiple", "multi_turn", "multi_turn", "parallel_multiple"),
+}
+"""The shapes of a tier in turn: task n has shape n, and so on from the beginning."""
+_MAX_DRAFTS = 500  # drafts that may be passed over for one task
+
+
+def canonical_key(talk: CallConversation) -> str:
+    """Returns the canonical form of a conversation, equal for conversations that differ in names only."""
+    return canonical_json(build_spec(rename_talk(talk, canonical_names(talk.tools))))
+
+
+def build_task(talk: CallConversation, *, kind: str, tier: str, split: str) -> Task:
+    """Builds a task from a conversation."""
+    return Task(NAME, VERSION, build_spec(talk), kind, tier, split)
+
+
+def build_panel(split: str, tier: str, sizes: Sizes) -> tuple[Task, ...]:
+    """Builds the task panel of a split and tier: without duplicates, in dev and test at most `per_kind` tasks of a
+    kind.
+
+    Raises:
+        ConfigError: an unknown name, or sizes that the tools cannot fill.
+    """
+    check_names(split, tier, TIERS)
+    if split == "train" and tier in UNTRAINED:
+        return ()
+    tasks: list[Task] = []
+    kinds: Counter[str] = Counter()
+    keys: set[str] = set()
+    for index in range(sizes.of(split)):
+        shape = _SHAPES_BY_TIER[tier][index % len(_SHAPES_BY_TIER[tier])]
+        for draft in _draw_drafts(split, tier, shape, index, stream="panel"):
+            talk = conversation_of_draft(draft)
+            key = canonical_key(talk)
+            if key not in keys and (split == "train" or kinds[draft.kind] < sizes.per_kind):
+                break
+        else:
+            raise ConfigError(
+                f"the panel {split}/{tier} of {NAME!r} cannot be filled",
+                value=len(tasks),
+                expected=sizes.of(split),
+                hint="use smaller panels, or more tasks of a kind",
+            )
+        keys.add(key)
+        kinds[draft.kind] += 1
+        tasks.append(build_task(talk, kind=draft.kind, tier=tier, split=split))
+    return tuple(tasks)
+
+
+def _draw_drafts(split: str, tier: str, shape: str, index: int, *, stream: str) -> Iterator[Draft]:
+    pool = select_entries(split, is_unseen=tier == "combo")
+    for attempt in range(_MAX_DRAFTS):
+        rng = sample_rng(NAME, stream, split, tier, shape, index, attempt)
+        yield draw_draft(shape, pool, rng, split=split, is_long=tier == "longer")
+
+
+def call_samples(
+    split: str, tier: str, count: int, *, kinds: Sequence[str] | None = None, seed: int = 0
+) -> tuple[CallSample, ...]:
+    """Draws samples as data for training and measurements: one for every turn, independent of the panels.
+
+    Args:
+        split, tier: select the tools; "train" has all tiers but combo.
+        count: number of samples.
+        kinds: shapes that take turns; None: the shapes of the tier, in their shares.
+        seed: different seeds give different samples.
+    Returns:
+        Samples with unique ids. Those of "dev" and "test" share tools with the panels, those of "train" do not.
+    Raises:
+        ConfigError: an unknown name, a negative count, or a split and tier without tools.
+    """
+    check_names(split, tier, TIERS)
+    shapes = _SHAPES_BY_TIER[tier] if kinds is None else tuple(kinds)
+    problems = [unknown_name_problem("kind", shape, SHAPES) for shape in shapes if shape not in SHAPES]
+    if count < 0 or not shapes:
+        problems.append(Problem("count", f"{count} samples of {len(shapes)} kinds", "give at least 0, and a kind"))
+    if not select_entries(split, is_unseen=tier == "combo"):
+        problems.append(Problem("tier", f"{split!r} has no tools of {tier!r}", "use dev or test"))
+    if problems:
+        raise ConfigError(problems)
+    samples: dict[str, CallSample] = {}
+    index = 0
+    while len(samples) < count:
+        shape = shapes[index % len(shapes)]
+        draft = next(_draw_drafts(split, tier, shape, index, stream=f"samples {seed}"))
+        task = build_task(conversation_of_draft(draft), kind=draft.kind, tier=tier, split=split)
+        for turn in range(len(draft.rounds)):
+            sample = build_sample(task, turn)
+            name = f"{draft.kind}/{sample_seed(sample.id):016x}"
+            samples.setdefault(name, replace(sample, id=name))
+        index += 1
+    return tuple(samples.values())[:count]
+
 
 _MAX_CACHED_SCENES = 4096  # scenes kept ready
 _INSTRUCTIONS: Mapping[str, str] = {

@@ -3,10 +3,8 @@
 from evolvent.worlds.bfcl.apis.api import Api, Operation, render_result
 from evolvent.worlds.bfcl.apis.files import Files
 from evolvent.worlds.bfcl.apis.maths import Maths
-from evolvent.worlds.bfcl.apis.messages import Messages
+from evolvent.worlds.bfcl.apis.messages import Messages, Posting, Tickets
 from evolvent.worlds.bfcl.apis.padding import Padding
-from evolvent.worlds.bfcl.apis.posting import Posting
-from evolvent.worlds.bfcl.apis.tickets import Tickets
 from evolvent.worlds.bfcl.apis.trading import Trading
 from evolvent.worlds.bfcl.apis.travel import Travel
 from evolvent.worlds.bfcl.apis.vehicle import Vehicle
