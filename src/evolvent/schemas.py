@@ -23,7 +23,7 @@ from typing import Any
 
 from evolvent.errors import Problem, SampleInvalid
 from evolvent.messages import Tool
-from evolvent.trajectory import canonical_json
+from evolvent.trajectory import JsonObject, canonical_json
 
 __all__ = [
     "LEGAL_NAME",
@@ -140,7 +140,7 @@ def parse_tool(row: object) -> Tool:
     return Tool(row["name"], description if isinstance(description, str) else "", dict(schemas[0]) if schemas else {})
 
 
-def is_flat(parameters: Mapping[str, Any]) -> bool:
+def is_flat(parameters: Mapping[str, object]) -> bool:
     """Returns whether parameters are of the flat form: a mapping from each parameter's name to its description."""
     if isinstance(parameters.get("type"), (str, list)) or any(key in parameters for key in ("$ref", *_LIST_KEYWORDS)):
         return False
@@ -153,7 +153,7 @@ def is_flat(parameters: Mapping[str, Any]) -> bool:
     )
 
 
-def json_schema(parameters: Mapping[str, Any]) -> dict[str, Any]:
+def json_schema(parameters: JsonObject) -> JsonObject:
     """Returns the parameters of a tool as JSON Schema (draft 2020-12): an object schema without references.
 
     Names of types are translated. The outermost object takes no argument that it does not name unless it allows them
@@ -425,7 +425,7 @@ MAX_VALUES = 200_000  # most values in the arguments of a call
 LEGAL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_-]{0,63}")  # what every provider of models takes
 
 
-def find_argument_faults(arguments: Mapping[str, Any], parameters: Mapping[str, Any]) -> tuple[str, ...]:
+def find_argument_faults(arguments: Mapping[str, object], parameters: Mapping[str, object]) -> tuple[str, ...]:
     """Returns the faults of the arguments of a call, one sentence a fault, in the order of their paths; () where
     valid.
 

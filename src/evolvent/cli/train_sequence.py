@@ -23,7 +23,7 @@ from evolvent.cli.console import render_table
 from evolvent.cli.method_option import parse_method
 from evolvent.cli.record import RunRecord, choose_run_folder, record_run
 from evolvent.cli.registry import require_train_extra
-from evolvent.cli.settings import Command, parse_command
+from evolvent.cli.settings import AnyCommand, Command, parse_command
 from evolvent.config import Config
 from evolvent.errors import ConfigError, Problem, unknown_name_problem
 from evolvent.files import write_atomic
@@ -33,7 +33,8 @@ from evolvent.methods.online_dt import OnlineDTConfig
 from evolvent.methods.q_transformer import QTransformerConfig
 from evolvent.methods.trajectory_transformer import PRESETS as TT_PRESETS
 from evolvent.methods.trajectory_transformer import TrajectoryTransformerConfig
-from evolvent.trajectory import sample_seed
+from evolvent.rollout.arrays import ArrayEnv
+from evolvent.trajectory import JsonObject, sample_seed
 from evolvent.view.escape import show_hidden
 
 if TYPE_CHECKING:
@@ -81,8 +82,8 @@ class SequenceTask:
     """
 
     data: Episodes
-    manifest: dict[str, Any]
-    make_env: Callable[[], Any]
+    manifest: JsonObject
+    make_env: Callable[[], ArrayEnv]
     horizon: int
     action_scale: float
     random_return: float
@@ -108,13 +109,17 @@ class SequenceTask:
         return 100.0 * (value - self.random_return) / (self.expert_return - self.random_return)
 
 
-def make_sequence_task(config: Any) -> SequenceTask:
+def make_sequence_task(config: Config) -> SequenceTask:
     """Builds the task that the settings of `cli/train_sequence.py` select.
 
     Raises:
         ConfigError: a mixture that the world does not have, or data of another world. Also the errors of file
             readers.
     """
+    return _make_sequence_task(config)
+
+
+def _make_sequence_task(config: Any) -> SequenceTask:  # the command's class adds `learn`, of the method
     from evolvent.worlds.control import get_control, make_control
 
     if config.world == "stitching":
@@ -245,11 +250,11 @@ class SequenceMethod:
     about: str
     takes_target: bool = False
     needs_continuous_actions: bool = False
-    small: Mapping[str, Any] = field(default_factory=dict)
-    paper: Mapping[str, Any] = field(default_factory=dict)
+    small: JsonObject = field(default_factory=dict)
+    paper: JsonObject = field(default_factory=dict)
 
 
-_SHORT_TRAINING = {"updates": 2000, "lr": 1e-3, "warmup": 100, "grad_norm": 1.0}
+_SHORT_TRAINING = {"max_steps": 2000, "lr": 1e-3, "warmup": 100, "grad_norm": 1.0}
 METHODS: Mapping[str, SequenceMethod] = {
     "dt": SequenceMethod(
         DecisionTransformerConfig,
@@ -351,7 +356,7 @@ def _make_command(name: str, method: SequenceMethod) -> Command[Any]:
     )
 
 
-COMMANDS: dict[str, Command[Any]] = {name: _make_command(name, method) for name, method in METHODS.items()}
+COMMANDS: dict[str, AnyCommand] = {name: _make_command(name, method) for name, method in METHODS.items()}
 """The command of each method."""
 
 
@@ -435,7 +440,7 @@ def _train_policy(
     from evolvent.offline.state import SequenceCheckpoint
 
     def print_loss(row: Mapping[str, float]) -> None:
-        if row["update"] <= config.learn.train.updates:  # what is learned between episodes is in the report
+        if row["update"] <= config.learn.train.max_steps:  # what is learned between episodes is in the report
             console.print(f"{row['update']:10,.0f}  loss {row['loss']:.4f}", soft_wrap=True)
 
     checkpoint = SequenceCheckpoint(folder / "training.safetensors", every=config.keep_every, on_row=print_loss)

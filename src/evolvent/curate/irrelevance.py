@@ -33,7 +33,7 @@ from evolvent.files import disk_errors, write_atomic
 from evolvent.grade.matching import heaviest_matching, maximum_matching
 from evolvent.messages import Call, CallSample, Message, Tool
 from evolvent.schemas import find_argument_faults, json_schema, parse_tool
-from evolvent.trajectory import canonical_json, sample_rng, sample_seed
+from evolvent.trajectory import JsonObject, canonical_json, sample_rng, sample_seed
 
 __all__ = [
     "LIMIT",
@@ -455,7 +455,7 @@ def sample_to_row(sample: CallSample) -> dict[str, str]:
     Raises:
         SampleInvalid: values that JSON does not have.
     """
-    parts: dict[str, list[dict[str, Any]]] = {
+    parts: dict[str, list[JsonObject]] = {
         "tools": [_tool_row(tool) for tool in sample.tools],
         "answers": [{"name": call.name, "arguments": dict(call.arguments)} for call in sample.calls],
         "messages": [message.as_openai() for message in sample.messages],
@@ -471,7 +471,7 @@ def _tool_row(tool: Tool) -> dict[str, Any]:
     return {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
 
 
-def row_to_sample(row: Mapping[str, Any]) -> CallSample:
+def row_to_sample(row: JsonObject) -> CallSample:
     """Converts a row to a sample, also rows of xLAM or Hammer without `messages`, whose id may be a number.
 
     Raises:

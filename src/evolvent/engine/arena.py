@@ -17,9 +17,10 @@ import mmap
 import os
 import sys
 import weakref
+from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -129,6 +130,10 @@ class RowAllocator:
         self.max_tokens = None if max_tokens is None or max_tokens >= count * arena.capacity * 2 else max_tokens
         self.starved = False
         self._touched = arena.touched
+        self._has_states = bool(arena.shape.states)
+        self._state_at = np.zeros(count, np.int64)  # depth that a row's states belong to; -1: to none that is known
+        self._snapshots: OrderedDict[tuple[int, int], weakref.ref[Segment]] = OrderedDict()
+        self._max_snapshots = max(4 * count, 256)
         self._reserved = np.zeros(count, np.int64)
         self.arena, self.trie, self.max_cached_tokens = arena, trie, max_cached_tokens
         self.fed = np.zeros(count, np.int64)
@@ -159,23 +164,35 @@ class RowAllocator:
         self.starved = self.max_tokens is not None and not self._make_room(size, row, self.max_tokens)
         if self.starved:
             return None
-        if row is not None and self._is_sole_source(segment, row):
+        snapshot: Snapshot | None = None
+        depth = need
+        if row is not None and self._is_sole_source(segment, row) and not self._has_deeper_snapshot(segment, row, need):
             cover = _Cover()  # the common case: the next turn of an episode, and nobody else knows more
         else:
             cover = self.cover(position, need)
             if cover.count < need and self._is_being_computed(position, cover.count, need):
                 return None
+            if self._has_states:
+                depth, snapshot = self._deepest_states(position, min(cover.count, need))
+                if row is not None and self.fed[row] >= depth:
+                    depth, cover = int(self.fed[row]), _Cover()
             if row is None:
                 row = self._vacate(cover)
             if row is None:
                 return None
-        filled = int(self.fed[row])
+            if self._has_states and self._state_at[row] != depth:
+                self.arena.write_states(row, snapshot)
+                self._state_at[row] = depth
+        if self._has_states and cover.count > depth:
+            cover.shared = min(cover.shared, depth)
+        filled = min(int(self.fed[row]), depth)
         if cover.shared > filled:
             self.arena.copy(cover.source, row, first=filled, last=cover.shared)
             filled = cover.shared
         for part, first, last in cover.pieces:
             if first > filled or part.spilled is None:  # dropped in the meantime
                 break
+            last = min(last, depth)
             if last > filled:
                 self.arena.copy_in(
                     row, part.spilled, position=filled, first=filled - part.start, last=last - part.start
@@ -186,6 +203,69 @@ class RowAllocator:
         self._settle(row, segment)
         self.busy[row] = True
         return row
+
+    # ------------------------------------------------------------------ states
+
+    def advance_states(self, rows: NDArray[np.int64]) -> None:
+        """Records that the states of rows belong to what was fed."""
+        if self._has_states:
+            self._state_at[rows] = self.fed[rows]
+
+    def next_stops(self, rows: NDArray[np.int64], streams: Sequence[TriePosition | None]) -> NDArray[np.int64]:
+        """Returns how far each row may be fed before its states are kept: the next node or branch of its path.
+
+        Args:
+            streams: the ends of the rows' known paths, and the depth at which what was asked begins.
+        """
+        stops = self.target[rows].copy()
+        for index, (row, position) in enumerate(zip(rows.tolist(), streams, strict=True)):
+            if position is None:
+                continue
+            fed = int(self.fed[row])
+            segment, begin = position
+            if fed < begin < stops[index]:
+                stops[index] = begin
+            for part in segment.path():
+                if part.end <= fed:
+                    break
+                if part.end < stops[index] and not part.can_grow:
+                    stops[index] = part.end
+        return stops
+
+    def keep_states(self, row: int, segment: Segment, depth: int) -> None:
+        """Keeps a snapshot of a row's states at a depth of its path."""
+        if not self._has_states or not depth or self._state_at[row] != depth:
+            return
+        segment, _ = self.trie.resolve((segment, depth))
+        if depth in segment.snapshots:
+            return
+        segment.snapshots[depth] = self.arena.read_states(row)
+        self._snapshots[id(segment), depth] = weakref.ref(segment)
+        while len(self._snapshots) > self._max_snapshots:
+            (_, old_depth), reference = self._snapshots.popitem(last=False)
+            old = reference()
+            if old is not None:
+                old, _ = self.trie.resolve((old, old_depth))
+                old.snapshots.pop(old_depth, None)
+
+    def _has_deeper_snapshot(self, segment: Segment, row: int, need: int) -> bool:
+        if not self._has_states:
+            return False
+        fed = int(self.fed[row])
+        return any(fed < depth <= need for part in segment.path() for depth in part.snapshots)
+
+    def _deepest_states(self, position: TriePosition, count: int) -> tuple[int, Snapshot | None]:
+        """Returns the greatest depth up to `count` at which the states of a path are known, and a copy of them."""
+        best, snapshot, source = 0, None, -1
+        for part in position[0].path():
+            for depth, kept in part.snapshots.items():
+                if best < depth <= count:
+                    best, snapshot, source = depth, kept, -1
+            for row in part.rows:
+                depth = int(self._state_at[row])
+                if part.start < depth <= min(part.end, count, int(self.fed[row])) and depth > best:
+                    best, snapshot, source = depth, None, row
+        return best, self.arena.read_states(source) if source >= 0 else snapshot
 
     def held_tokens(self) -> int:
         """Returns how many tokens take memory, or may take it before a running stream ends."""
@@ -221,6 +301,8 @@ class RowAllocator:
     def release(self, row: int, segment: Segment, fed: int) -> None:
         """Releases a row after its stream; it now holds `fed` positions of the path that ends in `segment`."""
         self.busy[row], self.fed[row] = False, fed
+        if self._state_at[row] > fed:
+            self._state_at[row] = -1
         self._settle(row, segment)
 
     def discard(self, row: int) -> None:
@@ -303,6 +385,8 @@ class RowAllocator:
         for part in segment.path():
             for row in part.tips:
                 if not self.busy[row] and self.fed[row] <= need:
+                    if self._has_states and self._state_at[row] != self.fed[row]:
+                        continue
                     return row
         return None
 
@@ -346,6 +430,8 @@ class RowAllocator:
             self.reap()
             return self._vacate(cover)
         self._spill(row, segment)
+        if self._has_states:
+            self.keep_states(row, segment, int(self.fed[row]))
         self._leave(row)
         self.fed[row] = cover.shared if row == cover.source else 0
         return row
@@ -389,6 +475,8 @@ class RowAllocator:
             return
         shared = int(min(self.fed[row], parent.end))
         self.fed[row] = shared
+        if self._state_at[row] > shared:
+            self._state_at[row] = -1
         self._point(row, parent)
         if any(sibling != row and self.fed[sibling] >= shared for sibling in parent.rows):
             self.discard(row)
@@ -439,15 +527,35 @@ class RowAllocator:
 
 
 @dataclass(frozen=True, slots=True)
+class StateShape:
+    """A state of fixed size that a layer keeps per text: of a convolution ("conv") or a recurrence ("recurrent").
+
+    Attributes:
+        layer: of the model. number: the layer's states of one kind are numbered. sizes: of one text's state.
+    """
+
+    layer: int
+    kind: str
+    number: int
+    sizes: tuple[int, ...]
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, slots=True)
 class Shape:
-    """Sizes of the state that a model stores per token: `layers` times keys and values of `heads` x `head`, and a
-    hidden state.
+    """Sizes of what a model stores: per token `layers` times keys and values of `heads` x `head` and a hidden state,
+    and per text `states`.
     """
 
     layers: int
     heads: int
     head: int
     hidden: int
+    states: tuple[StateShape, ...] = ()
+
+    def state_bytes(self) -> int:
+        """Returns the bytes of the states of one text."""
+        return sum(math.prod(state.sizes) * state.dtype.itemsize for state in self.states)
 
     def token_bytes(self, dtype: torch.dtype) -> int:
         """Returns the bytes that a token takes."""
@@ -471,6 +579,9 @@ class Spilled:
         return upper, Spilled(self.cache[:, offset:], self.hidden[offset:]) if offset < self.count else None
 
 
+Snapshot = dict[StateShape, Tensor]  # the states of a text at some depth
+
+
 class Arena:
     """`cache [layers, rows, capacity, 2, heads, head]` (keys, values) and `hidden [rows, capacity, hidden]`.
 
@@ -482,7 +593,7 @@ class Arena:
         is_lazy: whether memory is taken position by position.
     """
 
-    aside: Any = None
+    aside: torch.cuda.Stream | None = None
 
     def __init__(self, shape: Shape, rows: int, capacity: int, *, dtype: torch.dtype, device: torch.device) -> None:
         self.shape, self.rows, self.capacity = shape, rows, capacity
@@ -490,6 +601,18 @@ class Arena:
         self.cache, self._cache_memory = lazy_zeros(sizes, dtype=dtype, device=device)
         self.hidden, self._hidden_memory = lazy_zeros((rows, capacity, shape.hidden), dtype=dtype, device=device)
         self.touched = np.zeros(rows, np.int64)
+        self.states = {
+            state: torch.zeros((rows, *state.sizes), dtype=state.dtype, device=device) for state in shape.states
+        }
+
+    def read_states(self, row: int) -> Snapshot:
+        """Returns a copy of a row's states."""
+        return {state: values[row].clone() for state, values in self.states.items()}
+
+    def write_states(self, row: int, snapshot: Snapshot | None) -> None:
+        """Sets a row's states; None: those of a text that begins."""
+        for state, values in self.states.items():
+            values[row] = 0 if snapshot is None else snapshot[state]
 
     @property
     def is_lazy(self) -> bool:
@@ -512,8 +635,8 @@ class Arena:
 
     @staticmethod
     def _release(memory: LazyMemory, part: Tensor) -> None:
-        first = part.storage_offset() * part.element_size()
-        memory.release(first, first + part.numel() * part.element_size())
+        first = int(part.storage_offset()) * part.element_size()
+        memory.release(first, first + int(part.numel()) * part.element_size())
 
     def serves(self, shape: Shape, capacity: int, weight: Tensor) -> bool:
         """Returns whether a model with this shape, whose weights are like `weight`, can use this arena."""

@@ -22,7 +22,7 @@ from contextlib import ExitStack, contextmanager
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field, replace
 from queue import Empty, SimpleQueue
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from evolvent.engine.asks import Answer, Ask, BlockingCall, Engine, Finished, Job, Node, RoutedAsk, Ticket, Usage
 from evolvent.errors import (
@@ -54,7 +54,7 @@ class Outcome:
     """The result of a blocking call: the number it was started with, and its value or exception."""
 
     number: int
-    value: Any = None
+    value: Answer = None
     error: Exception | None = None
 
 
@@ -254,7 +254,7 @@ class MultiModelEngine:
             raise ConfigError([unknown_name_problem("model", model, self._engines)])
         return engine
 
-    def sync(self, policy: Any) -> None:
+    def sync(self, policy: Policy) -> None:
         """Updates the first engine's weights; the others keep theirs (`engine_of(name).sync(...)` changes them)."""
         self._own[0].sync(policy)
 
@@ -329,6 +329,9 @@ def submit_ask(ask: Ask | RoutedAsk, engine: Engine) -> Ticket:
         )
     return engine.submit(ask)
 
+
+if TYPE_CHECKING:
+    from evolvent.models.policy import Policy
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -533,7 +536,7 @@ class _Driver(Generic[T]):
             self._cancel()
 
 
-def ask_and_wait(asks: Sequence[Ask | RoutedAsk], engine: Engine) -> list[Any]:
+def ask_and_wait(asks: Sequence[Ask | RoutedAsk], engine: Engine) -> list[Answer]:
     """Submits asks and waits for all answers; for scripts that do one thing at a time.
 
     Raises:

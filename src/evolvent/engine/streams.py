@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evolvent.engine.asks import Ask, Constraint, SampleAsk, ScoreAsk, Ticket
+from evolvent.engine.asks import Answer, Ask, Constraint, SampleAsk, ScoreAsk, Ticket
 from evolvent.engine.trie import Segment, TriePosition
 from evolvent.errors import ConfigError
 
@@ -249,7 +249,7 @@ class TicketState:
     position: TriePosition
     begin: int  # depth at which the asked tokens begin
     max_new_tokens: int  # most tokens to sample
-    answers: list[Any]
+    answers: list[Answer]
     open: int
     error: Exception | None = None
     limit: StreamLimit | None = None

@@ -3,8 +3,8 @@ here.
 
 Two forms. **Plain**: every assert is an expression around calls with literal arguments; the sandbox sees the
 arguments, never the expected values. **Boxed**: tests with loops or assignments run in a second sandbox without the
-code of a model; their `candidate` is a proxy, and each call goes as values to the sandbox with the code. A test in neither form, or one that needs names that only the
-graded code defines, is "weak": it is not graded.
+code of a model; their `candidate` is a proxy, and each call goes as values to the sandbox with the code. A test in
+neither form, or one that needs names that only the graded code defines, is "weak": it is not graded.
 
 Nothing is run here. `grade_code` receives a function that opens a sandbox, such as `SandboxPool.opener`.
 
@@ -23,9 +23,10 @@ import operator
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
 from evolvent.grade.base import Grade, shorten
+from evolvent.trajectory import JsonObject
 
 __all__ = [
     "FAILURES",
@@ -151,7 +152,9 @@ _BINARY: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
 }
 
 
-def find_calls(node: ast.expr, names: Collection[str]) -> Iterator[tuple[ast.Call, tuple[Any, ...], dict[str, Any]]]:
+def find_calls(
+    node: ast.expr, names: Collection[str]
+) -> Iterator[tuple[ast.Call, tuple[object, ...], dict[str, object]]]:
     """Yields the calls of a function, under any of its names, from left to right, with the values of their
     arguments.
 
@@ -281,7 +284,7 @@ class SandboxAnswer(Protocol):
         ...
 
     @property
-    def value(self) -> Any:
+    def value(self) -> object:
         """Returns the returned value."""
         ...
 
@@ -294,7 +297,7 @@ class SandboxAnswer(Protocol):
 class SandboxSession(Protocol):
     """An open sandbox with a source in it."""
 
-    def ask(self, entry: str, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> SandboxAnswer:
+    def ask(self, entry: str, args: tuple[object, ...] = (), kwargs: JsonObject | None = None) -> SandboxAnswer:
         """Calls a function of the source."""
         ...
 
@@ -303,8 +306,10 @@ class SandboxSession(Protocol):
         ...
 
 
+HostFunction: TypeAlias = Callable[..., Any]
+"""A function outside of the sandbox that the program in it calls."""
 # (source, functions that it may call and that are answered outside) -> a box for a `with` block
-OpenSandbox = Callable[[str, Mapping[str, Callable[..., Any]]], AbstractContextManager[SandboxSession]]
+OpenSandbox = Callable[[str, Mapping[str, HostFunction]], AbstractContextManager[SandboxSession]]
 
 
 @dataclass(frozen=True, slots=True)

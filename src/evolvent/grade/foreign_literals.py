@@ -27,7 +27,7 @@ _JAVASCRIPT_NUMBERS: dict[str, tuple[re.Pattern[str], Callable[[str], Any]]] = {
 _JAVASCRIPT_ARRAY = re.compile(r"\[(.*)\]|new\s+Array\s*\((.*)\)", re.DOTALL)
 
 
-def parse_javascript_literal(text: str, kind: str = "", item: str = "") -> Any:
+def parse_javascript_literal(text: str, kind: str = "", item: str = "") -> object:
     """Parses a JavaScript literal.
 
     Args:

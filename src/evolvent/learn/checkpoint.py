@@ -16,7 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -35,6 +35,7 @@ from evolvent.files import disk_errors
 from evolvent.learn.parallel.ranks import SINGLE_PROCESS, Ranks
 from evolvent.models.pieces import fill_all, local_tensor, region_of
 from evolvent.models.writing import MARKER, STATE, SaveJob, StoredCheckpoint, TensorPart, is_live, open_checkpoint
+from evolvent.trajectory import JsonObject
 
 __all__ = ["CheckpointContent", "Checkpointer", "SaveHandle", "check_tensors"]
 
@@ -60,7 +61,7 @@ class CheckpointContent:
     """
 
     tensors: Groups
-    values: Mapping[str, Any] = field(default_factory=dict)
+    values: JsonObject = field(default_factory=dict)
 
 
 def check_tensors(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from inspect import signature
 from itertools import pairwise
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -36,6 +36,9 @@ from evolvent.learn.token_sequences import (
     common_columns,
 )
 from evolvent.learn.trees import collate
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 log = logging.getLogger(__name__)
 _TRIAL_TOKENS = 24  # tokens of the sequences that a model is tried on
@@ -85,7 +88,7 @@ class PrefixSharing:
     break_even_width: float
 
     @classmethod
-    def from_model(cls, model: Any) -> PrefixSharing:
+    def from_model(cls, model: PreTrainedModel) -> PrefixSharing:
         """Builds it for a Hugging Face causal LM, from counted operations of its layers."""
         cost = Cost.from_model(model)
         return cls(max(cost.body, 1.0) / max(2.0 * cost.attention, 1.0))  # the masked half is computed here
@@ -146,7 +149,7 @@ class PrefixSharing:
         return collate_shared(sequences, trees, order=selected)
 
 
-def resolve_sharing(model: Any, layout: Layout, parallelism: Parallelism) -> PrefixSharing | None:
+def resolve_sharing(model: PreTrainedModel, layout: Layout, parallelism: Parallelism) -> PrefixSharing | None:
     """Returns how sequences share rows in a layout; None where each has its own.
 
     Raises:
@@ -165,7 +168,7 @@ def resolve_sharing(model: Any, layout: Layout, parallelism: Parallelism) -> Pre
     raise ConfigError([Problem("layout", f"shared rows {message}", "use 'bucketed': it has the same loss")])
 
 
-def resolve_rl_layout(layout: Layout, model: Any) -> Layout:
+def resolve_rl_layout(layout: Layout, model: PreTrainedModel) -> Layout:
     """Resolves "auto" for RL training: rows are shared on a CPU, if a trial shows that the model supports it.
 
     On other devices the mask that separates sequences rules out the fastest attention, and a forward pass of as many
@@ -177,7 +180,7 @@ def resolve_rl_layout(layout: Layout, model: Any) -> Layout:
     return "shared"
 
 
-def _separates_sequences(model: Any) -> bool:
+def _separates_sequences(model: PreTrainedModel) -> bool:
     """Returns whether a model gives sequences in one row the same outputs as alone, tried on two short ones."""
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     if "position_ids" not in signature(base.forward).parameters:

@@ -18,7 +18,6 @@ import math
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -28,7 +27,7 @@ from torch import Tensor
 
 from evolvent.errors import BatchMismatch, Problem, VocabularyMismatch
 from evolvent.models.dialects import Dialect
-from evolvent.trajectory import Generation, Step, Task, Trajectory, canonical_json
+from evolvent.trajectory import Array, Generation, Step, Task, Trajectory, canonical_json
 
 __all__ = [
     "Batch",
@@ -88,7 +87,7 @@ class TokenSequence:
     group: str | None = None
     reward: float | None = None
     unit: float | None = None
-    columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    columns: Mapping[str, Array] = field(default_factory=dict)
     parent: NDArray[np.int32] | None = None
     feed: int = field(init=False)
 
@@ -447,7 +446,7 @@ def pack_rows(lengths: Sequence[int], capacity: int) -> list[list[int]]:
     return rows
 
 
-def common_columns(sequences: SequenceSource, selected: Sequence[int]) -> Mapping[str, NDArray[Any]]:
+def common_columns(sequences: SequenceSource, selected: Sequence[int]) -> Mapping[str, NDArray[np.generic]]:
     """Returns the columns that all selected sequences have, those of the first; of an empty batch, of any sequence.
 
     Raises:

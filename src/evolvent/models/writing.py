@@ -41,6 +41,7 @@ from evolvent.errors import (
 )
 from evolvent.files import ensure_space, safe_join, sync_folder, write_atomic
 from evolvent.models.pieces import DTYPES, Entry, Index, Piece, Region
+from evolvent.trajectory import JsonObject
 
 __all__ = [
     "FORMAT",
@@ -79,7 +80,7 @@ class StoredCheckpoint:
     """
 
     path: Path
-    values: dict[str, Any]
+    values: JsonObject
     groups: dict[str, Index]
     files: dict[str, str]
 
@@ -150,7 +151,7 @@ def open_checkpoint(path: Path) -> StoredCheckpoint:
     return StoredCheckpoint(path, json.loads((path / STATE).read_bytes()), indices, files)
 
 
-def entry_to_row(entry: Entry) -> dict[str, Any]:
+def entry_to_row(entry: Entry) -> dict[str, object]:
     """Converts an entry of an index to JSON."""
     pieces = [
         {"file": piece.file, "offset": piece.region.offset, "shape": piece.region.shape, "crc": piece.crc}
@@ -159,7 +160,7 @@ def entry_to_row(entry: Entry) -> dict[str, Any]:
     return {"dtype": _NAMES[entry.dtype], "shape": entry.shape, "pieces": pieces}
 
 
-def entry_from_row(row: Mapping[str, Any]) -> Entry:
+def entry_from_row(row: JsonObject) -> Entry:
     """Parses an entry of an index from JSON."""
     pieces = (
         Piece(piece["file"], Region(tuple(piece["offset"]), tuple(piece["shape"])), piece["crc"])

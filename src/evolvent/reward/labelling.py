@@ -17,7 +17,7 @@ Completions of unfinished responses and their grades, from which Monte Carlo lab
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
@@ -33,7 +33,7 @@ from evolvent.reward.labels import SpanLabels
 from evolvent.reward.solutions import Solution
 from evolvent.reward.states import extract_solution
 from evolvent.search.writing import Writing
-from evolvent.trajectory import Annotation, AnnotationTarget, Trajectory, sample_seed
+from evolvent.trajectory import Annotation, AnnotationTarget, Json, JsonObject, Trajectory, sample_seed
 
 __all__ = [
     "OMEGA_SAMPLING",
@@ -535,7 +535,7 @@ def label_spans(solution: Solution, completer: Completer, *, count: int = 8, see
     )
 
 
-Row = dict[str, Any]
+Row = dict[str, Json]
 
 
 class LabellingConfig(Config):
@@ -613,7 +613,7 @@ def _row(solution: Solution, labels: Iterable[float | None]) -> Row:
     }
 
 
-def rows_to_solutions(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Solution, tuple[float | None, ...]]]:
+def rows_to_solutions(rows: Iterable[JsonObject]) -> Iterator[tuple[Solution, tuple[float | None, ...]]]:
     """Yields the solutions and labels of rows with spans, for `process.prepare_rows`. Raises SampleInvalid for an
     empty prompt.
     """

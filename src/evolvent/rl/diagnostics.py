@@ -22,7 +22,7 @@ from evolvent.errors import NothingToLearn
 from evolvent.rl.advantages import Advantages, is_equal_within_rounding
 from evolvent.rl.rollout_batch import RolloutBatch, RolloutReport
 from evolvent.rl.scored_rollout import ScoredRollout
-from evolvent.trajectory import Trajectory
+from evolvent.trajectory import Array, Trajectory
 
 __all__ = [
     "DegenerateBatchMonitor",
@@ -79,7 +79,7 @@ def choose_episodes(is_success: Sequence[bool], group: ArrayLike, max_advantage:
 
 def sample_credit(
     rollout: ScoredRollout, advantages: Advantages, *, iteration: int, decode: Callable[[int], str]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Returns two episodes of an iteration as JSON values.
 
     Each has its task, its result, and turns. A turn has its observation, its reward, and its tokens with their text,
@@ -279,7 +279,11 @@ def measure_episodes(trajectories: Sequence[Trajectory], report: RolloutReport) 
 
 
 def measure_tokens(
-    batch: RolloutBatch, token_outputs: Mapping[str, NDArray[Any]], columns: Mapping[str, NDArray[Any]], *, version: int
+    batch: RolloutBatch,
+    token_outputs: Mapping[str, NDArray[np.generic]],
+    columns: Mapping[str, Array],
+    *,
+    version: int,
 ) -> dict[str, float]:
     """Measures the tokens: lag and mismatch of the sampler, spread of the advantages, calibration of the values.
 

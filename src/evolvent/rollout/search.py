@@ -41,7 +41,7 @@ from evolvent.search.texts import search_text
 from evolvent.search.trajectories import env_trajectory, text_trajectory
 from evolvent.search.verdicts import ResponseGrade, call_world, graded, read_question
 from evolvent.search.writing import TextState, Writing, begin_text
-from evolvent.trajectory import Start, Trajectory, sample_seed, trajectory_name
+from evolvent.trajectory import JsonObject, Start, Trajectory, sample_seed, trajectory_name
 from evolvent.worlds.base import Limits, World
 
 if TYPE_CHECKING:
@@ -75,12 +75,12 @@ class SearchOutcome:
     spent: Spent = field(default_factory=Spent)
     ended_by: str = "done"
     dropped: int = 0
-    answers: tuple[Mapping[str, Any], ...] = ()
+    answers: tuple[JsonObject, ...] = ()
     passed: bool | None = None
     stopped: str = ""
     spared: int = 0
-    tree: Mapping[str, Any] = field(default_factory=dict)
-    forest: tuple[Mapping[str, Any], ...] = ()
+    tree: JsonObject = field(default_factory=dict)
+    forest: tuple[Mapping[str, object], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,17 @@ from evolvent.run import Evaluation, Run, RunStage
 from evolvent.scale.judging import JUDGE, combine_engines, make_scorer
 from evolvent.search.settings import SearchConfig
 from evolvent.store.log import read_stage_cost
-from evolvent.trajectory import Start, Step, Task, Trajectory, canonical_json, sample_seed, trajectory_name
+from evolvent.trajectory import (
+    Json,
+    JsonObject,
+    Start,
+    Step,
+    Task,
+    Trajectory,
+    canonical_json,
+    sample_seed,
+    trajectory_name,
+)
 from evolvent.worlds.base import Parsed, World
 
 __all__ = ["EvaluationPanel", "LocalBackend", "local_run", "log_search", "next_prompt", "save_credit"]
@@ -245,7 +255,7 @@ class LocalBackend:
 
     def label(
         self, policy: Policy, data: Sequence[Trajectory], stage: RunStage, *, labeler: LabellingConfig
-    ) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    ) -> Iterator[tuple[str, list[dict[str, Json]]]]:
         """Labels trajectories by completions of the policy; in order of completion."""
         jobs = (
             labeler.work(
@@ -438,7 +448,7 @@ class LocalBackend:
         split: str | None = None,
         search: SearchConfig | None = None,
         value_model: Policy | None = None,
-    ) -> tuple[list[Evaluation], list[dict[str, Any]]]:
+    ) -> tuple[list[Evaluation], list[JsonObject]]:
         """Plays the panel, or that of another split, or with a search; every episode is stored."""
         panel = self.panel
         with self._lock, stage.exclusive():  # what a practice plays ahead meanwhile is not this measurement's
@@ -550,7 +560,7 @@ def log_search(folder: Path, outcome: SearchOutcome) -> None:
         append_line(folder / "trees.jsonl", {"id": outcome.trajectory.id, **outcome.tree}, durable=False)
 
 
-def save_credit(path: Path, row: Mapping[str, Any]) -> None:
+def save_credit(path: Path, row: Mapping[str, object]) -> None:
     """Writes a row (`rl/diagnostics.py`) to the file and replaces the row of the same stage and iteration."""
     rows: Any = None
     with suppress(OSError, ValueError):  # no file yet, or one that is damaged: it is for people to look at

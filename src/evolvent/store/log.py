@@ -31,10 +31,11 @@ import os
 import re
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import RLock
+from typing import Any
 
 from evolvent.errors import CorruptRecord, NoSpace, SampleInvalid, UnknownSchema
 from evolvent.files import (
@@ -73,7 +74,7 @@ __all__ = [
 ]
 
 
-def read_rows(path: Path) -> list[dict[str, Any]]:
+def read_rows(path: Path) -> Sequence[JsonObject]:
     """Reads the rows of a JSON-lines file. Text after the last newline is torn (its writer was killed) and left out.
 
     Raises:
@@ -107,7 +108,7 @@ class Ledger:
         for row in read_rows(self._path):
             if not isinstance(row.get("key"), str):
                 raise CorruptRecord(f"{self._path} has a row that is no finished stage", offset=0, value=str(row)[:80])
-            self._rows[row["key"]] = row
+            self._rows[row["key"]] = dict(row)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -117,11 +118,11 @@ class Ledger:
         """Returns the newest version of the keys of its rows; rows without one are of version 1."""
         return max((int(row.get("key_version", 1)) for row in self._rows.values()), default=1)
 
-    def get(self, key: str) -> Mapping[str, Any] | None:
+    def get(self, key: str) -> JsonObject | None:
         """Returns the row of a finished stage, None if the stage is not finished."""
         return self._rows.get(key)
 
-    def append(self, row: Mapping[str, Any]) -> None:
+    def append(self, row: JsonObject) -> None:
         """Records a finished stage; it is on disk when this returns."""
         append_line(self._path, row)
         self._rows[row["key"]] = dict(row)
@@ -164,7 +165,7 @@ class RecordLine:
     raw: bytes
 
 
-def encode_line(fields: Mapping[str, Any], *, run: str, traj: str, n: int = 0, kind: str = "trajectory") -> bytes:
+def encode_line(fields: Mapping[str, object], *, run: str, traj: str, n: int = 0, kind: str = "trajectory") -> bytes:
     """Encodes the line of a record. Half surrogates, which UTF-8 cannot hold, become U+FFFD and are counted in
     `replaced`.
 
@@ -213,7 +214,7 @@ def _parse_header(path: Path, offset: int, raw: bytes) -> RecordLine:
     return line
 
 
-def parse_line(line: RecordLine) -> dict[str, Any]:
+def parse_line(line: RecordLine) -> JsonObject:
     """Parses the fields of a verified line."""
     record: dict[str, Any] = json.loads(line.raw)
     return record

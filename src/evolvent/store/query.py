@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -40,7 +40,7 @@ from evolvent.store.columns import (
 )
 from evolvent.store.log import SCHEMA_VERSION, Record, list_segments, read_records, segment_path
 from evolvent.store.schema import INTERRUPTED, decode_annotation, decode_trajectory
-from evolvent.trajectory import Annotation, Trajectory
+from evolvent.trajectory import Annotation, JsonObject, Trajectory
 
 __all__ = [
     "FILTER_COLUMNS",
@@ -83,7 +83,7 @@ def _manifest_path(root: Path) -> Path:
     return root / "manifest.jsonl"
 
 
-def read_seal_manifest(root: Path) -> dict[int, dict[str, Any]]:
+def read_seal_manifest(root: Path) -> Mapping[int, JsonObject]:
     """Reads the sealed segments: number -> {"segment", "sha256", "part", "rows": {table: count}}.
 
     Raises:
@@ -105,13 +105,13 @@ def read_seal_manifest(root: Path) -> dict[int, dict[str, Any]]:
     return rows
 
 
-def part_path(root: Path, table: str, row: Mapping[str, Any]) -> Path:
+def part_path(root: Path, table: str, row: Mapping[str, object]) -> Path:
     """Returns the file of a table of a sealed segment."""
     return safe_join(root / "parquet" / table, str(row["part"]))
 
 
 def read_part(
-    root: Path, table: str, row: Mapping[str, Any], *, columns: Sequence[str] | None = None, filters: Any = None
+    root: Path, table: str, row: Mapping[str, object], *, columns: Sequence[str] | None = None, filters: object = None
 ) -> pa.Table:
     """Reads one table of a sealed segment (checksums of its pages are verified).
 
@@ -215,7 +215,9 @@ def _write_table(path: Path, table: pa.Table) -> None:
         )
 
 
-Filters = Mapping[str, Any]
+T = TypeVar("T")
+
+Filters = Mapping[str, object]
 FILTER_COLUMNS = (
     "run",
     "traj",
@@ -242,7 +244,7 @@ class StoredTrajectory:
     load: Callable[[], Trajectory]
 
 
-def check_filters(filters: Filters | None) -> dict[str, Collection[Any]]:
+def check_filters(filters: Filters | None) -> dict[str, Collection[object]]:
     """Returns the accepted values of each column; a single value stands for itself.
 
     Raises:
@@ -263,9 +265,9 @@ def check_filters(filters: Filters | None) -> dict[str, Collection[Any]]:
 
 def iter_segments(
     root: Path,
-    read_sealed: Callable[[Mapping[str, Any]], Iterator[Any]],
-    read_live: Callable[[Path, bool], Iterator[Any]],
-) -> Iterator[Any]:
+    read_sealed: Callable[[JsonObject], Iterator[T]],
+    read_live: Callable[[Path, bool], Iterator[T]],
+) -> Iterator[T]:
     """Reads every segment, sealed or live; a segment that is sealed meanwhile by its writer is read from its parts."""
     live_segments = list_segments(root)  # before the manifest: what is sealed in between is in both
     sealed_rows = read_seal_manifest(root)
@@ -317,7 +319,7 @@ def find_trajectories(
     yield from (stored for stored in interrupted.values() if stored.matches)
 
 
-def matches_filters(fields: Mapping[str, Any], accepted_values: Mapping[str, Collection[Any]]) -> bool:
+def matches_filters(fields: JsonObject, accepted_values: Mapping[str, Collection[object]]) -> bool:
     """Returns whether the fields of a live record match the filters."""
     task, score = fields["task"], fields.get("score", (None, None, None))
     values = {**fields, **task, "task": task["id"], "success": score[2]}
@@ -329,7 +331,7 @@ def _from_record(record: Record, accepted_values: Mapping[str, Collection[Any]])
     return StoredTrajectory(record.id, record.is_interrupted, is_match, lambda: decode_trajectory(record.fields()))
 
 
-def mask_rows(heads: pa.Table, accepted_values: Mapping[str, Collection[Any]]) -> list[bool]:
+def mask_rows(heads: pa.Table, accepted_values: Mapping[str, Collection[object]]) -> list[bool]:
     """Returns for each row whether it matches."""
     mask = [True] * heads.num_rows
     for name, accepted in accepted_values.items():

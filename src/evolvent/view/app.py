@@ -28,6 +28,7 @@ from starlette.routing import Route
 
 from evolvent.belief.traces import Trace
 from evolvent.errors import ConfigError, EvolventError, SampleInvalid, boundary
+from evolvent.trajectory import JsonObject
 from evolvent.view import charts
 from evolvent.view.beliefs import parse_belief
 from evolvent.view.charts import ArmStyle, Line, bin_points, line_chart
@@ -222,7 +223,7 @@ def _draw_memory(rows: Sequence[tuple[float, Metric]]) -> list[Figure]:
 # ---------------------------------------------------------------------- leaderboards
 
 
-def boards_page(frame: Frame, data: Mapping[str, Any] | None, *, unreadable: Sequence[tuple[str, str]]) -> str:
+def boards_page(frame: Frame, data: JsonObject | None, *, unreadable: Sequence[tuple[str, str]]) -> str:
     """Renders the leaderboard of all players; `unreadable` lists files that could not be read, each with the reason."""
     columns, rows = tabulate_leaderboard(data) if data else ((), [])
     picture = draw_board(data["players"]) if data else ""

@@ -16,7 +16,7 @@ import numpy as np
 from markupsafe import Markup
 
 from evolvent.stats import paired_interval
-from evolvent.trajectory import Annotation, Generation, Step, Trajectory, Value, sample_rng
+from evolvent.trajectory import Annotation, Generation, JsonObject, Step, Trajectory, Value, sample_rng
 from evolvent.view import charts
 from evolvent.view.charts import ArmStyle, Line, bin_points, line_chart
 from evolvent.view.credit import CreditTurn
@@ -95,7 +95,7 @@ class RunComparison:
     counts: Mapping[str, int]
     sentence: str
     source: str
-    rows: Sequence[Mapping[str, Any]]
+    rows: Sequence[JsonObject]
     left: int
     kinds: Sequence[tuple[str, int, float, float]]
     whole: bool

@@ -24,7 +24,7 @@ from evolvent.errors import SampleInvalid, StoreError, StoreUnavailable
 from evolvent.store.log import list_segments
 from evolvent.store.query import read_seal_manifest
 from evolvent.store.schema import INTERRUPTED
-from evolvent.trajectory import Annotation, Trajectory
+from evolvent.trajectory import Annotation, JsonObject, Trajectory
 from evolvent.view.segments import COLUMNS, SegmentReader, read_trajectory, read_trajectory_annotations
 
 __all__ = ["FILTERS", "SORTS", "Answer", "Query", "TextIndex", "TrajectoryIndex"]
@@ -125,7 +125,7 @@ class Answer:
         problem: why reading stopped; empty: it did not.
     """
 
-    rows: Sequence[Mapping[str, Any]]
+    rows: Sequence[JsonObject]
     first: int
     found: int
     read: int
@@ -252,7 +252,7 @@ class TrajectoryIndex:
         wanted_ids = pa.array([name for name in names if _is_writable(name)], pa.string())
         return frozenset(ids.filter(pc.is_in(ids, value_set=wanted_ids)).to_pylist())
 
-    def task_outcomes(self) -> dict[str, dict[str, Any]]:
+    def task_outcomes(self) -> Mapping[str, JsonObject]:
         """Returns by task: its world, kind, tier and split, scored episodes, solved episodes, and the id of an
         episode.
         """

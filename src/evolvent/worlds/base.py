@@ -233,7 +233,7 @@ class World(Protocol):
         ...
 
 
-def split_of(spec: Mapping[str, Any], *, salt: str = "") -> str:
+def split_of(spec: Mapping[str, object], *, salt: str = "") -> str:
     """Returns the split of a task by the hash of its canonical spec: 80 % train, 10 % dev, 10 % test."""
     percentile = sample_seed("split", salt, sorted(spec.items())) % 100
     return "train" if percentile < 80 else "dev" if percentile < 90 else "test"
@@ -347,11 +347,11 @@ class TextWorld(ABC):
     run_in_thread: bool = True
 
     @abstractmethod
-    def specs(self) -> Iterable[Mapping[str, Any]]:
+    def specs(self) -> Iterable[Mapping[str, object]]:
         """Lists the specs of all tasks (JSON values). Their hash decides between train, dev and test."""
 
     @abstractmethod
-    def play(self, spec: Mapping[str, Any]) -> Play:
+    def play(self, spec: Mapping[str, object]) -> Play:
         """Plays an episode: yields observations, receives actions, returns the last reward."""
 
     @cached_property

@@ -17,7 +17,7 @@ import re
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +32,9 @@ from evolvent.learn.objectives import Need, Outputs
 from evolvent.learn.parallel.ranks import Mesh, Parallelism, Ranks, vocab_logprobs, vocab_sample
 from evolvent.learn.parallel.stages import Pipeline, check_pipeline, split_into_stages
 from evolvent.learn.token_sequences import Batch
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
 
 __all__ = [
     "COLWISE",
@@ -217,7 +220,7 @@ class _ModuleUnit(NamedTuple):
     style: str | None  # the plan's, "head", "token" (a norm between blocks), "outside" (of the layers), None: missing
 
 
-def check_tp(config: Any, tp: int) -> list[Problem]:
+def check_tp(config: PreTrainedConfig, tp: int) -> list[Problem]:
     """Returns the reasons why a model cannot be split over `tp` ranks; from its configuration, before it is built."""
     plan = getattr(config, "base_model_tp_plan", None)
     if not plan:
@@ -244,7 +247,7 @@ def check_tp(config: Any, tp: int) -> list[Problem]:
     ]
 
 
-def apply_tp(model: Any, ranks: Ranks, *, sequence: bool) -> None:
+def apply_tp(model: PreTrainedModel, ranks: Ranks, *, sequence: bool) -> None:
     """Splits a Hugging Face causal LM, a pipeline stage of one, or either under LoRA, over the tp dimension, in
     place.
 
@@ -352,13 +355,13 @@ def _register_hooks(base: Any, units: Sequence[_ModuleUnit], mesh: DeviceMesh, *
         redistribute_output(layers[-1], mesh, Redistribution(stream, REPLICATED))
 
 
-def list_layers(model: Any) -> list[nn.Module]:
+def list_layers(model: PreTrainedModel) -> list[nn.Module]:
     """Lists the decoder layers of a Hugging Face causal LM, also below an adapter; for a stage, only its own."""
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     return [layer for layer in base.get_decoder().layers if hasattr(layer, "self_attn")]
 
 
-def apply_recompute(model: Any) -> None:
+def apply_recompute(model: PreTrainedModel) -> None:
     """Keeps the inputs of layers only; backward computes the rest again (activation checkpointing, non-reentrant)."""
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     base.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False})
@@ -400,7 +403,9 @@ class DistributedModel:
         ranks: this process among the ranks.
     """
 
-    def __init__(self, model: Any, ranks: Ranks, *, pipeline: Pipeline | None, compute: Callable[..., Outputs]) -> None:
+    def __init__(
+        self, model: PreTrainedModel, ranks: Ranks, *, pipeline: Pipeline | None, compute: Callable[..., Outputs]
+    ) -> None:
         self.ranks, self._model, self._pipeline, self._compute = ranks, model, pipeline, compute
 
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
@@ -435,7 +440,7 @@ class DistributedModel:
 
 
 def distribute_model(
-    model: Any, parallelism: Parallelism, ranks: Ranks, *, dtype: torch.dtype, temperature: float = 1.0
+    model: PreTrainedModel, parallelism: Parallelism, ranks: Ranks, *, dtype: torch.dtype, temperature: float = 1.0
 ) -> DistributedModel:
     """Distributes a Hugging Face causal LM over ranks, in place; build the optimizer afterwards.
 
@@ -478,7 +483,7 @@ def _free_weights(model: nn.Module, kept_ids: set[int]) -> None:
 
 
 def check_layout(
-    config: Any, parallelism: Parallelism, *, world: int, adapter: str = "none", command: str = "train ..."
+    config: PreTrainedConfig, parallelism: Parallelism, *, world: int, adapter: str = "none", command: str = "train ..."
 ) -> None:
     """Refuses impossible layouts, before a model is built.
 
@@ -494,7 +499,9 @@ def check_layout(
         raise ConfigError([*problems, *_suggest_layout(config, parallelism, world)])
 
 
-def _layout_problems(config: Any, parallelism: Parallelism, world: int, command: str = "train ...") -> list[Problem]:
+def _layout_problems(
+    config: PreTrainedConfig, parallelism: Parallelism, world: int, command: str = "train ..."
+) -> list[Problem]:
     mesh, problems = parallelism.mesh, []
     if mesh.size == 1 and world > 1:
         problems.append(Problem("parallel", f"no layout is given for {world} processes", "as --parallel.shard 2"))
@@ -524,7 +531,7 @@ def _adapter_problems(parallelism: Parallelism, adapter: str) -> list[Problem]:
     return problems
 
 
-def _suggest_layout(config: Any, parallelism: Parallelism, world: int) -> list[Problem]:
+def _suggest_layout(config: PreTrainedConfig, parallelism: Parallelism, world: int) -> list[Problem]:
     """Returns the possible layout of as many ranks that differs least, as a hint."""
     size = parallelism.mesh.size if world == 1 else world
     requested_mesh = parallelism.mesh

@@ -117,7 +117,7 @@ class AgentGymClient:
         if client is not None:
             client.close()
 
-    def send_once(self, method: str, path: str, body: Mapping[str, Any] | None, *, deadline: Deadline) -> Json:
+    def send_once(self, method: str, path: str, body: Mapping[str, object] | None, *, deadline: Deadline) -> Json:
         """Sends a request once. The body is sent as JSON, or as the query of a GET.
 
         Raises:
@@ -146,7 +146,7 @@ class AgentGymClient:
         return answer
 
     def send_with_retries(
-        self, method: str, path: str, body: Mapping[str, Any] | None, *, deadline: Deadline, rng: Random
+        self, method: str, path: str, body: Mapping[str, object] | None, *, deadline: Deadline, rng: Random
     ) -> Json:
         """Sends a request that is safe to repeat: again while the server is full, restarting or unreachable.
 

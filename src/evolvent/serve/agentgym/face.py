@@ -39,7 +39,7 @@ from evolvent.serve.app import PrefixRoute, send_not_allowed
 from evolvent.serve.catalogue import TaskIndex
 from evolvent.serve.host import SessionHost
 from evolvent.serve.wire import EpisodeEnded, NotFound, decode_json, encode_json, to_json
-from evolvent.trajectory import Json, Task
+from evolvent.trajectory import Json, JsonObject, Task
 from evolvent.web import Receive, Scope, Send, send_response
 from evolvent.worlds.base import World
 from evolvent.worlds.grid.world import GridWorld
@@ -185,11 +185,11 @@ class AgentGymMount:
             handlers["/filtered_vocab"] = {"GET": self.list_words}
         return handlers
 
-    async def get_root(self, body: Mapping[str, Any]) -> Json:
+    async def get_root(self, body: Mapping[str, object]) -> Json:
         """Returns the original server's answer at its root."""
         return f"This is environment {self.dialect.title}." if self.dialect.shape == "object" else "ok"
 
-    async def create(self, body: Mapping[str, Any]) -> Json:
+    async def create(self, body: Mapping[str, object]) -> Json:
         """Creates a session. TextCraft starts an episode at once; the folder in its request is never read."""
         session = await self._host.create(self._name, short=True)
         play = Play(int(session), session, high=self._world.reward_range[1])
@@ -205,7 +205,7 @@ class AgentGymMount:
             raise
         return reset_body(self.dialect, play)
 
-    async def reset(self, body: Mapping[str, Any]) -> Json:
+    async def reset(self, body: Mapping[str, object]) -> Json:
         """Starts or restarts an episode. Without a number: the same task again, at first task 0."""
         play = self._get_play(body)
         kind = body.get("world_type", _WORLD_TYPES[0])
@@ -215,7 +215,7 @@ class AgentGymMount:
         await self._begin_episode(play, play.index if index is None else _get_number(body, self.dialect.index))
         return reset_body(self.dialect, play)
 
-    async def step(self, body: Mapping[str, Any]) -> Json:
+    async def step(self, body: JsonObject) -> Json:
         """Plays a step. After the end of an episode, returns the last answer again, with `ended: true`."""
         play, action = self._get_play(body), body.get("action")
         if not isinstance(action, str):
@@ -251,17 +251,17 @@ class AgentGymMount:
             play.over = answer_body
         return answer_body
 
-    async def close(self, body: Mapping[str, Any]) -> Json:
+    async def close(self, body: JsonObject) -> Json:
         """Closes a session; returns false if there is none."""
         play = self._plays.pop(_get_number(body, self.dialect.session_key), None)
         closed = play is not None and await self._host.close(play.session)
         return {"closed": "closed" if closed else "not open"} if self.dialect.shape == "web" else closed
 
-    async def list_sessions(self, body: Mapping[str, Any]) -> Json:
+    async def list_sessions(self, body: Mapping[str, object]) -> Json:
         """Returns the known sessions of this mount, oldest first."""
         return list(self._plays)
 
-    async def list_words(self, body: Mapping[str, Any]) -> Json:
+    async def list_words(self, body: Mapping[str, object]) -> Json:
         """Returns Wordle's words. Its client asks before the first reset, so an episode is started to read the legal
         guesses.
         """
@@ -274,7 +274,7 @@ class AgentGymMount:
                 self._vocabulary = play.info
         return self._lookups["filtered_vocab"](Play(play.number, play.session, info=self._vocabulary))
 
-    async def render(self, body: Mapping[str, Any]) -> Json:
+    async def render(self, body: JsonObject) -> Json:
         """Raises NotFound: no world here draws BabyAI's picture."""
         self._get_play(body)
         raise NotFound("this server draws no pictures", hint="read the observation")

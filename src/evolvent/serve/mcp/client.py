@@ -27,7 +27,7 @@ from evolvent.serve.loop import CLOSE_TIMEOUT_S, Loop
 from evolvent.serve.remote.http import parse_server_url
 from evolvent.serve.toolcalls import CallGrammar, find_tool, format_call, parse_call
 from evolvent.serve.wire import finite_or_none
-from evolvent.trajectory import Task, Value
+from evolvent.trajectory import Json, Task, Value
 from evolvent.worlds.base import Env, Info, Plain, Reply, check_task
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class CallResult:
 
     call: Call
     text: str = ""
-    structured: Any = None
+    structured: Json = None
     failed: bool = False
 
 
@@ -71,7 +71,7 @@ class RewardFunction(Protocol):
     @property
     def finish(self) -> Tool | None: ...
 
-    def __call__(self, spec: Mapping[str, Any], result: CallResult) -> CallReward:
+    def __call__(self, spec: Mapping[str, object], result: CallResult) -> CallReward:
         """Returns the reward of a call in the episode of this task."""
         ...
 
@@ -86,13 +86,13 @@ class AnswerReward:
     """
 
     def __init__(
-        self, finish: str = "finish", *, check: Callable[[Mapping[str, Any], str], float | None] | None = None
+        self, finish: str = "finish", *, check: Callable[[Mapping[str, object], str], float | None] | None = None
     ) -> None:
         answer = {"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]}
         self.finish: Tool | None = Tool(finish, "Give the answer; this ends the task.", answer)
         self._name, self._check = finish, check or _match_answer
 
-    def __call__(self, spec: Mapping[str, Any], result: CallResult) -> CallReward:
+    def __call__(self, spec: Mapping[str, object], result: CallResult) -> CallReward:
         if result.call.name != self._name or result.failed:
             return CallReward()
         answer = result.call.arguments.get("answer", "")
@@ -115,7 +115,7 @@ class ReportedReward:
 
     finish: Tool | None = None
 
-    def __call__(self, spec: Mapping[str, Any], result: CallResult) -> CallReward:
+    def __call__(self, spec: Mapping[str, object], result: CallResult) -> CallReward:
         fields = result.structured if isinstance(result.structured, Mapping) else {}
         reward = fields.get("reward", 0.0 if result.failed else None)
         number = None if isinstance(reward, bool) else finite_or_none(reward)

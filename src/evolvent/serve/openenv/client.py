@@ -52,7 +52,7 @@ from evolvent.serve.openenv.wire import FEATURE_KEY
 from evolvent.serve.remote.http import parse_server_url
 from evolvent.serve.remote.socket import NoRedirectConnect
 from evolvent.serve.wire import decode_error, decode_json, encode_json, finite_or_none, replace_surrogates, to_json
-from evolvent.trajectory import Json, Task, Value
+from evolvent.trajectory import Json, JsonObject, Task, Value
 from evolvent.worlds.base import Env, Info, Reply, check_task
 
 __all__ = ["OpenEnvConnection", "OpenEnvWorld", "fetch_description"]
@@ -87,7 +87,7 @@ class OpenEnvConnection:
         """Returns whether there is a connection that was not dropped."""
         return self._socket is not None
 
-    async def ask(self, kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
+    async def ask(self, kind: str, data: JsonObject) -> JsonObject:
         """Sends a message and returns the `data` of its answer.
 
         Raises:
@@ -271,8 +271,8 @@ async def fetch_description(base: str, timeouts: ClientTimeouts, *, headers: Map
     return description
 
 
-Writer = Callable[[Value], Mapping[str, Any]]
-Reader = Callable[[Mapping[str, Any]], str]
+Writer = Callable[[Value], Mapping[str, object]]
+Reader = Callable[[Mapping[str, object]], str]
 
 
 class OpenEnvWorld(SpecWorld):
@@ -339,7 +339,7 @@ class OpenEnvWorld(SpecWorld):
         """Creates a separate connection."""
         return OpenEnvConnection(self.base, self.patience, with_request_ids=self.ours, headers=self._headers)
 
-    def encode_action(self, action: Value) -> dict[str, Any]:
+    def encode_action(self, action: Value) -> dict[str, object]:
         """Returns the fields of an action.
 
         Raises:
@@ -349,7 +349,7 @@ class OpenEnvWorld(SpecWorld):
         json_fields = to_json(fields)
         return dict(json_fields) if isinstance(json_fields, dict) else {}
 
-    def parse_observation(self, answer: Mapping[str, Any]) -> tuple[str, Info]:
+    def parse_observation(self, answer: Mapping[str, object]) -> tuple[str, Info]:
         """Returns the text of an observation, and all other fields as info.
 
         Raises:
@@ -433,7 +433,7 @@ class _OpenEnvEnv:
         if self._link.is_open and self._world.loop.is_running:
             self._world.loop.run(self._link.close(), self._world.patience.connect_s, label="close")
 
-    def _ask(self, kind: str, data: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+    def _ask(self, kind: str, data: Mapping[str, Any], timeout_s: float) -> JsonObject:
         try:
             return self._world.loop.run(self._link.ask(kind, data), timeout_s, label=f"{kind} at {self._world.base}")
         except StepTimeout:

@@ -37,7 +37,7 @@ from evolvent.serve.local import WorldDeadlines
 from evolvent.serve.native.rows import encode_compact
 from evolvent.serve.pool.frames import HEARTBEAT_S, ItemProtocol
 from evolvent.serve.sessions import create_session_id
-from evolvent.serve.wire import NotFound, decode_error, decode_snapshot, encode_task
+from evolvent.serve.wire import NotFound, WireValue, decode_error, decode_snapshot, encode_task
 from evolvent.trajectory import Task
 from evolvent.worlds.base import World
 
@@ -100,7 +100,7 @@ class WorkerProcess:
         heard_s: time of its last message, by the monotonic clock.
     """
 
-    def __init__(self, config: WorkerConfig, on_notice: Callable[[str, Any], None]) -> None:
+    def __init__(self, config: WorkerConfig, on_notice: Callable[[str, Sequence[str]], None]) -> None:
         self.sessions: set[str] = set()
         self.steps = 0
         self.ended = asyncio.Event()
@@ -156,7 +156,7 @@ class WorkerProcess:
                 self.ended.set()
                 await self._wait_for_exit(0.0 if self._ready.done() else 0.5)
 
-    def ask(self, op: str, *args: Any) -> asyncio.Future[Any]:
+    def ask(self, op: str, *args: object) -> asyncio.Future[WireValue]:
         """Submits an operation; the future has its answer, or a `SessionDropped`, or the typed error.
 
         Raises:

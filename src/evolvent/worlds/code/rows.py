@@ -42,7 +42,7 @@ def apps_folders(path: Path) -> list[Path]:
     return sorted(question_path.parent for question_path in path.rglob(_QUESTION)) if path.is_dir() else []
 
 
-def folder_entry(folder: Path) -> Mapping[str, Any]:
+def folder_entry(folder: Path) -> Mapping[str, object]:
     """Reads the folder of one problem as a row.
 
     Raises:
@@ -65,7 +65,7 @@ def folder_entry(folder: Path) -> Mapping[str, Any]:
     return {"input_output": "", **texts, **extra_fields, "problem_id": folder.name, "question": question}
 
 
-def parse_apps_entry(entry: Mapping[str, Any]) -> tuple[str, Exchanges, tuple[str, ...]]:
+def parse_apps_entry(entry: Mapping[str, object]) -> tuple[str, Exchanges, tuple[str, ...]]:
     """Parses the question, the tests and the solutions of a row.
 
     Raises:

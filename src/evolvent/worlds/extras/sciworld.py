@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from evolvent.deadline import Deadline
 from evolvent.errors import (
@@ -45,6 +45,9 @@ __all__ = ["AGENTGYM_TASKS", "VARIATIONS", "Jvm", "JvmLimits", "JvmPool", "SciWo
 
 
 _RETRY_S = 1.0
+
+
+JavaValue: TypeAlias = Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +149,7 @@ class Jvm:
         """Returns whether a call is running."""
         return self._lock.locked()
 
-    def call(self, method: str, *arguments: str | int | bool, timeout_s: float | None = None) -> Any:
+    def call(self, method: str, *arguments: str | int | bool, timeout_s: float | None = None) -> JavaValue:
         """Calls a method of the object; returns a text, number or boolean, or a list of texts for lists and arrays.
 
         Raises:

@@ -14,14 +14,14 @@ import logging
 import math
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Protocol
 
 from evolvent.errors import ConfigError, EnvLost, MissingExtra, Problem, boundary
-from evolvent.trajectory import Score, Task, Value, canonical_json
+from evolvent.trajectory import JsonObject, Score, Task, Value, canonical_json
 from evolvent.worlds.base import Grammar, Info, Plain, Reply, Snapshot, StateEnv, check_snapshot, check_task
 from evolvent.worlds.panel import Candidate, Panels, Sizes
 
@@ -212,7 +212,7 @@ def common_problems(*, horizon: int | None = None, penalty: float = 0.0) -> list
     return problems
 
 
-def make_candidate(spec: Mapping[str, Any], kind: str, tier: str = "seen") -> Candidate:
+def make_candidate(spec: JsonObject, kind: str, tier: str = "seen") -> Candidate:
     """Makes a candidate whose spec, a name and a number, is its own canonical form."""
     return Candidate(spec, kind, tier, canonical_json(dict(spec)))
 
@@ -242,7 +242,7 @@ def widen_sizes(sizes: Sizes | None, kinds: int) -> Sizes:
     return replace(sizes, per_kind=max(sizes.per_kind, tasks_per_kind if kinds == 1 else 2 * tasks_per_kind))
 
 
-def read_number(spec: Mapping[str, Any], name: str, *, names: Sequence[str]) -> int:
+def read_number(spec: JsonObject, name: str, *, names: Sequence[str]) -> int:
     """Reads a whole number of at least 0 from a spec with exactly these names; raises ConfigError with all problems."""
     problems = [Problem(str(key), "unknown", f"known: {', '.join(names)}") for key in spec if key not in names]
     problems += [Problem(key, "missing", "give it") for key in names if key not in spec]

@@ -26,7 +26,7 @@ from typing import Any
 from evolvent.errors import InvalidAction, find_nearest
 from evolvent.messages import Call, Tool
 from evolvent.schemas import find_argument_faults
-from evolvent.trajectory import Json
+from evolvent.trajectory import Json, JsonObject
 from evolvent.worlds.functions.domains import DAYS, DOMAINS, PEOPLE, Thing
 from evolvent.worlds.functions.slots import (
     Slot,
@@ -245,7 +245,7 @@ class Formula:
     about: str
     heads: tuple[str, ...]
     slots: tuple[Slot, ...]
-    compute: Callable[[Mapping[str, Any]], Json]
+    compute: Callable[[JsonObject], Json]
 
 
 RADIUS = number_slot("radius : the radius", "with radius {} | of radius {}", range(1, 20))

@@ -23,14 +23,13 @@ from inspect import signature
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from evolvent.errors import ConfigError, EnvLost, NonFinite, boundary, unknown_name_problem
-from evolvent.trajectory import Task
+from evolvent.trajectory import Array, Json, JsonObject, Task
 from evolvent.worlds.extras.wrapped import Extra
 from evolvent.worlds.panel import check_names
 from evolvent.worlds.teams.base import Continuous, Optimum, TeamSpec
-from evolvent.worlds.teams.parallel import Parallel, ParallelRow, Row, RowState
+from evolvent.worlds.teams.parallel import ByAgent, ForeignEnv, Parallel, ParallelRow, Row, RowState, Space
 from evolvent.worlds.teams.rows import LocalRows, RowHost, RowTeam
 
 __all__ = ["MAKERS", "ForeignWorld", "Robot", "RobotRow", "TupleParallel", "make_row"]
@@ -43,27 +42,27 @@ class Robot:
         env: gymnasium-robotics' `MultiAgentMujocoEnv`, whose own local observations are not used.
     """
 
-    def __init__(self, env: Any) -> None:
+    def __init__(self, env: ForeignEnv) -> None:
         self._env, self.single = env, env.single_agent_env
         self.possible_agents = list(env.possible_agents)
         self.joints = [[int(node.act_ids) for node in part] for part in env.agent_action_partitions]
         self.agents: list[str] = []
 
-    def observation_space(self, agent: str) -> Any:
+    def observation_space(self, agent: str) -> Space:
         """Returns the observation space of the robot, for every agent."""
         return self.single.observation_space
 
-    def action_space(self, agent: str) -> Any:
+    def action_space(self, agent: str) -> Space:
         """Returns the action space of an agent's joints."""
         return self._env.action_space(agent)
 
-    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
+    def reset(self, seed: int | None = None, options: JsonObject | None = None) -> tuple[ByAgent, ByAgent]:
         """Starts an episode; see `Parallel`."""
         observation, _ = self.single.reset(seed=seed, options=options)
         self.agents = list(self.possible_agents)
         return dict.fromkeys(self.agents, observation), {name: {} for name in self.agents}
 
-    def step(self, actions: Mapping[str, Any]) -> tuple[Any, Any, Any, Any, Any]:
+    def step(self, actions: ByAgent) -> tuple[ByAgent, ByAgent, ByAgent, ByAgent, ByAgent]:
         """Steps the robot once; see `Parallel`."""
         names = self.possible_agents
         observation, reward, ended, truncated, _ = self.single.step(
@@ -126,7 +125,7 @@ class RobotRow:
             observation, _ = self._robot.single.reset(seed=seed)
         return self._build_state(observation)
 
-    def step(self, actions: NDArray[Any]) -> RowState:
+    def step(self, actions: Array) -> RowState:
         """Steps the robot once with actions `[n, D]`.
 
         Raises:
@@ -181,26 +180,26 @@ class TupleParallel:
         env: has `observation_space` and `action_space` that are tuples by agent, and Gymnasium's reset and step.
     """
 
-    def __init__(self, env: Any) -> None:
+    def __init__(self, env: ForeignEnv) -> None:
         self._env = env
         self.possible_agents = [f"agent_{index}" for index in range(len(env.action_space))]
         self.agents: list[str] = []
 
-    def observation_space(self, agent: str) -> Any:
+    def observation_space(self, agent: str) -> Space:
         """Returns the observation space of one agent."""
         return self._env.observation_space[self.possible_agents.index(agent)]
 
-    def action_space(self, agent: str) -> Any:
+    def action_space(self, agent: str) -> Space:
         """Returns the action space of one agent."""
         return self._env.action_space[self.possible_agents.index(agent)]
 
-    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
+    def reset(self, seed: int | None = None, options: JsonObject | None = None) -> tuple[ByAgent, ByAgent]:
         """Starts an episode; see `Parallel`."""
         observations, _ = self._env.reset(seed=seed, options=options)
         self.agents = list(self.possible_agents)
         return dict(zip(self.agents, observations, strict=True)), {name: {} for name in self.agents}
 
-    def step(self, actions: Mapping[str, Any]) -> tuple[Any, Any, Any, Any, Any]:
+    def step(self, actions: ByAgent) -> tuple[ByAgent, ByAgent, ByAgent, ByAgent, ByAgent]:
         """Steps the environment once; see `Parallel`."""
         names = self.possible_agents
         observations, rewards, terminated, truncated, info = self._env.step([actions[name] for name in names])
@@ -342,7 +341,7 @@ def _make_parallel(*, make: str, arguments: Mapping[str, Any] | None = None) -> 
     return env
 
 
-MAKERS: Mapping[str, tuple[Callable[..., Parallel], Mapping[str, Any]]] = {
+MAKERS: Mapping[str, tuple[Callable[..., Parallel], JsonObject]] = {
     "mamujoco": (_make_mamujoco, {"identity": True}),
     "foraging": (_make_foraging, {"share": "sum"}),
     "warehouse": (_make_warehouse, {"share": "mean"}),
@@ -394,8 +393,8 @@ class ForeignWorld:
         maker: str,
         *,
         horizon: int,
-        settings: Mapping[str, Any] | None = None,
-        row: Mapping[str, Any] | None = None,
+        settings: JsonObject | None = None,
+        row: JsonObject | None = None,
     ) -> None:
         problems = [
             unknown_name_problem("setting of a row", name, _ROW_SETTINGS)
@@ -421,7 +420,7 @@ class ForeignWorld:
         check_names(split, tier, self.tiers)
         return (self.task(split=split),)
 
-    def task(self, *, split: str = "train", row: Mapping[str, Any] | None = None, **settings: Any) -> Task:
+    def task(self, *, split: str = "train", row: JsonObject | None = None, **settings: Json) -> Task:
         """Returns a task with changed settings, such as `task(row={"disabled": [2]})`."""
         spec = {
             "maker": self.maker,

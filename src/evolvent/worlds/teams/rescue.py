@@ -21,7 +21,7 @@ free cell.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Any
 
@@ -54,7 +54,7 @@ MOVES: Ints = np.array([[0, 0], [-1, 0], [1, 0], [0, -1], [0, 1]])  # stay, nort
 LIFT = 5
 
 
-def parse_walls(spec: Mapping[str, Any]) -> Bools:
+def parse_walls(spec: JsonObject) -> Bools:
     """Returns the walls of a level, `[H, W]` bool."""
     return np.array([[cell == "#" for cell in row] for row in spec["walls"]])
 
@@ -83,7 +83,7 @@ def arrival_times(walls: Bools, start: tuple[int, int], burns: Ints | None = Non
     return times
 
 
-def burn_times(spec: Mapping[str, Any]) -> Ints:
+def burn_times(spec: JsonObject) -> Ints:
     """Computes the step from which each cell burns, `[H, W]`; NEVER if no fire reaches it."""
     walls = parse_walls(spec)
     burns = np.full(walls.shape, NEVER, dtype=np.int64)
@@ -93,7 +93,7 @@ def burn_times(spec: Mapping[str, Any]) -> Ints:
     return burns
 
 
-def start_cells(spec: Mapping[str, Any]) -> list[tuple[int, int]]:
+def start_cells(spec: JsonObject) -> list[tuple[int, int]]:
     """Returns the cells within two steps of the entrance, in reading order: agents start there."""
     is_near = arrival_times(parse_walls(spec), (spec["entrance"][0], spec["entrance"][1])) <= 2
     return [(int(y), int(x)) for y, x in np.argwhere(is_near)]

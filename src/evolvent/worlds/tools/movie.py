@@ -139,8 +139,8 @@ class Archive:
 
     films: tuple[Film, ...]
     people: tuple[Person, ...]
-    by_id: Mapping[tuple[str, int], Any]
-    by_name: Mapping[tuple[str, str], Any]
+    by_id: Mapping[tuple[str, int], Film | Person]
+    by_name: Mapping[tuple[str, str], Film | Person]
 
 
 def draw_archive(draw: Draw) -> Archive:
@@ -186,8 +186,11 @@ def draw_archive(draw: Draw) -> Archive:
         )
         for person in indices
     )
-    by_id = {**{("film", film.id): film for film in films}, **{("person", person.id): person for person in people}}
-    by_name = {
+    by_id: dict[tuple[str, int], Film | Person] = {
+        **{("film", film.id): film for film in films},
+        **{("person", person.id): person for person in people},
+    }
+    by_name: dict[tuple[str, str], Film | Person] = {
         **{("film", film.title): film for film in films},
         **{("person", person.name): person for person in people},
     }

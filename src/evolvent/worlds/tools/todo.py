@@ -23,7 +23,7 @@ from evolvent.messages import Call
 from evolvent.trajectory import Json
 from evolvent.worlds.facts import CITIES
 from evolvent.worlds.shapes import NAMES
-from evolvent.worlds.tools.engine import FINISH, ToolSpec, build_tool
+from evolvent.worlds.tools.engine import FINISH, State, ToolSpec, build_tool
 from evolvent.worlds.tools.expert import Quest, Solution, ToolExpert
 from evolvent.worlds.tools.kinds import Draw, Kind, digest_task
 from evolvent.worlds.tools.scoring import same_answer
@@ -326,7 +326,7 @@ class Todo(ToolWorld):
             answer = _apply_clause(expert, clause)
         return expert.build_solution(answer)
 
-    def completed_share(self, quest: Quest, solution: Solution, state: Any, *, answer: Json) -> float:
+    def completed_share(self, quest: Quest, solution: Solution, state: State, *, answer: Json) -> float:
         is_right = same_answer(solution.answer, answer) and state.comparable_state() == solution.goal.comparable_state()
         return float(is_right)
 
@@ -378,7 +378,7 @@ def _digest_quest(kind: Kind, agenda: Agenda, question_parts: tuple[list[str], l
     entities: dict[str, tuple[Json, list[str]]] = {}
     for project in agenda.projects:
         items = [item for item in agenda.items if item.project == project.id]
-        facts = [[item.priority, item.duration, item.due_date] for item in items]
+        facts: list[Json] = [[item.priority, item.duration, item.due_date] for item in items]
         item_words = [word for item in items for word in (*item.content.split(), item.description)]
         entities[project.name] = [project.is_favorite, facts], item_words
     other_projects = [project.name for project in agenda.projects if project.name not in question_parts[0]]

@@ -25,7 +25,7 @@ from evolvent.worlds.base import TIERS, Grammar, Info, Reply, StateEnv, check_ta
 from evolvent.worlds.crafting import words_of
 from evolvent.worlds.panel import Candidate, Panels, Sizes
 from evolvent.worlds.tools.calls import STYLES, Style, ToolGrammar, compact
-from evolvent.worlds.tools.engine import CHECK, FINISH, UNKNOWN_TOOL, Result, Toolbox, ToolSpec, build_tool
+from evolvent.worlds.tools.engine import CHECK, FINISH, UNKNOWN_TOOL, Result, State, Toolbox, ToolSpec, build_tool
 from evolvent.worlds.tools.expert import Quest, Solution, ToolExpert
 from evolvent.worlds.tools.kinds import Kind, kinds_by_tier
 from evolvent.worlds.tools.scoring import round_share_down, same_answer, same_result
@@ -47,7 +47,7 @@ class Transition:
         reported: the reward that the original would report, if it is larger.
     """
 
-    state: Any
+    state: State
     observation: str
     failed: bool = False
     ends: bool = False
@@ -71,7 +71,7 @@ class Scene:
     solution: Solution
     admissible: tuple[str, ...]
     initial_report: float
-    transitions: dict[tuple[Any, str], Transition] = field(default_factory=dict)
+    transitions: dict[tuple[State, str], Transition] = field(default_factory=dict)
 
 
 class ActionEvaluator(Protocol):
@@ -79,7 +79,7 @@ class ActionEvaluator(Protocol):
 
     penalty: float
 
-    def evaluate_action(self, scene: Scene, state: Any, text: str) -> Transition:
+    def evaluate_action(self, scene: Scene, state: State, text: str) -> Transition:
         """Returns the outcome of a text in a state."""
         ...
 
@@ -215,11 +215,11 @@ class ToolWorld(ABC):
     def vocabulary_texts(self) -> Iterable[str]:
         """Yields texts with every word of questions, results and error messages of the world."""
 
-    def completed_share(self, quest: Quest, solution: Solution, state: Any, *, answer: Json) -> float:
+    def completed_share(self, quest: Quest, solution: Solution, state: State, *, answer: Json) -> float:
         """Returns the completed share of the task when `finish` is called, 1.0 exactly if it is solved."""
         return float(same_answer(solution.answer, answer))
 
-    def reported_reward(self, quest: Quest, solution: Solution, state: Any) -> float:
+    def reported_reward(self, quest: Quest, solution: Solution, state: State) -> float:
         """Returns the reward that the original would report in this state, if it is larger than the completed share."""
         return 0.0
 
@@ -340,7 +340,7 @@ class ToolWorld(ABC):
         admissible = tuple(sorted({self._calls.format_call(call) for call in valid_calls}))
         return Scene(quest, solution, admissible, self.reported_reward(quest, solution, quest.start))
 
-    def evaluate_action(self, scene: Scene, state: Any, text: str) -> Transition:
+    def evaluate_action(self, scene: Scene, state: State, text: str) -> Transition:
         """Returns the outcome of a text in a state, and caches it for the next episode."""
         try:
             call = self._calls.parse_call(text)

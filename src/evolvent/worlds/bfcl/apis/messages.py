@@ -25,7 +25,7 @@ class Tickets(Api):
 
     wire = "TicketAPI"
     document = "ticket_api.json"
-    defaults: ClassVar[Mapping[str, Any]] = {"ticket_queue": [], "ticket_counter": 1, "current_user": None}
+    defaults: ClassVar[Mapping[str, object]] = {"ticket_queue": [], "ticket_counter": 1, "current_user": None}
 
     def _ticket(self, ticket_id: Any) -> dict[str, Any] | None:
         return next((ticket for ticket in self.state["ticket_queue"] if ticket["id"] == ticket_id), None)
@@ -126,7 +126,7 @@ class Posting(Api):
 
     wire = "TwitterAPI"
     document = "posting_api.json"
-    defaults: ClassVar[Mapping[str, Any]] = {
+    defaults: ClassVar[Mapping[str, object]] = {
         "username": "john",
         "password": "john123",
         "authenticated": False,
@@ -137,7 +137,7 @@ class Posting(Api):
         "tweet_counter": 0,
     }
 
-    def __init__(self, config: Mapping[str, Any], padding: Padding | None = None) -> None:
+    def __init__(self, config: Mapping[str, object], padding: Padding | None = None) -> None:
         super().__init__(config, padding)
         for name in ("tweets", "comments"):
             self.state[name] = {str(key): value for key, value in self.state[name].items()}
