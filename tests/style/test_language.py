@@ -77,6 +77,7 @@ ANY_ALLOWED = {
     "worlds.tools.expert.ToolResult",
     "worlds.bfcl.apis.files.Node",
     "models.call_schemas.Narrow",
+    "models.gguf.GgufHeader.value",
     "sandbox.child.FrameStream.read_frame",
     "serve.openai.request.ChatRequest.tools",
     "serve.openai.sglang.List",
@@ -91,9 +92,9 @@ ANY_ALLOWED = {
     "cli.train_data_sources.DataSettings",
     # Values of Python or Java that a graded program computes
     "grade.code.HostFunction",
-    "grade.expressions.evaluate",
+    "grade.code.evaluate",
     "sandbox.values.Value",
-    "worlds.extras.jvm.JavaValue",
+    "worlds.extras.sciworld.JavaValue",
     # Objects of packages that have no types, and options that are handed on
     "cli.parsing.Parser.add",
     "learn.optim.fused.Group",

@@ -15,9 +15,13 @@ from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from evolvent.errors import ConfigError, Incomplete, MissingExtra, UnsafeFile, VocabularyMismatch
+from evolvent.trajectory import JsonObject
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 __all__ = [
     "SUFFIX",
@@ -133,7 +137,7 @@ class GgufHeader:
     """
 
     path: Path
-    metadata: dict[str, Any] = field(repr=False)
+    metadata: JsonObject = field(repr=False)
     tensors: tuple[GgufTensor, ...] = field(repr=False)
     data_start: int
 
@@ -328,7 +332,7 @@ def require_gguf(feature: str = "a GGUF file") -> None:
         raise MissingExtra("gguf", feature) from error
 
 
-def read_gguf_config(path: Path) -> Any:
+def read_gguf_config(path: Path) -> PreTrainedConfig:
     """Reads the transformers configuration of a GGUF file; no weights are read.
 
     Raises:
@@ -339,7 +343,7 @@ def read_gguf_config(path: Path) -> Any:
     return _read_config(_open(path))
 
 
-def load_gguf(path: Path) -> tuple[Any, Any]:
+def load_gguf(path: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Loads the model of a GGUF file with dequantized weights (float32), and its tokenizer.
 
     Raises:

@@ -24,7 +24,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from random import Random
-from typing import Any, Generic, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 from evolvent.errors import (
     ConfigError,
@@ -36,7 +36,7 @@ from evolvent.errors import (
     boundary,
     unknown_name_problem,
 )
-from evolvent.trajectory import Score, Task, Value, sample_seed
+from evolvent.trajectory import JsonObject, Score, Task, Value, sample_seed
 
 __all__ = [
     "SPLITS",
@@ -117,7 +117,7 @@ class ReAct:
         return f"{thought}Action:\n{parsed.action}"
 
 
-Info = Mapping[str, Any]
+Info = JsonObject
 Reply = tuple[Value, float, bool, bool, Info]
 Split = Literal["train", "dev", "test"]
 SPLITS: tuple[str, ...] = ("train", "dev", "test")

@@ -140,7 +140,7 @@ def task_by_number(world: World) -> Callable[[int], Task] | None:
 
 
 T = TypeVar("T")
-Handler = Callable[[Mapping[str, Any]], Awaitable[Json]]
+Handler = Callable[[JsonObject], Awaitable[Json]]
 _WORLD_TYPES = ("Text", "Embody", "Hybrid")
 _MAX_EXTRA_SESSIONS = 64  # sessions remembered beyond those that can be open
 

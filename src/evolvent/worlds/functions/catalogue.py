@@ -54,7 +54,7 @@ __all__ = [
 ]
 
 
-Effect = Callable[[State, Thing, Mapping[str, Any]], tuple[State, Json]]
+Effect = Callable[[State, Thing, JsonObject], tuple[State, Json]]
 
 NUMBER = integer_slot("number : number of the {}", "with number {} | number {}", NUMBERS)
 

@@ -101,7 +101,7 @@ def start_cells(spec: JsonObject) -> list[tuple[int, int]]:
 
 def draw_level(
     rng: np.random.Generator, *, size: int, agents: int, num_victims: int, num_heavy: int
-) -> dict[str, Any] | None:
+) -> JsonObject | None:
     """Draws a level of `size` x `size` cells, `num_heavy` of whose victims need two agents; None if walls leave no
     room.
     """
