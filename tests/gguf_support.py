@@ -11,8 +11,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-gguf = pytest.importorskip("gguf", reason="the extra [gguf] is not installed")
-pytest.importorskip("accelerate", reason="the extra [gguf] is not installed")
+_NO_EXTRA = "the extra [gguf] is not installed"
 
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -120,6 +119,8 @@ def write_gguf(
     **settings: Any,
 ) -> LlamaForCausalLM:
     """Writes a tiny model; returns it. `values` are further unsigned or text values of the header."""
+    gguf = pytest.importorskip("gguf", reason=_NO_EXTRA)
+    pytest.importorskip("accelerate", reason=_NO_EXTRA)
     tokens, merges = vocabulary or byte_vocabulary("  the  ", 1)
     model = tiny_llama(len(tokens), **settings)
     config = model.config

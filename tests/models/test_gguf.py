@@ -13,8 +13,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from evolvent.errors import ConfigError, EvolventError, Incomplete
 from evolvent.models.gguf import read_gguf_header
 from evolvent.models.policy import load_policy
-from tests.gguf_support import TEMPLATE, byte_vocabulary, gguf, tensors_of, tiny_llama, write_gguf
+from tests.gguf_support import TEMPLATE, byte_vocabulary, tensors_of, tiny_llama, write_gguf
 
+gguf = pytest.importorskip("gguf", reason="the extra [gguf] is not installed")
 GOLDEN = json.loads((Path(__file__).parent / "gguf_ids.json").read_text(encoding="utf-8"))
 
 
