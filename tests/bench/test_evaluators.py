@@ -449,7 +449,7 @@ def test_the_engine_that_fits_the_model(policy):
         intermediate_size=16,
         num_attention_heads=2,
         num_key_value_heads=2,
-        sliding_window=4,
+        rope_parameters={"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 4},
         head_dim=8,
         max_position_embeddings=64,
     )

@@ -146,7 +146,7 @@ def test_training_goes_on_through_losses_and_interruptions(hosts, tmp_path):
     def made() -> RowTeam:
         return team(hosts(4), 4, ends=5, what="raise", at=4, only=0)
 
-    config = MATConfig(rows=4, steps=7, decisions=140, keep_every=1, update={"minibatches": 1, "epochs": 2})
+    config = MATConfig(rows=4, steps=7, decisions=140, keep_every=1, update={"minibatches": 1, "ppo_epochs": 2})
     whole = mat(config, made())
     with pytest.raises(Stopped):
         mat(config, made(), folder=tmp_path, on_row=told)
