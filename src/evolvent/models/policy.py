@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,7 +27,7 @@ from evolvent.errors import (
     VocabularyMismatch,
 )
 from evolvent.models.catalog import locate_model
-from evolvent.models.dialects import Chat, Dialect, HistoryMode, dialect_for
+from evolvent.models.dialects import Chat, Dialect, HistoryMode, Words, dialect_for
 from evolvent.models.gguf import find_gguf, load_gguf
 from evolvent.models.heads import ValueHead, load_head, save_head
 from evolvent.models.quantized import dequantize, is_quantized, load_quantized
@@ -117,6 +117,8 @@ class Policy:
         note: dict[str, Any] = {"format": 1, "dialect": self.dialect.name, "version": self.version}
         if isinstance(self.dialect, Chat):
             note["history"] = self.dialect.history
+        if not isinstance(self.dialect, Words):
+            note["end_ids"] = sorted(self.dialect.stop_ids)  # those of a generation_config would join them otherwise
         if kind_of(self.model) is None:
             with _hide_progress_bars():
                 self.model.save_pretrained(folder, **_save_options(self.model))
@@ -198,16 +200,19 @@ def load_policy(
         model = _load_model(folder)
         tokenizer = _load_tokenizer(folder, model)
     note = _read_note(folder)
-    policy_dialect = _dialect_of(tokenizer, model, dialect or note.get("dialect"), history or note.get("history"))
+    policy_dialect = _dialect_of(tokenizer, model, dialect or note.get("dialect"), history or note.get("history"), note)
     version, head = int(note.get("version", 0)), load_head(folder, model)
     return Policy(
         model, tokenizer, policy_dialect, version, head, context, BaseFolder(folder.resolve(), base_digest(model))
     )
 
 
-def _dialect_of(tokenizer: Any, model: Any, name: str | None, history: str | None) -> Dialect:
-    """Returns the dialect of a loaded model, which stops at every token that its generation_config names."""
-    ends = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+def _dialect_of(tokenizer: Any, model: Any, name: str | None, history: str | None, note: Mapping[str, Any]) -> Dialect:
+    """Returns the dialect of a loaded model, which stops at every token that its generation_config names.
+
+    A folder that evolvent saved has a note of the tokens instead.
+    """
+    ends = note.get("end_ids", getattr(getattr(model, "generation_config", None), "eos_token_id", None))
     end_ids = [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
     return dialect_for(tokenizer, name, history=cast(HistoryMode, history or "append"), end_ids=end_ids)
 
@@ -243,7 +248,7 @@ def _load_adapted(
     if any((folder / name).exists() for name in _TOKENIZERS):
         tokenizer = _load_tokenizer(folder, model)
         name = dialect or note.get("dialect") or policy_dialect.name
-        policy_dialect = _dialect_of(tokenizer, model, name, history or note.get("history"))
+        policy_dialect = _dialect_of(tokenizer, model, name, history or note.get("history"), note)
     version, head = int(note.get("version", 0)), load_head(folder, model)
     return replace(
         base_policy, model=model, tokenizer=tokenizer, dialect=policy_dialect, version=version, value_head=head
@@ -361,7 +366,7 @@ def _read_note(folder: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise Incomplete(f"{path} is no JSON", value=str(error)) from error
     note = {name: value for name, value in note.items() if value is not None} if isinstance(note, dict) else {}
-    types = {"dialect": str, "history": str, "version": int}
+    types = {"dialect": str, "end_ids": list, "history": str, "version": int}
     wrong = sorted(name for name, kind in types.items() if not isinstance(note.get(name, kind()), kind))
     if wrong:
         raise Incomplete(
