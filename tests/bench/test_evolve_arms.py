@@ -55,6 +55,7 @@ def test_the_frozen_studies_say_all_that_they_depend_on():
     names = ARMS["evolve"]
     one = study("evolve", PLAN, (1, 2), names)
     assert one.digest() == study("evolve", PLAN, (1, 2), names).digest()
-    for other in (replace(PLAN, clones=9), replace(PLAN, method=PLAN.method.model_copy(update={"samples_per_task": 5}))):
+    other_method = PLAN.method.model_copy(update={"samples_per_task": 5})
+    for other in (replace(PLAN, clones=9), replace(PLAN, method=other_method)):
         assert study("evolve", other, (1, 2), names).digest() != one.digest()
     assert {name.partition("/")[0] for name in one.facts["panels"]} == {"crafting", "lookup"}

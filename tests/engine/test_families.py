@@ -61,3 +61,36 @@ def test_family_is_computed_once_and_equals_the_whole_forward(family):
     assert worst <= 1e-5
     assert engine.usage.computed <= limit, "a token is computed once"
     assert engine.usage.recomputed == 0
+
+
+KINDS = ["llama", "gemma3_text", "deepseek_v3", "mamba", "mamba2", "lfm2", "qwen3_next", "falcon_h1"]
+
+
+@pytest.mark.parametrize("family", KINDS)
+@pytest.mark.parametrize("max_snapshots", [2, 64])
+def test_random_trees_of_texts_equal_whole_forwards(family, max_snapshots):
+    """Fewer rows than texts: rows change hands, states are kept, dropped and loaded, and prompts have equal lengths."""
+    model = build_model(family)
+    engine = engine_for(Policy(model, context=CONTEXT, tokenizer=Letters()), slots=3)
+    engine._rows._max_snapshots = max_snapshots
+    rng = np.random.default_rng(5)
+    nodes: list[Any] = [None]
+    for step in range(25):
+        asks: list[Any] = []
+        for _ in range(int(rng.integers(1, 6))):
+            node = nodes[int(rng.integers(len(nodes)))]
+            tokens = rng.integers(3, VOCABULARY, int(rng.choice([4, 4, 7]))).tolist()
+            if node is not None and node.length > CONTEXT - 20:
+                node = None
+            asks.append(
+                SampleAsk(node, tokens, 3, seeds=(step, step + 1)) if rng.random() < 0.6 else ScoreAsk(node, tokens)
+            )
+        for answer in ask_and_wait(asks, engine):
+            for result in answer if isinstance(answer, tuple) else (answer,):
+                text, logprobs = result.node.tokens(), result.logprobs
+                expected = torch.from_numpy(whole_logits(model, text)).log_softmax(-1).numpy()
+                for place in range(max(1, len(text) - len(logprobs)), len(text)):
+                    assert abs(expected[place - 1, text[place]] - logprobs[place - len(text) + len(logprobs)]) < 1e-5
+                nodes.append(result.node)
+        rng.shuffle(nodes)
+        nodes = [None, *[node for node in nodes if node is not None][:7]]

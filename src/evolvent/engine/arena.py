@@ -2,12 +2,9 @@
 
 A row is one path; position = depth. Rows are written in place and never moved. What leaves a row goes to compact
 storage of a segment and comes back when it is needed. On a CPU the memory of a position is taken when the position is
-first written, within a budget of tokens that the allocator keeps.
-
-Memory of an engine: what is free on a device, and large tensors whose pages are taken when they are written.
-
-On Linux and macOS a tensor of `lazy_zeros` is a private mapping of zeros: a page of it takes memory when it is first
-written, and gives the memory back through `LazyMemory.release`. Reading an untouched page takes none.
+first written, within a budget of tokens that the allocator keeps: on Linux and macOS the tensors are private mappings
+of zeros, a page takes memory when it is first written, and `LazyMemory.release` gives the memory back. Reading an
+untouched page takes none.
 """
 
 from __future__ import annotations
@@ -123,9 +120,18 @@ class RowAllocator:
         max_cached_tokens: spilled tokens that are kept.
         max_tokens: tokens in rows and spilled ones together, beyond which claims are refused while others run; None:
             no limit.
+        max_snapshots: states of texts that are kept at nodes.
     """
 
-    def __init__(self, arena: Arena, trie: Trie, *, max_cached_tokens: int, max_tokens: int | None = None) -> None:
+    def __init__(
+        self,
+        arena: Arena,
+        trie: Trie,
+        *,
+        max_cached_tokens: int,
+        max_tokens: int | None = None,
+        max_snapshots: int = 256,
+    ) -> None:
         count = arena.rows
         self.max_tokens = None if max_tokens is None or max_tokens >= count * arena.capacity * 2 else max_tokens
         self.starved = False
@@ -133,7 +139,7 @@ class RowAllocator:
         self._has_states = bool(arena.shape.states)
         self._state_at = np.zeros(count, np.int64)  # depth that a row's states belong to; -1: to none that is known
         self._snapshots: OrderedDict[tuple[int, int], weakref.ref[Segment]] = OrderedDict()
-        self._max_snapshots = max(4 * count, 256)
+        self._max_snapshots = max_snapshots
         self._reserved = np.zeros(count, np.int64)
         self.arena, self.trie, self.max_cached_tokens = arena, trie, max_cached_tokens
         self.fed = np.zeros(count, np.int64)
@@ -164,23 +170,26 @@ class RowAllocator:
         self.starved = self.max_tokens is not None and not self._make_room(size, row, self.max_tokens)
         if self.starved:
             return None
-        snapshot: Snapshot | None = None
         depth = need
         if row is not None and self._is_sole_source(segment, row) and not self._has_deeper_snapshot(segment, row, need):
             cover = _Cover()  # the common case: the next turn of an episode, and nobody else knows more
+            depth = int(self.fed[row]) if self._has_states else need
         else:
             cover = self.cover(position, need)
             if cover.count < need and self._is_being_computed(position, cover.count, need):
                 return None
+            snapshot: Snapshot | None = None
+            goes_on = False
             if self._has_states:
                 depth, snapshot = self._deepest_states(position, min(cover.count, need))
-                if row is not None and self.fed[row] >= depth:
-                    depth, cover = int(self.fed[row]), _Cover()
+                goes_on = row is not None and self.fed[row] >= depth
+            if row is not None and goes_on:
+                depth, cover = int(self.fed[row]), _Cover()
             if row is None:
                 row = self._vacate(cover)
             if row is None:
                 return None
-            if self._has_states and self._state_at[row] != depth:
+            if self._has_states and not goes_on:
                 self.arena.write_states(row, snapshot)
                 self._state_at[row] = depth
         if self._has_states and cover.count > depth:
@@ -198,6 +207,9 @@ class RowAllocator:
                     row, part.spilled, position=filled, first=filled - part.start, last=last - part.start
                 )
                 filled = last
+        if self._has_states and filled < depth:  # keys were dropped in the meantime, and states cannot go back
+            self.arena.write_states(row, None)
+            self._state_at[row] = filled = 0
         self.fed[row] = filled
         self._reserved[row] = size
         self._settle(row, segment)
@@ -308,7 +320,7 @@ class RowAllocator:
     def discard(self, row: int) -> None:
         """Releases a row together with its contents."""
         self._leave(row)
-        self.busy[row], self.fed[row] = False, 0
+        self.busy[row], self.fed[row], self._state_at[row] = False, 0, -1
         self._free.append(row)
 
     def reap(self) -> None:
@@ -470,7 +482,7 @@ class RowAllocator:
     def _fall_back(self, row: int, parent: Segment | None) -> None:
         """Moves a row whose tip died to its parent, or frees it if other rows hold the same positions."""
         if parent is None or parent.parent is None:
-            self._tips[row], self.fed[row] = None, 0
+            self._tips[row], self.fed[row], self._state_at[row] = None, 0, -1
             self._free.append(row)
             return
         shared = int(min(self.fed[row], parent.end))

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from evolvent.engine.arena import Arena, RowAllocator, available_bytes
+from evolvent.engine.arena import Arena, RowAllocator, Shape, available_bytes
 from evolvent.engine.asks import (
     Ask,
     Continuation,
@@ -110,14 +110,16 @@ class LocalEngine:
         self.vocabulary = self._decoder.vocabulary
         if arena is None or not arena.serves(self._decoder.shape, capacity, weight):
             arena = self._make_arena(capacity, weight)
-        max_tokens = (self.memory_bytes or 0) // self._decoder.shape.token_bytes(weight.dtype)
+        shape, memory_bytes = self._decoder.shape, self.memory_bytes or 0
+        max_tokens = memory_bytes // shape.token_bytes(weight.dtype)
         self._trie = Trie(self.version)
         cached = arena.rows * capacity if self._max_cached is None else self._max_cached
         self._rows = RowAllocator(
             arena,
             self._trie,
-            max_cached_tokens=min(cached, max_tokens),
+            max_cached_tokens=min(cached, max_tokens if arena.is_lazy else max_tokens // 2),
             max_tokens=max_tokens if arena.is_lazy else None,
+            max_snapshots=_share_of_states(shape, memory_bytes),
         )
         self._streams = Streams(arena.rows, capacity, self.vocabulary)
         self._parameters = [parameter for parameter in policy.model.parameters() if not parameter.is_inference()]
@@ -134,19 +136,17 @@ class LocalEngine:
         free_bytes, token_bytes = available_bytes(device), shape.token_bytes(dtype)
         if self.memory_bytes is None:
             self.memory_bytes = free_bytes // 2
-        arena = None
-        rows = self._slots
-        if device.type == "cpu":
-            arena = Arena(shape, rows, capacity, dtype=dtype, device=device)
+        rows = min(self._slots, _share_of_states(shape, self.memory_bytes))
+        arena = Arena(shape, rows, capacity, dtype=dtype, device=device) if device.type == "cpu" else None
         if arena is None or not arena.is_lazy:
             if capacity * token_bytes > free_bytes:
                 raise EngineError(
                     f"a text of the whole context does not fit the free memory of {device}",
                     value=f"{capacity:,} tokens of {token_bytes:,} bytes each",
                     expected=f"at most {free_bytes:,} bytes",
-                    hint=f"set --context to {free_bytes // 2 // token_bytes} or less",
+                    hint=f"load the policy with a context of {free_bytes // 2 // token_bytes} or less",
                 )
-            rows = max(1, min(self._slots, self.memory_bytes // (capacity * token_bytes)))
+            rows = max(1, min(rows, self.memory_bytes // (capacity * token_bytes)))
             arena = Arena(shape, rows, capacity, dtype=dtype, device=device)
         log.info(
             "keys and values: at most %.1f GiB of %.1f GiB that are free, %d bytes a token",
@@ -481,3 +481,8 @@ class LocalEngine:
     def _weights_version(self) -> tuple[int, int]:
         """Returns a value that changes whenever a weight is changed in place or replaced."""
         return self._policy.version, sum([parameter._version for parameter in self._parameters])
+
+
+def _share_of_states(shape: Shape, memory_bytes: int) -> int:
+    """Returns how many texts' states of fixed size fit into a quarter of the memory: at least one."""
+    return max(1, memory_bytes // 4 // max(1, shape.state_bytes()))
