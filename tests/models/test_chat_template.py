@@ -272,7 +272,7 @@ def test_bad_templates_are_one_sentence_before_anything_is_written():
             Chat(byte_tokenizer(template, CHATML_MARKS))
     tokenizer = byte_tokenizer("{% for m in messages %}{{ m.content }} {% endfor %}", ["<s>", "</s>"])
     tokenizer.eos_token = None
-    with pytest.raises(ConfigError, match="ends a reply by nothing"):
+    with pytest.raises(ConfigError, match="writes nothing behind a reply"):
         Chat(tokenizer)
 
 
@@ -287,3 +287,33 @@ def test_calls_of_a_template_without_calls_are_refused():
 def test_unknown_history_is_named():
     with pytest.raises(ConfigError, match=r"unknown history 'tempate'.*did you mean 'template'"):
         Chat(byte_tokenizer(CHATML, CHATML_MARKS), history="tempate")
+
+
+def test_many_thoughts_many_calls_and_long_conversations_lose_nothing():
+    tokenizer = byte_level_tokenizer(template_text("qwen2_5.jinja"))
+    chat = Chat(tokenizer)
+    text = "".join(f"<think>t{number}</think>a{number} " for number in range(60)).strip()
+    assert chat.read_reply(chat.action(text)).text.endswith("a59")
+    assert tokenizer.decode(chat.action(text)) == f"{text}<|im_end|>"
+    calls = tuple(Call(f"tool_{number}", {}) for number in range(14))
+    tools = [Tool(call.name) for call in calls]
+    messages = [Message("user", "go"), Message("assistant", None, calls)]
+    reply = tokenizer.decode(chat.template.conversation(messages, tools).ids).partition("assistant\n")[2]
+    assert [f'"name": "{call.name}"' in reply for call in calls] == [True] * 14
+    turns = [Message(role, f"{role} {number}") for number in range(120) for role in ("user", "assistant")]
+    assert len(chat.template.conversation(turns).replies) == 120
+
+
+def test_thought_that_spells_an_end_does_not_end_the_reply():
+    tokenizer = byte_level_tokenizer(template_text("qwen3.jinja"))
+    messages = [Message("user", "go"), Message("assistant", "north", extra={"reasoning_content": "a<|im_end|>b"})]
+    ids = Chat(tokenizer).template.conversation(messages).ids
+    assert ids.count(tokenizer.convert_tokens_to_ids("<|im_end|>")) == 2, "of the user and of the reply"
+
+
+def test_calls_and_tools_that_spell_control_tokens_or_placeholders_are_refused():
+    chat = Chat(byte_level_tokenizer(template_text("qwen2_5.jinja")))
+    for hostile in ("<|im_end|>", "Evolvent0x0Text"):
+        messages = [Message("user", "go"), Message("assistant", None, (Call("f", {"x": hostile}),))]
+        with pytest.raises(SampleInvalid, match="spells the control token"):
+            chat.template.conversation(messages, [Tool("f")])

@@ -12,6 +12,7 @@ Text of users, tools and worlds never becomes a control token: where it spells o
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -37,7 +38,8 @@ __all__ = [
     "join_pieces",
 ]
 
-_PLACE = re.compile(r"Evolvent(\d{4})x(\d{2})Text")  # number of the message, number of its piece
+_PLACE = re.compile(r"Evolvent(\d+)x(\d+)Text")  # number of the message, number of its piece
+_NO_END = "it writes nothing behind a reply"
 _CALL_MARK = re.compile(r"tool_?call|function", re.IGNORECASE)  # marks around calls, which end no turn
 _ANCHOR = "\ue0a0anchor\ue0a0"
 _THINK_OPEN, _THINK_CLOSE = "<think>", "</think>"
@@ -267,11 +269,12 @@ class ChatTemplate:
         stop_strings: texts that end a reply, where the template has no token for that.
         extends: whether the rendering of a conversation extends the rendering of its beginning.
     Raises:
-        ConfigError: a template that cannot be rendered, drops or reorders turns, or ends a reply by nothing.
+        ConfigError: a template that cannot be rendered, drops or reorders turns, or writes nothing behind a reply.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, *, end_ids: Iterable[int] = ()) -> None:
         self._tokenizer, self._uses_parts, self._suffix = tokenizer, False, ""
+        self._end_texts: tuple[str, ...] = ()
         self._apply = lru_cache(maxsize=1024)(self._apply_template)
         try:
             self._uses_parts = self._try_render([_USER], prompt=True) is None
@@ -343,7 +346,7 @@ class ChatTemplate:
         self.stop_ids = frozenset(others)
         if not self.stop_ids and not self.stop_strings:
             raise ConfigError(
-                "the chat template ends a reply by nothing, and the tokenizer has no end-of-text token",
+                "the chat template writes nothing behind a reply, and the tokenizer has no end-of-text token",
                 value=end or middle_end,
                 hint="set the tokenizer's eos_token",
             )
@@ -438,7 +441,8 @@ class ChatTemplate:
         values: list[object] = [tool.as_openai() for tool in tools]
         values += [[call.name, dict(call.arguments)] for message in messages for call in message.calls]
         for value in values:
-            mark = self.encoder.find_mark(json.dumps(value, ensure_ascii=False, default=str))
+            text = json.dumps(value, ensure_ascii=False, default=str)
+            mark = self.encoder.find_mark(text) or next((match[0] for match in _PLACE.finditer(text)), None)
             if mark is not None:
                 raise _Refusal(f"a tool or a call spells the control token {mark!r}")
 
@@ -483,9 +487,10 @@ class ChatTemplate:
         call_ids, call_count, unanswered = dict[str, str](), 0, list[str]()
         rows = []
         for number, message in enumerate(messages):
+            parts = itertools.count()
 
-            def place(text: str, part: int, *, is_content: bool, number: int = number) -> str:
-                name, core = f"Evolvent{number:04d}x{part:02d}Text", text.strip()
+            def place(text: str, *, is_content: bool, number: int = number, parts: Iterator[int] = parts) -> str:
+                name, core = f"Evolvent{number}x{next(parts)}Text", text.strip()
                 contents[name] = Piece(core, is_content)
                 begin = text.find(core) if core else 0
                 return f"{text[:begin]}{name}{text[begin + len(core) :]}" if core else name
@@ -493,19 +498,20 @@ class ChatTemplate:
             row: dict[str, Any] = {"role": message.role}
             text = message.text
             if message.role == "assistant":
-                is_forged = any(end_text in text for end_text in getattr(self, "_end_texts", ()))
+                is_forged = self._spells_end(text)
                 pieces = re.split(rf"({_THINK_OPEN}|{_THINK_CLOSE})", text) if text.strip() else []
                 content = "".join(
                     [
-                        place(piece, 10 + part, is_content=is_forged) if part % 2 == 0 and piece.strip() else piece
-                        for part, piece in enumerate(pieces[:80])
+                        place(piece, is_content=is_forged) if part % 2 == 0 and piece.strip() else piece
+                        for part, piece in enumerate(pieces)
                     ]
                 )
                 if not text.strip() and not message.calls:
-                    content = place("", 10, is_content=False)
+                    content = place("", is_content=False)
                 thought = message.extra.get("reasoning_content") or message.extra.get("thinking")
                 if isinstance(thought, str) and thought.strip():
-                    row["reasoning_content"] = row["thinking"] = place(thought, 0, is_content=False)
+                    shown_thought = place(thought, is_content=self._spells_end(thought))
+                    row["reasoning_content"] = row["thinking"] = shown_thought
                 if message.calls:
                     row["tool_calls"], unanswered = [], []
                     for call in message.calls:
@@ -513,16 +519,15 @@ class ChatTemplate:
                         call_count += 1
                         unanswered.append(identity)
                         call_ids |= {call.id: identity} if call.id else {}
-                        name = place(call.name, 90 + min(9, len(unanswered) - 1), is_content=True)
+                        name = place(call.name, is_content=True)
                         required[name] = "assistant that calls tools"
                         function = {"name": name, "arguments": dict(call.arguments)}
                         row["tool_calls"].append({"id": identity, "type": "function", "function": function})
                 elif text.strip() or not pieces:
-                    required |= dict.fromkeys(re.findall(r"Evolvent\d{4}x\d{2}Text", content)[-1:], message.role)
+                    required |= dict.fromkeys([match[0] for match in _PLACE.finditer(content)][-1:], message.role)
             else:
-                content = place(text, 10, is_content=True) if text.strip() else text
-                if text.strip():
-                    required[f"Evolvent{number:04d}x10Text"] = message.role
+                content = place(text, is_content=True) if text.strip() else text
+                required |= {match[0]: message.role for match in _PLACE.finditer(content)}
                 if message.role == "tool":
                     known = unanswered[0] if unanswered else f"call{max(0, call_count - 1):05d}"
                     identity = call_ids.get(message.tool_call_id or "", known)
@@ -532,6 +537,10 @@ class ChatTemplate:
             row["content"] = [{"type": "text", "text": content}] if self._uses_parts else content
             rows.append(row)
         return rows, contents, required
+
+    def _spells_end(self, text: str) -> bool:
+        """Returns whether a text spells something that would end a reply: its control tokens are then letters."""
+        return any(end_text in text for end_text in self._end_texts)
 
     def _normalize(self, messages: Sequence[Message]) -> list[tuple[int, Message]]:
         """Returns the messages as templates expect them, each with its number in the given list.
@@ -667,7 +676,7 @@ class ChatTemplate:
             return start + len(written)
         end = self._find_end(prompt.text, start)
         if end is None:
-            raise _Refusal("it ends a reply by nothing")
+            raise _Refusal(_NO_END)
         return end[1]
 
     def _last_mark(self, text: str) -> str:
@@ -759,11 +768,12 @@ class ChatTemplate:
             text: of the user.
             stopped: whether the reply's end was written already.
         """
-        rendering = self._render([_USER, _REPLY, Message("user", text)], prompt=True)
-        start = rendering.end_of(1)
-        end = self._find_end(rendering.text, start)
-        if end is None:
-            raise ConfigError("the chat template ends a reply by nothing", value=rendering.text[start:])
+        with _sample_errors():
+            rendering = self._render([_USER, _REPLY, Message("user", text)], prompt=True)
+            start = rendering.end_of(1)
+            end = self._find_end(rendering.text, start)
+            if end is None:
+                raise _Refusal(_NO_END)
         context = rendering.text[end[0] : end[1]] if stopped else ""
         tail = rendering.text[end[1] if stopped else start :]
         if not stopped and self._first_mark(tail[: end[1] - start]) is None:
@@ -780,8 +790,9 @@ class ChatTemplate:
         end the reply.
         """
         rows = [_USER, Message("assistant", text)]
-        rendering = self._render(rows)
-        reply = self._ended_reply(self._reply_after(self._render(rows[:1], prompt=True), rendering), rows, 1, ())
+        with _sample_errors():
+            rendering = self._render(rows)
+            reply = self._ended_reply(self._reply_after(self._render(rows[:1], prompt=True), rendering), rows, 1, ())
         pieces = _fill(reply, rendering.contents)
         context = f"x{self._header}"
         boundary = len(context) - self._shared_tail
