@@ -6,15 +6,16 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from benchmarks.templates import TOKENIZERS, byte_level_tokenizer, examine, template_names, template_text
 from evolvent.agents.language import LanguageAgent
 from evolvent.engine.asks import Continuation
-from evolvent.errors import ConfigError, SampleInvalid
+from evolvent.errors import ConfigError, Incomplete, SampleInvalid
 from evolvent.learn.rows import conversation_sequence, conversation_sequences
 from evolvent.messages import Call, Message, Tool
 from evolvent.models.dialects import Chat, Lines
-from evolvent.models.policy import Policy
+from evolvent.models.policy import Policy, load_policy
 from evolvent.worlds.lookup import Lookup
 from tests.models.test_dialects import CHATML, byte_tokenizer
 
@@ -317,3 +318,22 @@ def test_calls_and_tools_that_spell_control_tokens_or_placeholders_are_refused()
         messages = [Message("user", "go"), Message("assistant", None, (Call("f", {"x": hostile}),))]
         with pytest.raises(SampleInvalid, match="spells the control token"):
             chat.template.conversation(messages, [Tool("f")])
+
+
+def test_saved_policy_keeps_its_history_and_its_ends(tmp_path):
+    """Also where the saved generation_config names another token, which would end replies otherwise."""
+    tokenizer = byte_tokenizer(CHATML, CHATML_MARKS)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1
+    )
+    model = LlamaForCausalLM(config)
+    model.generation_config.eos_token_id = [7, 8]
+    Policy(model, tokenizer, Chat(tokenizer, history="template")).save(tmp_path / "ours")
+    loaded = load_policy(tmp_path / "ours")
+    assert isinstance(loaded.dialect, Chat) and loaded.dialect.history == "template"
+    assert loaded.dialect.stop_ids == Chat(tokenizer).stop_ids
+    (tmp_path / "ours" / "evolvent.json").unlink()  # a folder of transformers
+    assert load_policy(tmp_path / "ours").dialect.stop_ids == {7, 8, *Chat(tokenizer).stop_ids}
+    (tmp_path / "ours" / "evolvent.json").write_text('{"dialect": "chat", "end_ids": ["7"]}')
+    with pytest.raises(Incomplete, match="whole numbers as end_ids"):
+        load_policy(tmp_path / "ours")

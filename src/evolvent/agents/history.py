@@ -113,7 +113,7 @@ class Summarise:
         if not turns:
             return None
         answers = [*(turn.observation for turn in turns[1:]), observation]
-        pairs = [(dialect.text(turn.action), answer) for turn, answer in zip(turns, answers, strict=True)]
+        pairs = [(dialect.read_reply(turn.action).text, answer) for turn, answer in zip(turns, answers, strict=True)]
         first = turns[0].observation
         while pairs:
             ids = dialect.open(instructions, f"{first}\n{self.summary(pairs)}")

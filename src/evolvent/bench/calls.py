@@ -74,7 +74,13 @@ def answer_samples(
     def answer_one(sample: CallSample) -> Job[CallAnswer]:
         tokens = prompt.tokens(sample, dialect).prompt
         ask = SampleAsk(
-            None, tokens, max_tokens, dialect.stop_ids, (), sampling, (sample_seed(seed, "calls", sample.id),)
+            None,
+            tokens,
+            max_tokens,
+            dialect.stop_ids,
+            dialect.stop_strings,
+            sampling,
+            (sample_seed(seed, "calls", sample.id),),
         )
         ((generation,),) = yield [ask]
         text = dialect.text(generation.ids.tolist())

@@ -354,11 +354,11 @@ def _generate(policy: Policy, prompt: list[int], question: OpenQuestion, config:
             seeds=seeds,
             sampling=Sampling(config.temperature),
             stop_ids=policy.dialect.stop_ids if not is_bare_text else frozenset([] if end is None else [int(end)]),
-            stop_strings=config.stop if is_bare_text else (),
+            stop_strings=config.stop if is_bare_text else policy.dialect.stop_strings,
         ),
     )
     if not is_bare_text:
-        return [policy.dialect.text(sample.ids) for sample in generations]
+        return [policy.dialect.read_reply(sample.ids).text for sample in generations]
     texts = [str(policy.tokenizer.decode(sample.ids.tolist(), skip_special_tokens=True)) for sample in generations]
     return [min((text.partition(stop)[0] for stop in config.stop), key=len, default=text) for text in texts]
 

@@ -23,7 +23,7 @@ def engine_for(policy: Policy, *, slots: int = 64, engine: Engine | None = None)
     """Returns an engine that serves this policy.
 
     Args:
-        slots: number of texts that are processed at once; memory grows with slots x context.
+        slots: number of texts that are processed at once; memory grows with the tokens that are held.
         engine: an idle engine that may serve it: its memory is reused where it fits.
     Raises:
         ConfigError: slots below 1.

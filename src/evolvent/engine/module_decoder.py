@@ -69,9 +69,9 @@ class _Layer(DynamicLayer):  # type: ignore[misc]
         for side, states in enumerate((key_states, value_states)):
             new = states.transpose(1, 2).flatten(2).flatten(0, 1)[self._real]
             positions[:, side, : new.shape[-1]].index_copy_(0, self._slots, new)
-        known = cache[:, : self._keys].index_select(0, self._rows)
+        path_states = cache[:, : self._keys].index_select(0, self._rows)
         keys, values = (
-            known[:, :, side, : heads * head].reshape(*known.shape[:2], heads, head).transpose(1, 2)
+            path_states[:, :, side, : heads * head].reshape(*path_states.shape[:2], heads, head).transpose(1, 2)
             for side, (heads, head) in enumerate(sizes)
         )
         return keys, values
@@ -106,8 +106,8 @@ class _StateLayer(LinearAttentionLayer):  # type: ignore[misc]
     def store_states(self, arena: Arena, rows: Tensor) -> None:
         """Stores the states of rows, after a forward."""
         for state in self._states:
-            kept = self.conv_states if state.kind == "conv" else self.recurrent_states
-            arena.states[state].index_copy_(0, rows, kept[state.number])
+            layer_states = self.conv_states if state.kind == "conv" else self.recurrent_states
+            arena.states[state].index_copy_(0, rows, layer_states[state.number])
 
     def get_seq_length(self, *args: Any) -> int:
         return 0

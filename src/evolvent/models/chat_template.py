@@ -11,18 +11,18 @@ Text of users, tools and worlds never becomes a control token: where it spells o
 
 from __future__ import annotations
 
-import copy
 import itertools
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from evolvent.errors import ConfigError, SampleInvalid
 from evolvent.messages import Message, Tool
+from evolvent.models.text_encoder import EncodedText, Piece, TextEncoder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -30,157 +30,15 @@ if TYPE_CHECKING:
 __all__ = [
     "ChatTemplate",
     "ConversationTokens",
-    "EncodedText",
-    "Piece",
     "ReplySpan",
     "ReplyText",
-    "TextEncoder",
-    "join_pieces",
 ]
 
 _PLACE = re.compile(r"Evolvent(\d+)x(\d+)Text")  # number of the message, number of its piece
 _NO_END = "it writes nothing behind a reply"
 _CALL_MARK = re.compile(r"tool_?call|function", re.IGNORECASE)  # marks around calls, which end no turn
-_ANCHOR = "\ue0a0anchor\ue0a0"
 _THINK_OPEN, _THINK_CLOSE = "<think>", "</think>"
 _DEFAULT_CLOSE = "\n</think>\n\n"  # DeepSeek-R1's own form, for templates that never show how a thought ends
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A piece of a rendered conversation: the template's own text, or text of a message (`is_content`)."""
-
-    text: str
-    is_content: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class EncodedText:
-    """Token ids `[T]`, and where in the text each token starts and ends (in characters)."""
-
-    ids: list[int]
-    starts: list[int]
-    ends: list[int]
-
-    def after(self, position: int) -> list[int]:
-        """Returns the tokens that end behind a position; one that crosses it is among them."""
-        return [index for index, end in zip(self.ids, self.ends, strict=True) if end > position]
-
-    def before(self, position: int) -> list[int]:
-        """Returns the tokens up to a position; one that crosses it is not among them."""
-        return self.ids[: len(self.ids) - len(self.after(position))]
-
-
-def join_pieces(pieces: Sequence[Piece]) -> str:
-    """Returns the text of pieces."""
-    return "".join([piece.text for piece in pieces])
-
-
-class TextEncoder:
-    """Encodes texts whole. Control tokens are those that the template wrote, never those that a message spells.
-
-    Args:
-        tokenizer: of Hugging Face.
-        template_text: texts in which the control tokens of the format are spelled: the template and its renderings.
-    """
-
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, template_text: str) -> None:
-        self._tokenizer = tokenizer
-        special_ids = {int(index) for index in tokenizer.all_special_ids}
-        self._marks = {
-            int(index): added_token
-            for index, added_token in tokenizer.added_tokens_decoder.items()
-            if added_token.special
-            or (str(added_token).strip() and (str(added_token) in template_text or index in special_ids))
-        }
-        self.mark_ids = frozenset(self._marks) | special_ids
-        self._spellings = [str(mark) for mark in self._marks.values() if str(mark).strip()]
-        self._has_offsets = bool(getattr(tokenizer, "is_fast", False)) and hasattr(tokenizer, "backend_tokenizer")
-
-    def encode(self, pieces: Sequence[Piece]) -> EncodedText:
-        """Encodes pieces as one text.
-
-        Returns:
-            The tokens of the whole text; where a message spells a control token, the message's letters instead.
-        """
-        text = join_pieces(pieces)
-        if not text:
-            return EncodedText([], [], [])
-        if not self._has_offsets:
-            return self._encode_apart(pieces)
-        if not any(piece.is_content and self.find_mark(piece.text) for piece in pieces):
-            return self._encode_whole(text)
-        return self._encode_guarded(pieces, text)
-
-    def find_mark(self, text: str) -> str | None:
-        """Returns a control token that a text spells; None where it spells none."""
-        return next((spelling for spelling in self._spellings if spelling in text), None)
-
-    def _encode_whole(self, text: str) -> EncodedText:
-        row = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-        offsets = row["offset_mapping"]
-        return EncodedText(
-            list(row["input_ids"]), [int(start) for start, _ in offsets], [int(end) for _, end in offsets]
-        )
-
-    def _encode_guarded(self, pieces: Sequence[Piece], text: str) -> EncodedText:
-        """Encodes the text between the template's control tokens as letters."""
-        filled = "".join([re.sub(r"\S", "x", piece.text) if piece.is_content else piece.text for piece in pieces])
-        whole = self._encode_whole(filled)
-        ids, starts, ends, position = list[int](), list[int](), list[int](), 0
-        marks = [row for row in zip(whole.ids, whole.starts, whole.ends, strict=True) if row[0] in self.mark_ids]
-        for index, start, end in [*marks, (-1, len(text), len(text))]:
-            if start > position:
-                run = self._encode_letters(text[position:start], is_first=position == 0)
-                ids += run.ids
-                starts += [position + offset for offset in run.starts]
-                ends += [position + offset for offset in run.ends]
-            if index >= 0:
-                ids.append(index)
-                starts.append(start)
-                ends.append(end)
-            position = max(position, end)
-        return EncodedText(ids, starts, ends)
-
-    def _encode_letters(self, text: str, *, is_first: bool) -> EncodedText:
-        """Encodes a text without control tokens. Behind a control token it is anchored, as it is not the beginning."""
-        shift = 0 if is_first else len(_ANCHOR)
-        encoding = self._letters.encode(text if is_first else _ANCHOR + text, add_special_tokens=False)
-        rows = [
-            (index, start - shift, end - shift)
-            for index, (start, end) in zip(encoding.ids, encoding.offsets, strict=True)
-            if end > shift or is_first
-        ]
-        return EncodedText([row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows])
-
-    @cached_property
-    def _letters(self) -> Any:
-        """Returns a copy of the tokenizer in which every control token is read as letters, and the anchor is one."""
-        from tokenizers import AddedToken
-
-        core = copy.deepcopy(self._tokenizer.backend_tokenizer)
-        marks = [copy.deepcopy(mark) for mark in self._marks.values()]
-        for mark in marks:
-            mark.special = True
-        core.add_special_tokens(marks)
-        core.add_tokens([AddedToken(_ANCHOR, special=False, normalized=False)])
-        core.no_truncation()
-        core.no_padding()
-        core.encode_special_tokens = True
-        return core
-
-    def _encode_apart(self, pieces: Sequence[Piece]) -> EncodedText:
-        """Encodes piece by piece: for tokenizers that tell no offsets."""
-        ids, starts, ends, position = list[int](), list[int](), list[int](), 0
-        for piece in pieces:
-            options = {"split_special_tokens": True} if piece.is_content else {}
-            piece_ids = self._tokenizer.encode(piece.text, add_special_tokens=False, **options) if piece.text else []
-            end = position + len(piece.text)
-            ids += piece_ids
-            starts += [position] * len(piece_ids)
-            ends += [end] * len(piece_ids)
-            position = end
-        return EncodedText(ids, starts, ends)
 
 
 def _fill(text: str, contents: Mapping[str, Piece]) -> list[Piece]:
@@ -307,11 +165,11 @@ class ChatTemplate:
         self._opens_thought = thought_start >= 0 and _THINK_CLOSE not in self._header[thought_start:]
         self._opener = self._header[thought_start:] if self._opens_thought else ""
         self._thought_open, self._thought_close, self._close = _THINK_OPEN, _THINK_CLOSE, _DEFAULT_CLOSE
-        places = thoughtful.places(1) if thoughtful is not None else []
-        self.takes_thoughts = len(places) == 2
-        if thoughtful is not None and len(places) == 2:
-            between = thoughtful.text[places[0].end() : places[1].start()]
-            before = thoughtful.text[user_end : places[0].start()]
+        thought_places = thoughtful.places(1) if thoughtful is not None else []
+        self.takes_thoughts = len(thought_places) == 2
+        if thoughtful is not None and len(thought_places) == 2:
+            between = thoughtful.text[thought_places[0].end() : thought_places[1].start()]
+            before = thoughtful.text[user_end : thought_places[0].start()]
             self._close = between
             self._thought_close = between.strip() or _THINK_CLOSE
             self._thought_open = before.removeprefix(self._header).strip() or _THINK_OPEN
@@ -327,23 +185,27 @@ class ChatTemplate:
         """Finds what ends a reply."""
         end = last.text[last.end_of(1) :]
         middle_end = middle.text[middle.end_of(1) : middle.places(2)[0].start()]
-        places = thoughtful.places(1) if thoughtful is not None else []
-        between = thoughtful.text[places[0].end() : places[1].start()] if thoughtful and len(places) == 2 else ""
+        thought_places = thoughtful.places(1) if thoughtful is not None else []
+        between = (
+            thoughtful.text[thought_places[0].end() : thought_places[1].start()]
+            if thoughtful and len(thought_places) == 2
+            else ""
+        )
         thought_ids = {index for index in self._encode_template(between) if index in self.encoder.mark_ids}
         eos = self._tokenizer.eos_token_id
         eos_ids = [] if eos is None else [eos] if isinstance(eos, int) else list(eos)
         size = len(self._tokenizer)
-        others = {int(index) for index in [*eos_ids, *end_ids] if 0 <= int(index) < size} - thought_ids
-        middle_mark = self._end_mark(middle_end, others)
-        mark = self._end_mark(end, others) or middle_mark
+        end_tokens = {int(index) for index in [*eos_ids, *end_ids] if 0 <= int(index) < size} - thought_ids
+        middle_mark = self._end_mark(middle_end, end_tokens)
+        mark = self._end_mark(end, end_tokens) or middle_mark
         self.stop_strings: tuple[str, ...] = ()
         if mark is not None:
             self._end_text = mark[1]
-            others.add(mark[0])
+            end_tokens.add(mark[0])
         else:
-            self._end_text = end.rstrip() or middle_end.rstrip() or self._spell(others)
+            self._end_text = end.rstrip() or middle_end.rstrip() or self._spell(end_tokens)
             self.stop_strings = tuple(filter(str.strip, [end.strip() or middle_end.rstrip()]))
-        self.stop_ids = frozenset(others)
+        self.stop_ids = frozenset(end_tokens)
         if not self.stop_ids and not self.stop_strings:
             raise ConfigError(
                 "the chat template writes nothing behind a reply, and the tokenizer has no end-of-text token",
@@ -352,7 +214,7 @@ class ChatTemplate:
             )
         space = end or middle_end
         self._trailing_space = space[: len(space) - len(space.lstrip())] if mark is not None else ""
-        marks = [found[1] for found in (middle_mark, mark) if found is not None]
+        marks = [end_mark[1] for end_mark in (middle_mark, mark) if end_mark is not None]
         spellings = [self._spell([index]) for index in sorted(self.stop_ids)]
         self._end_texts = tuple(dict.fromkeys(filter(None, [*marks, *self.stop_strings, *spellings])))
 
@@ -395,20 +257,20 @@ class ChatTemplate:
         """
         context = f"x{self._header}"
         prompt = self.encoder.encode([Piece(context)])
-        whole = self.encoder.encode([Piece(f"{context}{self._gap}x{self._end_text}")])
-        tokens = list(zip(prompt.ids, prompt.starts, prompt.ends, strict=True))
-        others = zip(whole.ids, whole.starts, whole.ends, strict=True)
-        shared = 0
-        for token, other in zip(tokens, others, strict=False):
-            if token != other:
+        exchange = self.encoder.encode([Piece(f"{context}{self._gap}x{self._end_text}")])
+        prompt_tokens = list(zip(prompt.ids, prompt.starts, prompt.ends, strict=True))
+        exchange_tokens = zip(exchange.ids, exchange.starts, exchange.ends, strict=True)
+        num_shared = 0
+        for prompt_token, exchange_token in zip(prompt_tokens, exchange_tokens, strict=False):
+            if prompt_token != exchange_token:
                 break
-            shared += 1
-        return len(context) - prompt.starts[shared] if 0 < shared < len(tokens) else 0
+            num_shared += 1
+        return len(context) - prompt.starts[num_shared] if 0 < num_shared < len(prompt_tokens) else 0
 
     def _measure_extension(self) -> bool:
         messages = [_USER, _REPLY, _USER, _REPLY]
-        whole, turns = self._render(messages).text, self._transcript(messages, ())[0].text
-        return whole.startswith(turns) or turns.startswith(whole)
+        rendering, transcript = self._render(messages).text, self._transcript(messages, ())[0].text
+        return rendering.startswith(transcript) or transcript.startswith(rendering)
 
     # ------------------------------------------------------------------ rendering
 
@@ -529,8 +391,8 @@ class ChatTemplate:
                 content = place(text, is_content=True) if text.strip() else text
                 required |= {match[0]: message.role for match in _PLACE.finditer(content)}
                 if message.role == "tool":
-                    known = unanswered[0] if unanswered else f"call{max(0, call_count - 1):05d}"
-                    identity = call_ids.get(message.tool_call_id or "", known)
+                    first_unanswered = unanswered[0] if unanswered else f"call{max(0, call_count - 1):05d}"
+                    identity = call_ids.get(message.tool_call_id or "", first_unanswered)
                     unanswered = [call_id for call_id in unanswered if call_id != identity]
                     row["tool_call_id"] = identity
                     row |= {"name": message.extra["name"]} if isinstance(message.extra.get("name"), str) else {}
@@ -587,22 +449,25 @@ class ChatTemplate:
             if position < 0:
                 raise _Refusal("the chat template drops a turn before a reply")
             positions = (prompt.text.find(last_place[0]) + len(last_place[0]), position + len(last_place[0]))
-        header, rest = prompt.text[positions[0] :], full.text[positions[1] :]
-        if rest.startswith(header):
-            return rest[len(header) :]
+        header, reply = prompt.text[positions[0] :], full.text[positions[1] :]
+        if reply.startswith(header):
+            return reply[len(header) :]
         base = header.removesuffix(self._opener)
-        if self._opener and rest.startswith(base):
-            rest = rest[len(base) :]
-            if rest.startswith(_THINK_OPEN) and _THINK_CLOSE in rest:
-                thought, _, rest = rest.removeprefix(_THINK_OPEN).partition(_THINK_CLOSE)
-                return f"{thought.strip()}{self._close}{rest.lstrip()}"
-            return f"{self._close}{rest}"
+        if self._opener and reply.startswith(base):
+            reply = reply[len(base) :]
+            if reply.startswith(_THINK_OPEN) and _THINK_CLOSE in reply:
+                thought, _, reply = reply.removeprefix(_THINK_OPEN).partition(_THINK_CLOSE)
+                return f"{thought.strip()}{self._close}{reply.lstrip()}"
+            return f"{self._close}{reply}"
         raise _Refusal("the chat template changes earlier turns")
 
     def _find_end(self, text: str, position: int) -> tuple[int, int] | None:
         """Finds the first text that ends a reply at or behind a position: its beginning and end."""
-        found = [(text.find(end, position), -len(end)) for end in self._end_texts if text.find(end, position) >= 0]
-        return (min(found)[0], min(found)[0] - min(found)[1]) if found else None
+        matches = [(text.find(end, position), -len(end)) for end in self._end_texts if end in text[position:]]
+        if not matches:
+            return None
+        start, negative_length = min(matches)  # of two that begin together, the longer one
+        return start, start - negative_length
 
     def _transcript(
         self, messages: Sequence[Message], tools: Sequence[Tool]
@@ -657,12 +522,13 @@ class ChatTemplate:
             last_mark = self._last_mark(tail)
             if last_mark and tail.endswith(last_mark) and not _CALL_MARK.search(last_mark):
                 return reply.rstrip()
-            following = next((at for at in range(position + 1, len(rows)) if rows[at].role == "assistant"), len(rows))
+            later_replies = (later for later in range(position + 1, len(rows)) if rows[later].role == "assistant")
+            following = next(later_replies, len(rows))
             if following > position + 1:
                 prompt = self._render(rows[:following], tools, prompt=True)
-                rest = prompt.text[prompt.end_of(position) :] if prompt.places(position) else ""
-                mark = self._first_mark(rest[len(tail) :]) if rest.startswith(tail) else None
-                if mark is not None and rest[len(tail) :].lstrip().startswith(mark[1]):
+                prompt_tail = prompt.text[prompt.end_of(position) :] if prompt.places(position) else ""
+                mark = self._first_mark(prompt_tail[len(tail) :]) if prompt_tail.startswith(tail) else None
+                if mark is not None and prompt_tail[len(tail) :].lstrip().startswith(mark[1]):
                     return reply.rstrip() + mark[1]
         return reply.rstrip("\n") + self._end_text
 
@@ -750,9 +616,7 @@ class ChatTemplate:
         replies = []
         for (number, _, _), bound, end in zip(spans, bounds[::2], bounds[1::2], strict=True):
             start = bound - self._shared_tail if bound - self._shared_tail in encoded.starts else bound
-            first = next((at for at, token_end in enumerate(encoded.ends) if token_end > start), len(encoded.ids))
-            behind = next((at for at, token_end in enumerate(encoded.ends) if token_end > end), len(encoded.ids))
-            replies.append(ReplySpan(number, first, behind))
+            replies.append(ReplySpan(number, len(encoded.before(start)), len(encoded.before(end))))
         return ConversationTokens(encoded.ids, replies)
 
     def _boundary(self, encoded: EncodedText) -> int:
@@ -779,9 +643,8 @@ class ChatTemplate:
         if not stopped and self._first_mark(tail[: end[1] - start]) is None:
             context = "x"  # a text that goes on behind letters
         encoded = self.encoder.encode([Piece(context), *_fill(tail, rendering.contents)])
-        boundary = self._boundary(encoded)
-        kept = EncodedText(encoded.before(boundary), encoded.starts, encoded.ends[: len(encoded.before(boundary))])
-        return [index for index, token_end in zip(kept.ids, kept.ends, strict=True) if token_end > len(context)]
+        first, end_index = len(encoded.before(len(context))), len(encoded.before(self._boundary(encoded)))
+        return encoded.ids[first:end_index]
 
     def reply(self, text: str) -> list[int]:
         """Returns the tokens of a reply behind a prompt: what the template writes before it, the text, and its end.
@@ -799,8 +662,9 @@ class ChatTemplate:
         encoded = self.encoder.encode([Piece(context), *pieces])
         if boundary in encoded.starts:
             return encoded.after(boundary)
-        kept = Piece(context[boundary:])
-        return self.encoder.encode([kept, *pieces]).ids  # the text shares a token with the prompt that was read
+        return self.encoder.encode(
+            [Piece(context[boundary:]), *pieces]
+        ).ids  # the text shares a token with the prompt that was read
 
     def read_reply(self, ids: Iterable[int]) -> ReplyText:
         """Reads a reply back from its tokens: without what ends it, and without a thought that it begins with.

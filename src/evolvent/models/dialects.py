@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 from evolvent.errors import ConfigError, VocabularyMismatch, unknown_name_problem
 from evolvent.messages import Message, Tool
-from evolvent.models.chat_template import ChatTemplate, ConversationTokens, Piece, ReplyText, TextEncoder
+from evolvent.models.chat_template import ChatTemplate, ConversationTokens, ReplyText
+from evolvent.models.text_encoder import Piece, TextEncoder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -72,7 +72,7 @@ class Policy:
         tokenizer, dialect: how text becomes tokens.
         version: counts the updates of the weights; every generation carries the version that wrote it.
         value_head: `[hidden] -> [1]` on the model's last hidden state, where an objective needs values.
-        limit: a context shorter than the model's. An engine holds keys and values for slots x context tokens.
+        limit: a context shorter than the model's.
         base: where the weights, those below an adapter, were read from; None: they were made in memory.
     """
 
@@ -368,11 +368,13 @@ def _read_note(folder: Path) -> dict[str, Any]:
     note = {name: value for name, value in note.items() if value is not None} if isinstance(note, dict) else {}
     types = {"dialect": str, "end_ids": list, "history": str, "version": int}
     wrong = sorted(name for name, kind in types.items() if not isinstance(note.get(name, kind()), kind))
+    if "end_ids" not in wrong and not all(type(index) is int for index in note.get("end_ids", ())):
+        wrong.append("end_ids")
     if wrong:
         raise Incomplete(
             f"{path} is no note of a policy",
             value={name: note[name] for name in wrong},
-            expected="the name of a dialect, a whole number as version",
+            expected="names of a dialect and of its history, whole numbers as end_ids and version",
         )
     return note
 

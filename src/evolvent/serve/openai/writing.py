@@ -185,7 +185,16 @@ class ReplyWriter:
         self, prompt: list[int], max_new_tokens: int, seeds: tuple[int, ...], *, constraint: Constraint | None
     ) -> SampleAsk:
         stops, sampling = self.dialect.stop_ids, self.sampling_spec.sampling
-        return SampleAsk(None, prompt, max_new_tokens, stops, sampling=sampling, seeds=seeds, constraint=constraint)
+        return SampleAsk(
+            None,
+            prompt,
+            max_new_tokens,
+            stops,
+            self.dialect.stop_strings if self.reply_format.chat else (),
+            sampling=sampling,
+            seeds=seeds,
+            constraint=constraint,
+        )
 
 
 class _IncrementalText:
