@@ -16,6 +16,8 @@ from evolvent.learn.rows import conversation_sequence, conversation_sequences
 from evolvent.messages import Call, Message, Tool
 from evolvent.models.dialects import Chat, Lines
 from evolvent.models.policy import Policy, load_policy
+from evolvent.search.proposers import LanguageProposer
+from evolvent.serve.openai.face import ConversationCache
 from evolvent.worlds.lookup import Lookup
 from tests.models.test_dialects import CHATML, byte_tokenizer
 
@@ -337,3 +339,35 @@ def test_saved_policy_keeps_its_history_and_its_ends(tmp_path):
     (tmp_path / "ours" / "evolvent.json").write_text('{"dialect": "chat", "end_ids": ["7"]}')
     with pytest.raises(Incomplete, match="whole numbers as end_ids"):
         load_policy(tmp_path / "ours")
+
+
+def test_past_is_rendered_anew_where_the_template_drops_thoughts_alone():
+    """GLM-4.5 renders plain replies as they were, but not those with thoughts."""
+    tokenizer = byte_level_tokenizer(template_text("glm4moe.jinja"))
+    chat = Chat(tokenizer, history="template")
+    assert chat.template.extends and not chat.template.keeps_thoughts and chat.renders_past
+    assert not Chat(tokenizer).renders_past
+    assert not Chat(byte_level_tokenizer(template_text("muse_glimmer.jinja")), history="template").renders_past
+    ids = tokenizer.encode("\n<think>Hm.</think>\nopen<|user|>", add_special_tokens=False)
+    rows = [{"role": "user", "content": "a door"}, {"role": "assistant", "content": "open"}]
+    rows.append({"role": "user", "content": "a hall"})
+    text = tokenizer.apply_chat_template(rows, tokenize=False, add_generation_prompt=True)
+    assert chat.rendered_prompt("", [("a door", ids)], "a hall") == tokenizer.encode(text, add_special_tokens=False)
+
+
+@pytest.mark.parametrize("history", ["append", "template"])
+def test_served_conversation_without_known_tokens_is_the_template_s(history):
+    tokenizer = byte_level_tokenizer(template_text("qwen3.jinja"))
+    chat = Chat(tokenizer, history=history)
+    messages = [Message(role, f"{role} {number}") for number, role in enumerate(["user", "assistant", "user"])]
+    rows = [{"role": message.role, "content": message.text} for message in messages]
+    text = tokenizer.apply_chat_template(rows, tokenize=False, add_generation_prompt=True)
+    ids = ConversationCache().encode_prompt(messages, chat, "a session")
+    assert ids == tokenizer.encode(text, add_special_tokens=False)
+
+
+def test_search_refuses_a_history_that_does_not_keep_tokens():
+    tokenizer = byte_level_tokenizer(template_text("qwen3.jinja"))
+    policy = Policy(SimpleNamespace(), tokenizer, Chat(tokenizer, history="template"))
+    with pytest.raises(ConfigError, match="searches keep the tokens of earlier turns"):
+        LanguageProposer(policy, Lookup())

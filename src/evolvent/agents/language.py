@@ -140,7 +140,7 @@ class LanguageMind:
     def _next_tokens(self, observation: str) -> list[int] | None:
         """Returns the tokens to read next; a full context goes to the history policy and makes a new root."""
         tokens = [*self._past, *self._observation_tokens(observation), *self._given]
-        if isinstance(self._dialect, Chat) and self._dialect.history == "template" and self._turns:
+        if isinstance(self._dialect, Chat) and self._dialect.renders_past and self._turns:
             tokens = self._rendered_tokens(self._dialect, observation)
         if self._length + len(tokens) < self._context:
             return tokens

@@ -6,7 +6,7 @@ newer weights; earlier turns stay as they were, whichever weights wrote them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
@@ -17,7 +17,7 @@ import numpy as np
 from evolvent.agents.history import History, Turn, Window
 from evolvent.engine.asks import Ask, Engine, SampleAsk, Sampling, ScoreAsk
 from evolvent.errors import ContextOverflow, EngineError, EvolventError, Incomplete, boundary
-from evolvent.models.dialects import Dialect
+from evolvent.models.dialects import Chat, Dialect
 from evolvent.models.snapshots import Snapshot, lease, newest_snapshot, read_run_state
 from evolvent.trajectory import sample_seed
 
@@ -277,9 +277,11 @@ class PolicyChat:
     def _prompt_tokens(self, dialect: Dialect, conversation: Conversation, text: str) -> tuple[list[int], bool]:
         """Returns all tokens up to the beginning of the reply, and whether earlier turns had to be left out."""
         turns = [exchange.turn for exchange in conversation.exchanges]
-        ids = dialect.open(conversation.system, turns[0].observation if turns else text)
-        for turn, observation in zip(turns, [*(later.observation for later in turns), text][1:], strict=True):
-            ids = [*ids, *turn.action, *dialect.turn(observation, stopped=turn.stopped)]
+        if isinstance(dialect, Chat) and dialect.renders_past:
+            past = [(turn.observation, turn.action) for turn in turns]
+            ids = dialect.rendered_prompt(conversation.system, past, text)
+        else:
+            ids = self._continued_tokens(dialect, conversation.system, turns, text)
         context = self._engine.context if self._engine is not None else 0
         max_length = context - min(self._longest, context // 4)
         if len(ids) <= max_length or (not turns and len(ids) < context):
@@ -293,6 +295,14 @@ class PolicyChat:
                 hint="say less, or begin anew",
             )
         return shortened, True
+
+    @staticmethod
+    def _continued_tokens(dialect: Dialect, system: str, turns: Sequence[Turn], text: str) -> list[int]:
+        """Returns the tokens of a conversation whose replies stay the tokens that were sampled."""
+        ids = dialect.open(system, turns[0].observation if turns else text)
+        for turn, observation in zip(turns, [*(later.observation for later in turns), text][1:], strict=True):
+            ids = [*ids, *turn.action, *dialect.turn(observation, stopped=turn.stopped)]
+        return ids
 
     def _ask_and_wait(self, ask: Ask, stop: Callable[[], bool]) -> Any:
         engine = self._engine

@@ -10,8 +10,8 @@ Tasks of sequence policies: a world and its data, from a file, a mixture, or the
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -41,9 +41,6 @@ if TYPE_CHECKING:
     from evolvent.offline.acting import ArrayActor
     from evolvent.offline.state import SequenceCheckpoint
     from evolvent.store.episodes import Episodes
-from collections.abc import Callable
-from dataclasses import replace
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from evolvent.offline.acting import ArrayActor

@@ -343,7 +343,7 @@ def conversation_sequences(
     Raises:
         SampleInvalid, VocabularyMismatch: see `conversation_sequence`.
     """
-    if not (isinstance(dialect, Chat) and dialect.history == "template" and not dialect.template.extends):
+    if not (isinstance(dialect, Chat) and dialect.renders_past):
         return [conversation_sequence(name, messages, dialect, tools=tools)]
     _check_conversation(messages)
     learned = [

@@ -110,6 +110,7 @@ class ReplyText:
 
 _USER, _REPLY = Message("user", "probe"), Message("assistant", "probe")
 _THOUGHTFUL_REPLY = Message("assistant", "probe", extra={"reasoning_content": "probe"})
+_THINKING_REPLY = Message("assistant", f"{_THINK_OPEN}\nprobe\n{_THINK_CLOSE}\n\nprobe")
 
 
 class ChatTemplate:
@@ -126,6 +127,7 @@ class ChatTemplate:
             token that the template writes between a thought and its reply is not among them.
         stop_strings: texts that end a reply, where the template has no token for that.
         extends: whether the rendering of a conversation extends the rendering of its beginning.
+        keeps_thoughts: whether that is so where replies have thoughts, too.
     Raises:
         ConfigError: a template that cannot be rendered, drops or reorders turns, or writes nothing behind a reply.
     """
@@ -148,7 +150,8 @@ class ChatTemplate:
         self._analyze_replies(prompt, last, thoughtful)
         self._analyze_ends(last, middle, thoughtful, end_ids)
         self._shared_tail = self._measure_shared_tail()
-        self.extends = self._measure_extension()
+        self.extends = self._extends(_REPLY)
+        self.keeps_thoughts = self._extends(_THOUGHTFUL_REPLY) and self._extends(_THINKING_REPLY)
 
     # ------------------------------------------------------------------ analysis
 
@@ -267,9 +270,13 @@ class ChatTemplate:
             num_shared += 1
         return len(context) - prompt.starts[num_shared] if 0 < num_shared < len(prompt_tokens) else 0
 
-    def _measure_extension(self) -> bool:
-        messages = [_USER, _REPLY, _USER, _REPLY]
-        rendering, transcript = self._render(messages).text, self._transcript(messages, ())[0].text
+    def _extends(self, reply: Message) -> bool:
+        """Returns whether a conversation that goes on behind a reply is rendered as it was written turn by turn."""
+        messages = [_USER, reply, _USER, _REPLY]
+        try:
+            rendering, transcript = self._render(messages).text, self._transcript(messages, ())[0].text
+        except _Refusal:
+            return False
         return rendering.startswith(transcript) or transcript.startswith(rendering)
 
     # ------------------------------------------------------------------ rendering

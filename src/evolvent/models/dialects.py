@@ -150,6 +150,11 @@ class Chat:
     def read_reply(self, ids: Iterable[int]) -> ReplyText:
         return self.template.read_reply(ids)
 
+    @property
+    def renders_past(self) -> bool:
+        """Returns whether every turn is rendered anew, because the template changes the past."""
+        return self.history == "template" and not (self.template.extends and self.template.keeps_thoughts)
+
     def rendered_prompt(
         self, instructions: str, past: Sequence[tuple[str, Sequence[int]]], observation: str
     ) -> list[int]:
@@ -175,7 +180,7 @@ class Chat:
         Raises:
             SampleInvalid: the template refuses the conversation, or drops a turn.
         """
-        if self.history == "template" and not self.template.extends:
+        if self.renders_past:
             return self.template.exchanges(messages, tools)
         return [self.template.conversation(messages, tools)]
 

@@ -16,7 +16,8 @@ from evolvent.trajectory import Generation, JsonObject, Value, sample_rng, sampl
 from evolvent.worlds.base import Info, World
 
 if TYPE_CHECKING:
-    from evolvent.models.policy import Policy
+    from evolvent.models.dialects import Chat
+from evolvent.models.policy import Policy
 
 __all__ = [
     "AskAll",
@@ -207,7 +208,7 @@ class LanguageProposer:
         world: gives the instructions and the grammar. sampling, max_tokens, restrict_to_admissible: as of the
             agent.
     Raises:
-        ConfigError: max_tokens below 1.
+        ConfigError: max_tokens below 1, or a policy whose history is "template" and whose template changes the past.
     """
 
     policy: Policy
@@ -219,6 +220,14 @@ class LanguageProposer:
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
             raise ConfigError([Problem("max_tokens", f"must be 1 or more, got {self.max_tokens}")])
+        dialect = self.policy.dialect
+        if isinstance(dialect, Chat) and dialect.renders_past:
+            raise ConfigError(
+                "searches keep the tokens of earlier turns, which the policy's history does not",
+                value=dialect.history,
+                expected="append",
+                hint="load the policy with history='append'",
+            )
 
     def propose(self, requests: Sequence[ProposalRequest], ask: AskAll) -> Proposals:
         """Samples all actions at once."""

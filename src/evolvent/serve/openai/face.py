@@ -20,15 +20,20 @@ earlier messages, replies are tokenized again by the dialect.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import logging
 import time
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -43,10 +48,12 @@ from evolvent.errors import (
     ContextOverflow,
     EvolventError,
     LimitExceeded,
+    Problem,
     boundary,
     unknown_name_problem,
 )
 from evolvent.messages import Message
+from evolvent.models.dialects import Chat, Dialect
 from evolvent.serve.metrics import (
     EXPOSITION_CONTENT_TYPE,
     Family,
@@ -71,15 +78,7 @@ from evolvent.web import Message as Event
 
 if TYPE_CHECKING:
     from evolvent.models.policy import Policy
-import hashlib
-from collections import OrderedDict
-from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
-from evolvent.errors import Problem
-from evolvent.models.dialects import Dialect
 
 __all__ = [
     "ConversationCache",
@@ -116,6 +115,9 @@ class ConversationCache:
     def encode_prompt(self, messages: Sequence[Message], dialect: Dialect, session: str | None) -> list[int]:
         """Returns all tokens up to the start of the next reply.
 
+        Replies of this session keep the tokens that were sampled. A conversation without such replies is what the
+        model's chat template renders, and so is every one where the policy's history is "template".
+
         Raises:
             ConfigError: messages that are not a conversation (an optional system message, then user and assistant in
                 turn,
@@ -124,13 +126,16 @@ class ConversationCache:
         """
         system, turns = _split_messages(messages)
         user_texts, replies = turns[::2], turns[1::2]
-        keys = _prefix_digests(messages[: len(messages) - 1], session) if session else []
+        keeps_tokens = not (isinstance(dialect, Chat) and dialect.renders_past)
+        keys = _prefix_digests(messages[: len(messages) - 1], session) if session and keeps_tokens else []
         for position in range(len(replies), 0, -1):
             reply_tokens = self._lookup(keys[2 * (position - len(replies)) - 1]) if keys else None
             if reply_tokens is not None:
                 ids = [*reply_tokens.ids.tolist(), *dialect.turn(user_texts[position], stopped=reply_tokens.stopped)]
                 break
         else:
+            if isinstance(dialect, Chat):
+                return dialect.template.prompt(messages)
             position, ids = 0, list(dialect.open(system, user_texts[0]))
         for reply, text in zip(replies[position:], user_texts[position + 1 :], strict=True):
             ids += [*dialect.action(reply), *dialect.turn(text, stopped=True)]
