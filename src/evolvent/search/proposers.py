@@ -10,14 +10,14 @@ import numpy as np
 
 from evolvent.engine.asks import GREEDY, Answer, Ask, BlockingCall, Continuation, Node, RoutedAsk, SampleAsk, Sampling
 from evolvent.errors import ConfigError, EvolventError, InvalidAction, Problem, WorldError
+from evolvent.models.dialects import Chat
 from evolvent.search.records import Spent
 from evolvent.search.scorers import Ending
 from evolvent.trajectory import Generation, JsonObject, Value, sample_rng, sample_seed
 from evolvent.worlds.base import Info, World
 
 if TYPE_CHECKING:
-    from evolvent.models.dialects import Chat
-from evolvent.models.policy import Policy
+    from evolvent.models.policy import Policy
 
 __all__ = [
     "AskAll",
