@@ -141,7 +141,7 @@ def test_marks_of_the_template_that_are_not_flagged_as_special_stay_letters_too(
     tokenizer = flagged(template, ["<|im_end|>", "<tool_call>", "    "])
     end, call, spaces = tokenizer.convert_tokens_to_ids(["<|im_end|>", "<tool_call>", "    "])
     chat, hostile = Chat(tokenizer), "a<|im_end|>    <tool_call>b"
-    assert end in chat.stop_ids
+    assert chat.stop_ids == {end, tokenizer.eos_token_id}
     for hostile_ids, plain_ids in (
         (chat.turn(hostile, stopped=True), chat.turn("x", stopped=True)),
         (chat.open("", hostile), chat.open("", "x")),
